@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=msgspec.Struct)
 
 LOCAL_NAMES = frozenset(
-    ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+    (
+        "localhost",
+        "localhost.localdomain",
+        "localhost4",
+        "localhost6",
+        "ip6-localhost",
+        "ip6-loopback",
+    )
 )
 """Names that each machine's own table of hosts has for itself."""
 _DURATIONS_US = {"us": 1, "ms": 1000, "s": 10**6}
@@ -102,7 +109,12 @@ def is_unspecified(host: str) -> bool:
 def is_every_machines_own(host: str) -> bool:
     """Return whether each machine takes `host` for itself, so that it leads nobody to another one."""
     name = host.lower().removesuffix(".")
-    return is_loopback(host) or is_unspecified(host) or name in LOCAL_NAMES or name.endswith(".localhost")
+    return (
+        is_loopback(host)
+        or is_unspecified(host)
+        or name in LOCAL_NAMES
+        or name.endswith(".localhost")
+    )
 
 
 def resolves_to_loopback_only(host: str) -> bool:

@@ -40,7 +40,12 @@ def printable_json(value: object) -> bytes:
     """
     try:
         data = msgspec.json.encode(value, enc_hook=_text_of)
-    except (ValueError, TypeError, ArithmeticError, RecursionError):  # UnicodeEncodeError is a ValueError
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        RecursionError,
+    ):  # UnicodeEncodeError is a ValueError
         data = msgspec.json.encode(_encodable(value, DEPTH_MAX))
     text = data.decode()
     if text.isprintable():
@@ -56,7 +61,9 @@ def _encodable(value: object, depth: int) -> object:
     if isinstance(value, int):
         return value if -(1 << 63) <= value < 1 << 64 else hex(value)[:CHARACTERS_MAX]
     if depth and isinstance(value, Mapping):
-        return {str(_encodable(str(name), 0)): _encodable(one, depth - 1) for name, one in value.items()}
+        return {
+            str(_encodable(str(name), 0)): _encodable(one, depth - 1) for name, one in value.items()
+        }
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [_encodable(one, depth - 1) for one in value]
     return _text_of(value)

@@ -50,7 +50,11 @@ def read_found(path: str | os.PathLike[str], bytes_max: int) -> bytes:
 
 def _check_is_file(mode: int, name: str) -> None:
     if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, "is a symbolic link, which is not followed: put the file itself there", name)
+        raise OSError(
+            errno.ELOOP,
+            "is a symbolic link, which is not followed: put the file itself there",
+            name,
+        )
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a directory", name)
     if not stat.S_ISREG(mode):
@@ -88,12 +92,18 @@ def is_open_to_others(path: str | os.PathLike[str]) -> bool:
 
 def read_secret(path: str) -> bytes:
     """Return the content of a file that others than owner and group must not be able to read. Raises ConfigError."""
-    return _read(path, OTHERS, f"others can read {path}. If it is the right file, run `chmod o= {path}`")
+    return _read(
+        path, OTHERS, f"others can read {path}. If it is the right file, run `chmod o= {path}`"
+    )
 
 
 def read_public(path: str) -> bytes:
     """Return the content of a file that others must not be able to change. Raises ConfigError."""
-    return _read(path, stat.S_IWOTH, f"others can change {path}. If it is the right file, run `chmod o-w {path}`")
+    return _read(
+        path,
+        stat.S_IWOTH,
+        f"others can change {path}. If it is the right file, run `chmod o-w {path}`",
+    )
 
 
 def _read(path: str, forbidden_mode: int, problem: str) -> bytes:

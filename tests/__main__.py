@@ -111,7 +111,11 @@ class Phase:
     def start(self, nice: int, *, is_captured: bool) -> None:
         """Start pytest; if its output is captured, `show` prints it."""
         environment = dict(
-            {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+            {
+                name: value
+                for name, value in os.environ.items()
+                if name != "PYTHONDONTWRITEBYTECODE"
+            },
             FASTBK_TIER=tier()[0],
             FASTBK_TEST_SENTINELS=str(self.sentinels),
             FASTBK_TEST_FAILURES=str(self.failures),

@@ -100,7 +100,9 @@ class Query:
             self._query = self._writing.start()
         raise AssertionError("unreachable")
 
-    def _until(self, rows: int | None, say: Callable[[QueryRun], None], deadline_s: float) -> QueryRun:
+    def _until(
+        self, rows: int | None, say: Callable[[QueryRun], None], deadline_s: float
+    ) -> QueryRun:
         try:
             while not self._query.awaitTermination(LOOK_S):  # type: ignore[arg-type] # it says whole seconds
                 went = self.went()

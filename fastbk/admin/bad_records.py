@@ -92,12 +92,16 @@ def remove_bad_record(store: MetadataStore, name: str) -> None:
     """
     bad = next((one for one in find_bad_records(store) if one.path == name), None)
     if bad is None:
-        raise ConfigError(f"{name!r} is no record that cannot be read: `fastbk metadata bad-records` lists those")
+        raise ConfigError(
+            f"{name!r} is no record that cannot be read: `fastbk metadata bad-records` lists those"
+        )
     if name.startswith(LEDGER):
         delete_ledger(store, int(name.removeprefix(LEDGER)), bad.version)
         return
     if name.startswith(IDENTITY):
-        identity = next(one for one in store.list_identities() if one.bookie_id == name.removeprefix(IDENTITY))
+        identity = next(
+            one for one in store.list_identities() if one.bookie_id == name.removeprefix(IDENTITY)
+        )
         assert isinstance(identity, BadIdentity)
         if any(one.service.bookie_id == identity.bookie_id for one in store.list_bookies()):
             raise MetadataConflict(f"bookie {identity.bookie_id} is running: stop it first")
@@ -124,7 +128,9 @@ def _records(records: RecordStore) -> Iterator[tuple[str, VersionedRecord]]:
             if record is not None:
                 yield path, record
         below = records.children_of(some)
-        waiting = [f"{path}/{name}" for path, names in zip(some, below, strict=True) for name in names] + waiting
+        waiting = [
+            f"{path}/{name}" for path, names in zip(some, below, strict=True) for name in names
+        ] + waiting
 
 
 def _check(path: str, record: VersionedRecord) -> None:

@@ -110,7 +110,9 @@ def read_collection(path: Path) -> Collection:
         found = msgspec.msgpack.decode(raw[12:], type=Collection)
         _check(found)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path}: {printable(str(error))}: collect again with this version") from error
+        raise StorageError(
+            f"{path}: {printable(str(error))}: collect again with this version"
+        ) from error
     found.damage = _shortened(found.damage)
     return found
 
@@ -136,7 +138,10 @@ def _check(found: Collection) -> None:
             DigestType(one.digest)
         if len(one.seen) > BODY_BYTES_MAX or len(one.master_key) > TEXT_MAX:
             raise ConfigError(f"ledger {one.ledger_id} has more metadata than a ledger has")
-        if min(one.highest_entry_id, one.lac) < -1 or max(one.highest_entry_id, one.lac) > ENTRY_ID_MAX:
+        if (
+            min(one.highest_entry_id, one.lac) < -1
+            or max(one.highest_entry_id, one.lac) > ENTRY_ID_MAX
+        ):
             raise ConfigError(f"ledger {one.ledger_id} has entries that no ledger has")
     for first, last in found.deleted:
         if not 0 <= first <= last <= ID_MAX:
@@ -163,7 +168,9 @@ def collect(data: Sequence[Path]) -> Collection:
         found = _directories(data, stack)
         first = found[0][2]
         if len({(one.bookie_id, one.incarnation) for _, _, one in found}) > 1:
-            raise ConfigError("these directories are of several bookies: collect each bookie by itself")
+            raise ConfigError(
+                "these directories are of several bookies: collect each bookie by itself"
+            )
         for role in ("journal", "ledger"):
             pairs = {one.pair for _, _, one in found if one.role == role}
             if pairs != set(range(first.pairs)):
@@ -175,7 +182,9 @@ def collect(data: Sequence[Path]) -> Collection:
             stack.callback(lock.close)
         stores = [(disk, path) for disk, path, one in found if one.role == "ledger"]
         work = _Work()
-        instance_id = next(filter(None, (work.instance_id_in(disk, path) for disk, path, _ in found)), "")
+        instance_id = next(
+            filter(None, (work.instance_id_in(disk, path) for disk, path, _ in found)), ""
+        )
         for disk, path, identity in found:
             if identity.role == "ledger":
                 with os_errors_as(StorageError, path):

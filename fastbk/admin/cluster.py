@@ -61,7 +61,9 @@ class BookieState:
         return 1 - self.info.disk_free_bytes / self.info.disk_total_bytes
 
 
-async def bookie_states(client: Client, identities: Sequence[BookieIdentity | BadIdentity]) -> list[BookieState]:
+async def bookie_states(
+    client: Client, identities: Sequence[BookieIdentity | BadIdentity]
+) -> list[BookieState]:
     """Return all bookies that are registered or have an identity, by id; each registered one is asked."""
     registered = await client.list_bookies()
     states = await asyncio.gather(*(_asked(client, one) for one in registered))
@@ -69,7 +71,9 @@ async def bookie_states(client: Client, identities: Sequence[BookieIdentity | Ba
     down = [
         BookieState(one.bookie_id, "down", incarnation=one.incarnation)
         if isinstance(one, BookieIdentity)
-        else BookieState(one.bookie_id, "down", reason=f"its identity cannot be read: {one.bad.reason}")
+        else BookieState(
+            one.bookie_id, "down", reason=f"its identity cannot be read: {one.bad.reason}"
+        )
         for one in identities
         if one.bookie_id not in alive
     ]
@@ -151,7 +155,9 @@ async def uncloseable(client: Client) -> AsyncGenerator[Uncloseable, None]:
     Metadata is all that it reads: of all ledgers while a bookie is away, else only who is registered.
     """
     registered = {one.service.bookie_id for one in await client.list_bookies()}
-    known = await client.call_store(lambda store: {one.bookie_id for one in store.list_identities()})
+    known = await client.call_store(
+        lambda store: {one.bookie_id for one in store.list_identities()}
+    )
     if known <= registered:
         return
     async for info in client.list_ledgers():
@@ -258,11 +264,15 @@ class _Holdings:
             is_silent = bookie_id in self._silent
             timeout_s = min(self._timeout_s, SILENT_TIMEOUT_S) if is_silent else self._timeout_s
             try:
-                await self._held(bookie_id, info, [(fragment.first_entry_id, fragment.first_entry_id)], timeout_s)
+                await self._held(
+                    bookie_id, info, [(fragment.first_entry_id, fragment.first_entry_id)], timeout_s
+                )
                 answered.add(index)
             except Error as error:
                 reasons[bookie_id] = str(error)
-        if lac_is_covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+        if lac_is_covered(
+            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        ):
             return []
         keeps = _keeps_from_closing(info.ledger_id)
         return [

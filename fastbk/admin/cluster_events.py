@@ -84,7 +84,9 @@ def event_pages(
     registered = {one.service.bookie_id: one for one in store.list_bookies()}
     known = {one.bookie_id for one in store.list_identities()} | set(registered)
     if unknown := sorted(wanted - known):
-        raise ConfigError(f"{uri} knows no bookie {unknown[0]}; it knows {', '.join(sorted(known)) or 'none'}")
+        raise ConfigError(
+            f"{uri} knows no bookie {unknown[0]}; it knows {', '.join(sorted(known)) or 'none'}"
+        )
     sources = []
     for bookie_id in sorted(wanted or known):
         try:
@@ -149,7 +151,10 @@ def _merged(
         shown = rows[-query.limit :]
     else:
         # Behind the last event of a page that has more, others may be missing.
-        known_until = min((page.events[-1].time for page in pages.values() if not page.is_complete), default=LATEST)
+        known_until = min(
+            (page.events[-1].time for page in pages.values() if not page.is_complete),
+            default=LATEST,
+        )
         shown = [row for row in rows if row[0] <= known_until][: query.limit]
         for _, name, event in rows[len(shown) :]:  # the next reading begins before it
             following[name] = min(following[name], event.number - 1)

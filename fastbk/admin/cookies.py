@@ -41,8 +41,12 @@ def known_bookies(store: MetadataStore) -> list[KnownBookie]:
     for one in store.list_identities():
         is_alive = one.bookie_id in alive
         if isinstance(one, BookieIdentity):
-            places = tuple(f"{each.role} {each.pair}: {each.directory_id}" for each in one.directories)
-            found.append(KnownBookie(one.bookie_id, f"{one.incarnation:016x}", one.starts, places, is_alive))
+            places = tuple(
+                f"{each.role} {each.pair}: {each.directory_id}" for each in one.directories
+            )
+            found.append(
+                KnownBookie(one.bookie_id, f"{one.incarnation:016x}", one.starts, places, is_alive)
+            )
         else:
             found.append(KnownBookie(one.bookie_id, "unreadable", 0, (), is_alive))
     return found

@@ -38,7 +38,9 @@ async def read(
     size_bytes = 0
     async with fastbk.connect(uri) as client:
         info = await client.ledger_info(ledger_id)
-        if not is_allowed(None if namespaces is None else tuple(namespaces), info.metadata.namespace):
+        if not is_allowed(
+            None if namespaces is None else tuple(namespaces), info.metadata.namespace
+        ):
             return None
         password = info.metadata.password or b""
         reader = await client.open_ledger(ledger_id, recovery=False, password=password)

@@ -184,7 +184,9 @@ class ArchiveWriter:
         """Write the items that were added."""
         if not self._items:
             return
-        page = {Record: Records, Ledger: Ledgers, Bookie: Bookies, Change: Changes}[type(self._items[0])]
+        page = {Record: Records, Ledger: Ledgers, Bookie: Bookies, Change: Changes}[
+            type(self._items[0])
+        ]
         self.write(page(self._items))
         self._items, self._size_bytes = [], 0
 
@@ -237,7 +239,9 @@ def check_archive(path: Path) -> Summary:
         try:
             rules.check(frame)
         except (ConfigError, StorageError) as error:
-            raise StorageError(f"{path} was not written by `fastbk metadata backup`: {error}") from error
+            raise StorageError(
+                f"{path} was not written by `fastbk metadata backup`: {error}"
+            ) from error
         if isinstance(frame, Changes):
             changes += frame.items[: PAGE_ITEMS - len(changes)]
             gone = [one for one in frame.items if one.kind == "ledger" and one.change == "deleted"]
@@ -279,7 +283,11 @@ def full_name(item: Record | Ledger | Bookie) -> str:
     """Return how a bad one is named by whoever meets it."""
     if isinstance(item, Record):
         return item.path
-    return f"ledger {item.ledger_id}" if isinstance(item, Ledger) else f"identity of bookie {item.bookie_id}"
+    return (
+        f"ledger {item.ledger_id}"
+        if isinstance(item, Ledger)
+        else f"identity of bookie {item.bookie_id}"
+    )
 
 
 def reason_against(item: Record | Ledger | Bookie) -> str:
@@ -304,7 +312,11 @@ def _check_storable(one: Record | Ledger | Bookie) -> None:
         LedgerMetadata.from_bytes(one.metadata)
     else:
         check_bookie_id(BookieId(one.bookie_id))
-        if not 0 <= one.starts <= ID_MAX or one.incarnation < 0 or len(one.directories) > DIRECTORIES_MAX:
+        if (
+            not 0 <= one.starts <= ID_MAX
+            or one.incarnation < 0
+            or len(one.directories) > DIRECTORIES_MAX
+        ):
             raise StorageError(f"the identity of bookie {one.bookie_id} has numbers that none has")
 
 
@@ -329,7 +341,9 @@ class _Rules:
                 self._check_ledger(one)
             elif isinstance(one, Bookie):
                 self._check_bookie(one)
-            elif one.kind == "ledger" and not (one.name.isascii() and one.name.isdigit() and len(one.name) < 20):
+            elif one.kind == "ledger" and not (
+                one.name.isascii() and one.name.isdigit() and len(one.name) < 20
+            ):
                 raise StorageError(f"{one.name[:40]!r} is no ledger's id")
 
     def not_restorable(self) -> list[str]:

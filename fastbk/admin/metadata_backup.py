@@ -96,7 +96,9 @@ class _LeftOut:
                 self.names.append(str(bad_record(full_name(one), reason)))
 
 
-def differences(path: Path, store: MetadataStore, size_bytes: int | None = None) -> Iterator[Change]:
+def differences(
+    path: Path, store: MetadataStore, size_bytes: int | None = None
+) -> Iterator[Change]:
     """Yield what a store has else than an archive, or its first part. Raises StorageError, MetadataUnavailable.
 
     It holds a page of each in memory.
@@ -192,9 +194,7 @@ def _bookie(one: BookieIdentity | BadIdentity) -> Bookie:
     return Bookie(one.bookie_id, one.incarnation, one.starts, places)
 
 
-def _compared(
-    old: Iterator[T], new: Iterator[T], key: Callable[[T], object]
-) -> Iterator[Change]:
+def _compared(old: Iterator[T], new: Iterator[T], key: Callable[[T], object]) -> Iterator[Change]:
     """Yield how two sequences in the same order differ. What is the same but for its version has not changed."""
     before, after = next(old, None), next(new, None)
     while before is not None or after is not None:

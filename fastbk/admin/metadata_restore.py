@@ -114,7 +114,9 @@ def restore(store: MetadataStore, path: Path) -> Restored:
             " it where no cluster is yet; the new one gets the old id"
         )
     found = _restore_record(store)
-    if found is not None and found[0] == RestoreRecord(archive_id=summary.archive_id, is_complete=True):
+    if found is not None and found[0] == RestoreRecord(
+        archive_id=summary.archive_id, is_complete=True
+    ):
         out.was_complete = True
         return out
     if alive := store.list_bookies():
@@ -123,12 +125,16 @@ def restore(store: MetadataStore, path: Path) -> Restored:
     if found is None:
         _check_empty(store)
     elif found[0].archive_id != summary.archive_id:
-        raise MetadataConflict(f"this metadata was restored from another backup, {found[0].archive_id}")
+        raise MetadataConflict(
+            f"this metadata was restored from another backup, {found[0].archive_id}"
+        )
     # First of all: a store whose ids cannot be moved stays empty.
     _move_ids(store, summary, out)
     taken = format_utc_ms(summary.head.began_ms)
     # Nobody deletes what half a store does not list.
-    out.hold_id = place_hold(store, new_hold(f"metadata was restored from a backup of {taken}")).hold_id
+    out.hold_id = place_hold(
+        store, new_hold(f"metadata was restored from a backup of {taken}")
+    ).hold_id
     begun = RestoreRecord(archive_id=summary.archive_id, is_complete=False)
     version = _put_restore_record(store, begun, None if found is None else found[1])
     for frame in read_archive(path):
@@ -229,10 +235,14 @@ def _write_records(store: MetadataStore, items: list[Record], out: Restored) -> 
     size_bytes = 0
     for one, found in zip(items, there, strict=True):
         if found is not None:
-            if found.value != one.value and one.path != LEVEL_PATH:  # it may have been raised before the cut
+            if (
+                found.value != one.value and one.path != LEVEL_PATH
+            ):  # it may have been raised before the cut
                 raise _is_other(f"record {one.path}")
             continue
-        if changes and (len(changes) == CHANGES_MAX or size_bytes + len(one.value) > CHANGE_BYTES_MAX):
+        if changes and (
+            len(changes) == CHANGES_MAX or size_bytes + len(one.value) > CHANGE_BYTES_MAX
+        ):
             store.records.change(changes)
             changes, size_bytes = [], 0
         changes.append(Change(one.path, one.value))

@@ -114,7 +114,11 @@ class AdminClient:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             # A page that requires a certificate ends the connection behind the handshake.
-            shown = "" if self._tls is None else ", and does it accept this client's FASTBK_TLS_CERTIFICATE_FILE"
+            shown = (
+                ""
+                if self._tls is None
+                else ", and does it accept this client's FASTBK_TLS_CERTIFICATE_FILE"
+            )
             raise BookieSilent(
                 f"the HTTP page at {self.host}:{self.port} does not answer: {error}; is the process up, is this"
                 f" its [http] listen or --http (see bookie.started in the log of a bookie){shown}?"
@@ -125,7 +129,9 @@ class AdminClient:
     def _decoded(self, target: str, status: int, data: bytes) -> dict[str, Any]:
         where = f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}{target}"
         try:
-            answer = msgspec.json.decode(data)  # unlike `json` it takes no lone surrogates: nobody could print them
+            answer = msgspec.json.decode(
+                data
+            )  # unlike `json` it takes no lone surrogates: nobody could print them
         except (ValueError, RecursionError) as error:
             if status == 200:
                 raise BookieRefused(f"{where} answered something else than JSON", status) from error
@@ -139,7 +145,9 @@ class AdminClient:
         return answer
 
 
-def client_of(registration: BookieRegistration, uri: str, timeout_s: float = TIMEOUT_S) -> AdminClient:
+def client_of(
+    registration: BookieRegistration, uri: str, timeout_s: float = TIMEOUT_S
+) -> AdminClient:
     """Return the client of a bookie's page, by its registration in the metadata at `uri`. Raises ConfigError."""
     from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL
 
@@ -150,7 +158,9 @@ def client_of(registration: BookieRegistration, uri: str, timeout_s: float = TIM
             f"bookie {service.bookie_id} in {uri} has no HTTP page: give its [http] section a `listen`"
         )
     tls = own_tls() if endpoint.protocol == HTTPS_PROTOCOL else None
-    return AdminClient(endpoint.host, endpoint.port, timeout_s=timeout_s, tls=tls, bookie_id=service.bookie_id)
+    return AdminClient(
+        endpoint.host, endpoint.port, timeout_s=timeout_s, tls=tls, bookie_id=service.bookie_id
+    )
 
 
 def client_at(address: str, option: str, timeout_s: float = TIMEOUT_S) -> AdminClient:
@@ -162,7 +172,9 @@ def client_at(address: str, option: str, timeout_s: float = TIMEOUT_S) -> AdminC
     if separator and scheme not in (HTTP_PROTOCOL, HTTPS_PROTOCOL):
         raise ConfigError(f"{option} {address}: neither http:// nor https://")
     host, port = split_address(place.rstrip("/"), option)
-    return AdminClient(host, port, timeout_s=timeout_s, tls=own_tls() if scheme == HTTPS_PROTOCOL else None)
+    return AdminClient(
+        host, port, timeout_s=timeout_s, tls=own_tls() if scheme == HTTPS_PROTOCOL else None
+    )
 
 
 def own_tls() -> ssl.SSLContext:

@@ -29,7 +29,13 @@ QUOTED_CHARACTERS_MIN = 8
 _NAMES = r"pass(?:word|wd|phrase)?|secret|token|credentials?|authorization|api_?key|private_?key"
 _SENSITIVE = re.compile(rf"(?:^|[_\-.])(?:{_NAMES})s?$|masterKey$", re.IGNORECASE)
 _PATTERNS = (
-    (re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL), ""),
+    (
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
+            re.DOTALL,
+        ),
+        "",
+    ),
     (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)?"), ""),
     (re.compile(r"(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"), ""),
     (re.compile(r"(?i)(\bBearer\s+)[\w.~+/=-]{8,}"), r"\1"),
@@ -49,7 +55,9 @@ class Redactor:
     """Removes secrets. `known`: contents of files of secrets, whole or in parts."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
-        found = sorted({one for one in known if len(one) >= SECRET_CHARACTERS_MIN}, key=len, reverse=True)
+        found = sorted(
+            {one for one in known if len(one) >= SECRET_CHARACTERS_MIN}, key=len, reverse=True
+        )
         self._known = re.compile("|".join(map(re.escape, found))) if found else None
 
     def text(self, text: str) -> str:
@@ -64,7 +72,9 @@ class Redactor:
         """Return what JSON holds without secrets: also not in the names of an object, nor under telling names."""
         if isinstance(value, dict):
             return {
-                self.text(str(name)): REMOVED if one and self._is_hidden(str(name), one) else self.value(one)
+                self.text(str(name)): REMOVED
+                if one and self._is_hidden(str(name), one)
+                else self.value(one)
                 for name, one in value.items()
             }
         if isinstance(value, list | tuple):
@@ -103,10 +113,22 @@ def known_secrets(environment: Mapping[str, str], files: Iterable[str]) -> set[s
         except OSError:
             continue
         found.add(content)
-        found |= {one for one in re.split(r"[\s\"',:;{}\[\]]+", content) if len(one) >= PIECE_CHARACTERS_MIN}
-        found |= {one for one in re.findall(r"[\"']([^\"'\n]+)[\"']", content) if len(one) >= QUOTED_CHARACTERS_MIN}
+        found |= {
+            one
+            for one in re.split(r"[\s\"',:;{}\[\]]+", content)
+            if len(one) >= PIECE_CHARACTERS_MIN
+        }
+        found |= {
+            one
+            for one in re.findall(r"[\"']([^\"'\n]+)[\"']", content)
+            if len(one) >= QUOTED_CHARACTERS_MIN
+        }
     # Paths and names of settings stand in files of secrets as well; they are needed to understand the rest.
-    return {one for one in found if not one.startswith("/") and "PRIVATE KEY" not in one and one not in _KNOWN_NAMES}
+    return {
+        one
+        for one in found
+        if not one.startswith("/") and "PRIVATE KEY" not in one and one not in _KNOWN_NAMES
+    }
 
 
 _STRINGS = frozenset((
@@ -134,11 +156,17 @@ def allowed_settings(config: BookieConfig) -> dict[str, object]:
 
 def allowed_setting(name: str, value: object) -> object:
     """Return a setting's value if it may leave, by its name in the form `section.name`."""
-    return value if isinstance(value, bool | int | float) or not value or name in _STRINGS else LEFT_OUT
+    return (
+        value
+        if isinstance(value, bool | int | float) or not value or name in _STRINGS
+        else LEFT_OUT
+    )
 
 
 _KNOWN_NAMES = frozenset(
-    field.name for section in msgspec.structs.fields(BookieConfig) for field in msgspec.structs.fields(section.type)
+    field.name
+    for section in msgspec.structs.fields(BookieConfig)
+    for field in msgspec.structs.fields(section.type)
 )
 
 
@@ -149,7 +177,14 @@ def files_in(path: str) -> list[str]:
             given = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         given = {}
-    return [path, *(str(given[name]) for name in ("password_file", "key_file", "key_password_file") if given.get(name))]
+    return [
+        path,
+        *(
+            str(given[name])
+            for name in ("password_file", "key_file", "key_password_file")
+            if given.get(name)
+        ),
+    ]
 
 
 def secret_files(config: BookieConfig) -> list[str]:

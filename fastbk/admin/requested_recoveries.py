@@ -69,7 +69,9 @@ class RequestedRecoveries:
         if len(self._requests) + len(new) > WAITING_MAX:
             raise ConfigError(f"{len(self._requests)} recoveries wait already: request this later")
         for one in new:
-            _log.info("autorecovery.recovery_requested", bookie=one.bookie_id, frees_id=one.frees_id)
+            _log.info(
+                "autorecovery.recovery_requested", bookie=one.bookie_id, frees_id=one.frees_id
+            )
         self._requests.extend(new)
         self._came.set()
 
@@ -95,7 +97,8 @@ class RequestedRecoveries:
             # Ledgers that restored metadata does not list may have copies there only.
             await self._client.records.check_not_held()
         plan = RecoveryPlan(
-            even_if_alive=request.even_if_alive, repair=RepairOptions(rate=self._rate, patience_s=20.0)
+            even_if_alive=request.even_if_alive,
+            repair=RepairOptions(rate=self._rate, patience_s=20.0),
         )
         recovery = BookieRecovery(self._client, request.bookie_id, plan)
         progress = await recovery.run()
@@ -111,13 +114,19 @@ class RequestedRecoveries:
         if left:
             reasons = {**progress.failed, **progress.parked}
             some = "; ".join(f"ledger {one}: {why}" for one, why in list(reasons.items())[:3])
-            self._fail(request, f"{left} ledgers still name it: {some or 'they were made meanwhile'}")
+            self._fail(
+                request, f"{left} ledgers still name it: {some or 'they were made meanwhile'}"
+            )
             return
         if request.frees_id:
             await asyncio.to_thread(free_id, self._uri, request.bookie_id)
         self.done += 1
         _log.info("autorecovery.recovery_ended", bookie=request.bookie_id, **facts)
 
-    def _fail(self, request: RequestedRecovery, reason: str, fault: Exception | None = None) -> None:
+    def _fail(
+        self, request: RequestedRecovery, reason: str, fault: Exception | None = None
+    ) -> None:
         self.failed += 1
-        _log.error("autorecovery.recovery_failed", bookie=request.bookie_id, reason=reason, failed=fault)
+        _log.error(
+            "autorecovery.recovery_failed", bookie=request.bookie_id, reason=reason, failed=fault
+        )

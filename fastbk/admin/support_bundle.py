@@ -63,7 +63,11 @@ class SupportBundle:
     """
 
     def __init__(
-        self, redactor: Redactor, *, size_bytes_max: int = SIZE_BYTES_MAX, deadline_s: float = DEADLINE_S
+        self,
+        redactor: Redactor,
+        *,
+        size_bytes_max: int = SIZE_BYTES_MAX,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         """`deadline_s`: seconds from now on, after which no part is begun and none is waited for."""
         self.missing: dict[str, str] = {}
@@ -81,11 +85,18 @@ class SupportBundle:
 
     def add_json(self, name: str, value: object) -> None:
         """Add what JSON can hold."""
-        self._add(name, json.dumps(self._redactor.value(msgspec.to_builtins(value)), indent=1, default=str) + "\n")
+        self._add(
+            name,
+            json.dumps(self._redactor.value(msgspec.to_builtins(value)), indent=1, default=str)
+            + "\n",
+        )
 
     def add_text(self, name: str, text: str) -> None:
         """Add text, line by line; of a long one the end."""
-        self._add(name, "".join(f"{self._redactor.line(line)}\n" for line in self._redactor_input(name, text)))
+        self._add(
+            name,
+            "".join(f"{self._redactor.line(line)}\n" for line in self._redactor_input(name, text)),
+        )
 
     def add_file(self, name: str, path: Path) -> None:
         """Add the end of a file of lines, as a log."""
@@ -98,7 +109,9 @@ class SupportBundle:
             self.missing[name] = f"{path}: {error.strerror}"
             return
         if size_bytes > PART_BYTES_MAX:
-            self.missing[name] = f"only the last {PART_BYTES_MAX >> 20} MiB of {size_bytes >> 20} MiB"
+            self.missing[name] = (
+                f"only the last {PART_BYTES_MAX >> 20} MiB of {size_bytes >> 20} MiB"
+            )
             data = data.partition(b"\n")[2]
         self.add_text(name, data.decode("utf-8", "replace"))
 
@@ -124,7 +137,10 @@ class SupportBundle:
         self.add_command(name, [sys.executable, "-P", "-m", "fastbk.cli", *words])
 
     def add_bookies(
-        self, registrations: Sequence[BookieRegistration], uri: str, known: Collection[BookieId] = ()
+        self,
+        registrations: Sequence[BookieRegistration],
+        uri: str,
+        known: Collection[BookieId] = (),
     ) -> None:
         """Add what each bookie that is registered says of itself, several at a time.
 
@@ -163,13 +179,18 @@ class SupportBundle:
             with replaced(path) as draft:
                 draft.chmod(FILE_MODE)
                 with tarfile.open(draft, "w:gz") as archive:
-                    for name, data in [("manifest.json", text.encode()), *sorted(self._parts.items())]:
+                    for name, data in [
+                        ("manifest.json", text.encode()),
+                        *sorted(self._parts.items()),
+                    ]:
                         entry = tarfile.TarInfo(f"fastbk-support-{made}/{name}")
                         entry.size, entry.mtime, entry.mode = len(data), int(time.time()), FILE_MODE
                         archive.addfile(entry, io.BytesIO(data))
             return path.stat().st_size
         except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}: choose another place by -o") from error
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}: choose another place by -o"
+            ) from error
 
     def _redactor_input(self, name: str, text: str) -> list[str]:
         """Return a text's lines. Secrets of several lines, as keys, are removed first."""
@@ -199,13 +220,17 @@ class SupportBundle:
         except Error as error:
             self.missing[folder] = str(error)
             return
+
         def page_part(page: str) -> Callable[[], None]:
             return lambda: self.add_json(
-                f"{folder}{page}.json", client.state(page) if page == "/readyz" else client.get(page)
+                f"{folder}{page}.json",
+                client.state(page) if page == "/readyz" else client.get(page),
             )
 
         parts = {f"{folder}{page}.json": page_part(page) for page in PAGES}
-        parts[f"{folder}/settings.json"] = lambda: self.add_json(f"{folder}/settings.json", _settings(client))
+        parts[f"{folder}/settings.json"] = lambda: self.add_json(
+            f"{folder}/settings.json", _settings(client)
+        )
         self._add_parts(folder, {**parts, **self._common_parts(folder, client)})
 
     def add_service(self, address: str) -> None:
@@ -217,7 +242,9 @@ class SupportBundle:
     def _common_parts(self, folder: str, client: AdminClient) -> dict[str, Callable[[], None]]:
         """Return the parts that each process with a page has."""
         return {
-            f"{folder}/metrics.txt": lambda: self.add_text(f"{folder}/metrics.txt", client.text("/metrics")),
+            f"{folder}/metrics.txt": lambda: self.add_text(
+                f"{folder}/metrics.txt", client.text("/metrics")
+            ),
             f"{folder}/events.jsonl": lambda: self._add_events(f"{folder}/events.jsonl", client),
         }
 
@@ -243,12 +270,18 @@ class SupportBundle:
 
 def _folder(name: str, kind: str = "bookies") -> str:
     """Return the folder of a bookie or service in the bundle, which no name can lead out of."""
-    return f"{kind}/" + "".join(one if one.isalnum() or one in "-_." else "_" for one in name).lstrip(".")
+    return f"{kind}/" + "".join(
+        one if one.isalnum() or one in "-_." else "_" for one in name
+    ).lstrip(".")
 
 
 def _settings(client: AdminClient) -> dict[str, object]:
     """Return the settings of a running bookie that may leave; Apache's names for the same ones are left out."""
-    return {name: allowed_setting(name, value) for name, value in client.get(SETTINGS_PAGE).items() if "." in name}
+    return {
+        name: allowed_setting(name, value)
+        for name, value in client.get(SETTINGS_PAGE).items()
+        if "." in name
+    }
 
 
 def versions() -> dict[str, object]:

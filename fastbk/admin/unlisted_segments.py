@@ -288,7 +288,9 @@ def _in_order(chain: Chain, segments: Sequence[LostSegment], out: PutBack) -> li
             plain.append(one)
         elif one.number < chain.next_number:
             last = chain.next_number - 1
-            out.left[one.ledger_id] = f"its number is {one.number}, and the stream has segments up to {last}"
+            out.left[one.ledger_id] = (
+                f"its number is {one.number}, and the stream has segments up to {last}"
+            )
         elif one.number in numbered:
             raise ConfigError(
                 f"stream {out.stream}: ledgers {numbered[one.number].ledger_id} and {one.ledger_id} both say that they"
@@ -305,9 +307,13 @@ def _in_order(chain: Chain, segments: Sequence[LostSegment], out: PutBack) -> li
     unknown = "it has no number: attach it by `fastbk stream attach` if it is a segment"
     out.left |= {one.ledger_id: unknown for one in plain}
     if holes:
-        out.notes.append(f"{holes} of its segments are missing: segments behind them have lower numbers than before")
+        out.notes.append(
+            f"{holes} of its segments are missing: segments behind them have lower numbers than before"
+        )
     if first > 1 and chain.next_number == 1:
-        out.notes.append(f"segments below {first} were deleted: its sequence numbers begin with 0 again")
+        out.notes.append(
+            f"segments below {first} were deleted: its sequence numbers begin with 0 again"
+        )
     return [numbered[number] for number in sorted(numbered)]
 
 

@@ -125,7 +125,9 @@ def _put(writer: SyncStreamWriter, row: _Row, timeout: float | None) -> PendingR
     wait: Callable[..., object] = writer.ready
     while True:
         try:
-            return writer.append_nowait(row.payload, txid=row.txid, key=row.key, headers=row.headers)
+            return writer.append_nowait(
+                row.payload, txid=row.txid, key=row.key, headers=row.headers
+            )
         except BufferFull:
             wait(timeout=READY_TIMEOUT_S if timeout is None else timeout)
             # A row may be larger than the room that `ready` waits for. Behind all others it is always taken.
@@ -137,7 +139,9 @@ async def _put_async(writer: StreamWriter, row: _Row) -> asyncio.Future[DLSN]:
     while True:
         await wait()
         try:
-            return writer.append_nowait(row.payload, txid=row.txid, key=row.key, headers=row.headers)
+            return writer.append_nowait(
+                row.payload, txid=row.txid, key=row.key, headers=row.headers
+            )
         except BufferFull:
             wait = writer.flush
 
@@ -148,7 +152,9 @@ async def _put_async(writer: StreamWriter, row: _Row) -> asyncio.Future[DLSN]:
 class _Columns:
     """Which columns are what."""
 
-    def __init__(self, value: str, key: str | None, headers: str | None, txid: str | None, json: bool) -> None:
+    def __init__(
+        self, value: str, key: str | None, headers: str | None, txid: str | None, json: bool
+    ) -> None:
         for what, name in (("value", value), ("key", key), ("headers", headers), ("txid", txid)):
             if not isinstance(name, str) and (name is not None or what == "value"):
                 raise WrongType(f"{what}={name!r}: the name of a column is text")
@@ -165,9 +171,13 @@ class _Columns:
         if self.headers not in names:
             self._optional("headers")
         if self.txid is not None and self.txid not in names:
-            raise ConfigError(f"there is no column {self.txid!r} of transaction ids: {_named(names)}")
+            raise ConfigError(
+                f"there is no column {self.txid!r} of transaction ids: {_named(names)}"
+            )
         if self.json:
-            self.of_payload = [one for one in names if one not in (self.key, self.headers, self.txid)]
+            self.of_payload = [
+                one for one in names if one not in (self.key, self.headers, self.txid)
+            ]
             if not self.of_payload:
                 raise ConfigError("there are no columns that could be the payload")
         else:
@@ -186,7 +196,9 @@ class _Columns:
         if self.key is not None:
             _check_bytes(schema.field(self.key), "keys")
         if self.headers is not None and not _are_headers(schema.field(self.headers).type):
-            raise ConfigError(f"the column {self.headers!r} of headers has the type {HEADERS}, or is a map to bytes")
+            raise ConfigError(
+                f"the column {self.headers!r} of headers has the type {HEADERS}, or is a map to bytes"
+            )
         if self.txid is not None and not pa.types.is_integer(schema.field(self.txid).type):
             raise ConfigError(f"the column {self.txid!r} of transaction ids has whole numbers")
 
@@ -206,15 +218,26 @@ def _check_bytes(field: pa.Field, what: str) -> None:
     kind = field.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    tests = ("is_binary", "is_string", "is_large_binary", "is_large_string", "is_binary_view", "is_string_view")
+    tests = (
+        "is_binary",
+        "is_string",
+        "is_large_binary",
+        "is_large_string",
+        "is_binary_view",
+        "is_string_view",
+    )
     if not _is_any(kind, *tests):
-        raise ConfigError(f"the column {field.name!r} of {what} is of {field.type}: it has text or bytes")
+        raise ConfigError(
+            f"the column {field.name!r} of {what} is of {field.type}: it has text or bytes"
+        )
 
 
 def _are_headers(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         names, values = kind.key_type, kind.item_type
-    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type):
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(
+        kind.value_type
+    ):
         fields = {one.name: one.type for one in kind.value_type}
         if fields.keys() != {"key", "value"}:
             return False
@@ -271,7 +294,9 @@ def _rows_of(reader: pa.RecordBatchReader, columns: _Columns) -> Iterator[_Row]:
                 if payload is None or (columns.txid is not None and txid is None):
                     empty = columns.value if payload is None else columns.txid
                     raise ConfigError(f"row {at}: the column {empty!r} is null there")
-                yield _Row(_bytes(payload), None if key is None else _bytes(key), _headers(pairs, at), txid)
+                yield _Row(
+                    _bytes(payload), None if key is None else _bytes(key), _headers(pairs, at), txid
+                )
                 at += 1
 
 

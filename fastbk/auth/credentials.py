@@ -71,12 +71,18 @@ class Credentials:
     def check(self, *, is_encrypted: bool) -> None:
         """Raise ConfigError for files that are missing, and for secrets that would not be safe on their way."""
         if not self.token_file and not self.user:
-            raise ConfigError(f"credentials: give a token file ({TOKEN_FILE}), or a user ({USER}) and a password file")
+            raise ConfigError(
+                f"credentials: give a token file ({TOKEN_FILE}), or a user ({USER}) and a password file"
+            )
         if bool(self.user) != bool(self.password_file):
-            raise ConfigError(f"credentials: a user ({USER}) and a password file ({PASSWORD_FILE}) go together")
+            raise ConfigError(
+                f"credentials: a user ({USER}) and a password file ({PASSWORD_FILE}) go together"
+            )
         if self.token_file:
             if not is_encrypted:
-                raise ConfigError("credentials: a token needs TLS (FASTBK_TLS_CA_FILE), since who sees it can use it")
+                raise ConfigError(
+                    "credentials: a token needs TLS (FASTBK_TLS_CA_FILE), since who sees it can use it"
+                )
             self.token()
         if self.gateway_token_file:
             self.gateway_token()

@@ -29,7 +29,8 @@ NONCE_BYTES = 18
 FIRST_USE = "00000001"
 
 _DIRECTIVE = re.compile(
-    rb'[ \t]*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^",\s\\]+))[ \t]*', re.DOTALL
+    rb'[ \t]*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^",\s\\]+))[ \t]*',
+    re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NEEDS_ESCAPE = re.compile(r'(["\\])')
@@ -143,10 +144,16 @@ def parse(message: bytes) -> dict[str, str]:
             raise SaslError("it is not a list of directives")
         name = match[1].decode().lower()
         try:
-            value = _ESCAPED.sub(r"\1", match[2].decode()) if match[2] is not None else match[3].decode()
+            value = (
+                _ESCAPED.sub(r"\1", match[2].decode())
+                if match[2] is not None
+                else match[3].decode()
+            )
         except UnicodeDecodeError:
             raise SaslError("it is not UTF-8") from None
-        if name in found and name != "realm":  # a challenge may offer several realms: the first counts
+        if (
+            name in found and name != "realm"
+        ):  # a challenge may offer several realms: the first counts
             raise SaslError(f"it has {name} twice")
         found.setdefault(name, value)
         at = match.end()
@@ -160,7 +167,9 @@ def parse(message: bytes) -> dict[str, str]:
 def check_name(user: str) -> None:
     """Raise ConfigError for a user's name that cannot be sent."""
     if not user or len(user.encode()) > 255 or any(ord(one) < 32 for one in user):
-        raise ConfigError(f"user {user[:40]!r}: must have 1 to 255 bytes of UTF-8 without control characters")
+        raise ConfigError(
+            f"user {user[:40]!r}: must have 1 to 255 bytes of UTF-8 without control characters"
+        )
     if not can_be_revoked(user):
         reason = 'must not begin or end with a blank, nor have " #" in it: a line of revoked_file could not say it'
         raise ConfigError(f"user {user[:40]!r}: {reason}")

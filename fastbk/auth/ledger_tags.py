@@ -33,13 +33,19 @@ class LedgerTag:
 
 
 def sign_tag(
-    key: TokenKey, ledger_id: int, namespace: str, audience: str, clock_s: Callable[[], float] = time.time
+    key: TokenKey,
+    ledger_id: int,
+    namespace: str,
+    audience: str,
+    clock_s: Callable[[], float] = time.time,
 ) -> bytes:
     """Return a ledger's tag. Raises TokenError for a namespace that is too long for one."""
     claims = {"ledger": ledger_id, "ns": namespace, "aud": audience, "iat": int(clock_s())}
     tag = key.signed(claims, TAG_TYPE).encode()
     if len(tag) > TOKEN_BYTES_MAX:
-        raise TokenError(f"the name of its namespace has {len(namespace)} characters, too many for a tag")
+        raise TokenError(
+            f"the name of its namespace has {len(namespace)} characters, too many for a tag"
+        )
     return tag
 
 
@@ -53,7 +59,11 @@ def verify_tag(
         raise TokenError("its time (iat) is none")
     if not clock_s() - signed_s <= AGE_S_MAX:
         raise TokenError("it is older than 7 days")
-    if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= ID_MAX:
+    if (
+        isinstance(ledger_id, bool)
+        or not isinstance(ledger_id, int)
+        or not 0 <= ledger_id <= ID_MAX
+    ):
         raise TokenError("its ledger is no id")
     if not isinstance(namespace, str):
         raise TokenError("its namespace (ns) is no name")

@@ -28,7 +28,13 @@ class Right(enum.IntFlag):
 
 NO_RIGHTS = Right(0)
 ALL_RIGHTS = (
-    Right.ENTER | Right.READ | Right.ADD | Right.RECOVER | Right.ADMIN | Right.DELETE | Right.TRUNCATE
+    Right.ENTER
+    | Right.READ
+    | Right.ADD
+    | Right.RECOVER
+    | Right.ADMIN
+    | Right.DELETE
+    | Right.TRUNCATE
 )
 
 ROLES = {
@@ -52,7 +58,9 @@ OPERATIONS = {
 
 def names_of(rights: Right) -> str:
     """Return the operations that have these rights, for messages: `add or recover`."""
-    return " or ".join(name for name, granted in OPERATIONS.items() if granted & rights & ~Right.ENTER)
+    return " or ".join(
+        name for name, granted in OPERATIONS.items() if granted & rights & ~Right.ENTER
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,11 @@ class Principal:
     @property
     def granted(self) -> tuple[Right, Right]:
         """What it may do with every ledger, and what with ledgers that it shows tags for (INV-N4)."""
-        return (self.rights, NO_RIGHTS) if self.namespaces is None else (self.rights & Right.ENTER, self.rights)
+        return (
+            (self.rights, NO_RIGHTS)
+            if self.namespaces is None
+            else (self.rights & Right.ENTER, self.rights)
+        )
 
     def is_allowed(self, namespace: str) -> bool:
         """Return whether it may work with ledgers of a namespace; "": of none."""

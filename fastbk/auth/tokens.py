@@ -65,7 +65,11 @@ class TokenKeys:
         keys: dict[str, Any] = {}
         for entry in entries:
             key_id = entry.get("kid")
-            if entry.get("kty") != "OKP" or entry.get("crv") != "Ed25519" or not isinstance(key_id, str):
+            if (
+                entry.get("kty") != "OKP"
+                or entry.get("crv") != "Ed25519"
+                or not isinstance(key_id, str)
+            ):
                 raise ConfigError(f"{path}: every key must be of Ed25519 and have a kid")
             if key_id in keys:
                 raise ConfigError(f"{path}: two keys have the kid {key_id[:40]!r}")
@@ -118,7 +122,9 @@ class TokenKeys:
             if key is None:
                 raise TokenError(f"no key {key_id[:40]!r} is known here")
             if (header.get("typ") == TAG_TYPE) != is_tag:
-                raise TokenError("it is no tag of a ledger" if is_tag else "it is a tag of a ledger")
+                raise TokenError(
+                    "it is no tag of a ledger" if is_tag else "it is a tag of a ledger"
+                )
             claims = jwt.decode(
                 token,
                 key,
@@ -127,7 +133,9 @@ class TokenKeys:
                 options={"require": list(required), "verify_exp": False, "verify_iat": False, "strict_aud": True},
             )  # fmt: skip
         except jwt.InvalidAudienceError:
-            raise TokenError("it is for another cluster, or for another kind of servers (aud)") from None
+            raise TokenError(
+                "it is for another cluster, or for another kind of servers (aud)"
+            ) from None
         except TokenError:
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's bytes in a library; its text may quote them
@@ -163,7 +171,9 @@ class TokenKey:
         except (jwt.PyJWTError, KeyError, IndexError, ValueError, TypeError) as error:
             raise ConfigError(f"{path} has no key of Ed25519") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"{path} has no private key: sign with the file that `fastbk token key` made")
+            raise ConfigError(
+                f"{path} has no private key: sign with the file that `fastbk token key` made"
+            )
         return cls(key_id=str(key_id), private_key=key)
 
     def text(self) -> str:
@@ -172,7 +182,9 @@ class TokenKey:
 
     def public_text(self, others: Sequence[Mapping[str, str]] = ()) -> str:
         """Return the content of the bookies' file: this key behind `others`."""
-        return _key_set([*others, {**self._entry(self.private_key.public_key()), "kid": self.key_id}])
+        return _key_set(
+            [*others, {**self._entry(self.private_key.public_key()), "kid": self.key_id}]
+        )
 
     def sign(
         self,
@@ -191,7 +203,9 @@ class TokenKey:
         if wrong := [one for one in operations if one not in OPERATIONS] or not operations:
             raise ConfigError(f"operations must be some of {', '.join(OPERATIONS)}, not {wrong}")
         if not 0 < len(subject) <= NAME_CHARACTERS_MAX or not subject.isprintable():
-            raise ConfigError(f"the subject must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+            raise ConfigError(
+                f"the subject must have 1 to {NAME_CHARACTERS_MAX} printable characters"
+            )
         if not can_be_revoked(subject):
             raise ConfigError(f"the subject {subject!r} {UNREVOCABLE}")
         now_s = int(clock_s())
@@ -247,11 +261,19 @@ def _key_entries(text: bytes, path: str) -> list[dict[str, Any]]:
 
 def _principal(claims: Mapping[str, Any], key_id: str, now_s: float) -> Principal:
     subject, operations, ends_at_s = claims["sub"], claims.get("ops"), claims["exp"]
-    if not isinstance(subject, str) or not 0 < len(subject) <= NAME_CHARACTERS_MAX or not subject.isprintable():
+    if (
+        not isinstance(subject, str)
+        or not 0 < len(subject) <= NAME_CHARACTERS_MAX
+        or not subject.isprintable()
+    ):
         raise TokenError(f"its subject must have 1 to {NAME_CHARACTERS_MAX} printable characters")
     if not can_be_revoked(subject):
         raise TokenError(f"its subject {subject!r} {UNREVOCABLE}")
-    if isinstance(ends_at_s, bool) or not isinstance(ends_at_s, int | float) or not abs(ends_at_s) < 1e12:
+    if (
+        isinstance(ends_at_s, bool)
+        or not isinstance(ends_at_s, int | float)
+        or not abs(ends_at_s) < 1e12
+    ):
         raise TokenError("its end (exp) is no time")
     if ends_at_s <= now_s:
         raise TokenError("it has expired")
@@ -277,8 +299,14 @@ def _patterns(patterns: object) -> tuple[str, ...]:
     if not isinstance(patterns, list) or not 0 < len(patterns) <= NAMESPACES_MAX:
         raise TokenError(f"it must be limited to 1 to {NAMESPACES_MAX} patterns of namespaces (ns)")
     for one in patterns:
-        if not isinstance(one, str) or not 0 < len(one) <= NAME_CHARACTERS_MAX or not one.isprintable():
-            raise TokenError(f"a pattern of namespaces (ns) must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+        if (
+            not isinstance(one, str)
+            or not 0 < len(one) <= NAME_CHARACTERS_MAX
+            or not one.isprintable()
+        ):
+            raise TokenError(
+                f"a pattern of namespaces (ns) must have 1 to {NAME_CHARACTERS_MAX} printable characters"
+            )
     return tuple(patterns)
 
 

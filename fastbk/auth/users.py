@@ -1,10 +1,10 @@
 """The file of SASL's users and passwords: a login configuration of Java (JAAS), as Apache's bookies read it.
 
-    Bookie {
-        org.apache.zookeeper.server.auth.DigestLoginModule required
-            user_alice="secret"
-            user_bob="other";
-    };
+Bookie {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+        user_alice="secret"
+        user_bob="other";
+};
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def users_of(text: str, section: str, path: str) -> dict[str, str]:
             found = options
     if found is None:
         raise ConfigError(f"{path} has no section {section}")
-    users = {name.removeprefix(PREFIX): value for name, value in found.items() if name.startswith(PREFIX)}
+    users = {
+        name.removeprefix(PREFIX): value for name, value in found.items() if name.startswith(PREFIX)
+    }
     if not users:
         raise ConfigError(f'{path}: section {section} names no user, such as user_alice="password"')
     for user in users:
@@ -70,7 +72,7 @@ class _Tokens:
             return None
         found = _TOKEN.match(self._text, self._at)
         if found is None:
-            raise self._error('a word, a quoted value or one of `{ } ; =`')
+            raise self._error("a word, a quoted value or one of `{ } ; =`")
         return found
 
     def word(self) -> str | None:

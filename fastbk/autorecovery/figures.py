@@ -117,7 +117,9 @@ class MarkCounts:
         """Count one ledger; `copies`: None for one that is gone, whose mark is to be dropped, or unreadable."""
         self.ledgers += 1
         self.late += age_s > LATE_MARK_S
-        self.by_age = [count + (age_s <= most) for count, most in zip(self.by_age, MARK_AGES_S, strict=True)]
+        self.by_age = [
+            count + (age_s <= most) for count, most in zip(self.by_age, MARK_AGES_S, strict=True)
+        ]
         if copies is not None:
             self.no_copy += copies == 0
             self.below_ack_quorum += copies < ack_quorum

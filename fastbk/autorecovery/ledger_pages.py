@@ -33,5 +33,7 @@ async def read_page(client: Client, ledger_ids: Sequence[LedgerId]) -> list[Ledg
 def _infos(store: MetadataStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerInfo]:
     found = zip(ledger_ids, store.read_ledgers(ledger_ids), strict=True)
     return [
-        LedgerInfo(one, read.metadata, read.version) for one, read in found if isinstance(read, VersionedLedger)
+        LedgerInfo(one, read.metadata, read.version)
+        for one, read in found
+        if isinstance(read, VersionedLedger)
     ]

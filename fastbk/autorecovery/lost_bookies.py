@@ -61,7 +61,9 @@ class LossRules:
         """Return how long an operator holds this bookie yet, 0 for not at all, and why."""
         own = self.maintenance.get(bookie_id)
         if own is not None and own.left_s(now_ms) > self.hold.left_s(now_ms):
-            return own.left_s(now_ms), f"{IN_MAINTENANCE}: {own.reason}" if own.reason else IN_MAINTENANCE
+            return own.left_s(
+                now_ms
+            ), f"{IN_MAINTENANCE}: {own.reason}" if own.reason else IN_MAINTENANCE
         return self.hold.left_s(now_ms), self.hold.reason or "an operator holds it"
 
 
@@ -90,7 +92,9 @@ class LostBookies:
 
     def released(self) -> LostBookies:
         """Return the record after an operator's `resume`: it covers what is lost now, and no later loss."""
-        return LostBookies({one: replace(lost, is_released=True) for one, lost in self.lost.items()})
+        return LostBookies(
+            {one: replace(lost, is_released=True) for one, lost in self.lost.items()}
+        )
 
     def marked(self, losses: Mapping[BookieId, int]) -> LostBookies:
         """Return the record after a scan has marked all ledgers of these bookies.

@@ -54,7 +54,9 @@ class MarkedLedgers:
                 is_cut = True
                 break
             for at in range(0, len(page), LEDGERS_A_READ):
-                bytes_left += await self._read_ledgers(page[at : at + LEDGERS_A_READ], present, copies, counts)
+                bytes_left += await self._read_ledgers(
+                    page[at : at + LEDGERS_A_READ], present, copies, counts
+                )
             for mark in page:
                 if all(one.reason == APACHE_REASON for one in mark.missing):
                     foreign[mark.ledger_id] = mark
@@ -73,10 +75,14 @@ class MarkedLedgers:
         ids = [one.ledger_id for one in marks]
         found = await self._client.call_store(lambda store: store.read_ledgers(ids))
         for mark, read in zip(marks, found, strict=True):
-            marked_ms = min((one.marked_ms for one in mark.missing if one.marked_ms), default=now_ms)
+            marked_ms = min(
+                (one.marked_ms for one in mark.missing if one.marked_ms), default=now_ms
+            )
             age_s = (now_ms - marked_ms) / 1000
             if isinstance(read, BadRecord):
-                counts.add(None, 0, 0, age_s)  # it stays marked, and waits until somebody can read it
+                counts.add(
+                    None, 0, 0, age_s
+                )  # it stays marked, and waits until somebody can read it
             elif read is None:
                 copies[mark.ledger_id] = 0
                 counts.add(None, 0, 0, age_s)
@@ -84,5 +90,7 @@ class MarkedLedgers:
                 metadata, missing = read.metadata, mark.missing
                 live = copies[mark.ledger_id] = live_copies(metadata, missing, present)
                 counts.add(live, metadata.ack_quorum, metadata.write_quorum, age_s)
-                bytes_left += sum(share_bytes(metadata, one) for one in {each.bookie_id for each in missing})
+                bytes_left += sum(
+                    share_bytes(metadata, one) for one in {each.bookie_id for each in missing}
+                )
         return bytes_left

@@ -36,7 +36,9 @@ def owed_by_lost(metadata: LedgerMetadata, bookie_id: BookieId) -> Iterator[Miss
 class MarkingScan:
     """Scans for due bookies, one after the other."""
 
-    def __init__(self, client: Client, state: ClusterState, counts: MarkingCounts | None = None) -> None:
+    def __init__(
+        self, client: Client, state: ClusterState, counts: MarkingCounts | None = None
+    ) -> None:
         self.counts = MarkingCounts() if counts is None else counts
         self._client = client
         self._state = state

@@ -45,7 +45,9 @@ def live_copies(
             if one.first_entry_id < end and one.end > fragment.first_entry_id
         }
         is_live = [one in present and one not in marked for one in fragment.ensemble]
-        for first in range(min(metadata.ensemble_size, int(min(end, 2**62)) - fragment.first_entry_id)):
+        for first in range(
+            min(metadata.ensemble_size, int(min(end, 2**62)) - fragment.first_entry_id)
+        ):
             indexes = write_set(
                 fragment.first_entry_id + first, metadata.ensemble_size, metadata.write_quorum
             )

@@ -212,7 +212,9 @@ class StoredValue(Generic[T]):
             with suppress(MetadataConflict):
                 await self._records.change(Change(self.path, msgspec.json.encode(after), version))
                 return after
-        raise MetadataConflict(f"record {self.path} was changed by others {_TRIES_MAX} times: try again")
+        raise MetadataConflict(
+            f"record {self.path} was changed by others {_TRIES_MAX} times: try again"
+        )
 
     async def put(self, value: T) -> None:
         """Replace the value, whatever it is."""
@@ -263,7 +265,9 @@ class ClusterState:
     async def workers(self) -> dict[str, WorkerReport]:
         """Return the last reports of all workers; the auditor removes those of workers that are gone."""
         names = await self._records.children(WORKERS)
-        found = await self._records.read_all([f"{WORKERS}/{name}" for name in names]) if names else []
+        found = (
+            await self._records.read_all([f"{WORKERS}/{name}" for name in names]) if names else []
+        )
         return {
             name: self.worker(name).parse(one.value)
             for name, one in zip(names, found, strict=True)

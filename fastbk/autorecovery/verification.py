@@ -132,19 +132,31 @@ class Verification:
                 if not may_work():
                     return
                 some = page[at : at + LEDGERS_AT_ONCE]
-                found = await asyncio.gather(*(self._first_check(one, services, due()) for one in some))
-                suspects += [one.ledger_id for one, is_whole in zip(some, found, strict=True) if not is_whole]
+                found = await asyncio.gather(
+                    *(self._first_check(one, services, due()) for one in some)
+                )
+                suspects += [
+                    one.ledger_id for one, is_whole in zip(some, found, strict=True) if not is_whole
+                ]
                 await asyncio.sleep(self._pace.take(len(some)))
-            recoveries = [one.ledger_id for one in page if one.metadata.state is LedgerState.IN_RECOVERY]
+            recoveries = [
+                one.ledger_id for one in page if one.metadata.state is LedgerState.IN_RECOVERY
+            ]
             self._recoveries = [*self._recoveries, *recoveries][:LISTED_MAX]
             cycle = self._moved(cycle, page, before, suspects)
             await self._save(cycle)
             if cycle.ended_ms:
-                await self._client.call_store(partial(note_recoveries, found=tuple(self._recoveries)))
+                await self._client.call_store(
+                    partial(note_recoveries, found=tuple(self._recoveries))
+                )
                 return
 
     def _moved(
-        self, cycle: Cycle, page: list[LedgerInfo], before: tuple[int, int], suspects: list[LedgerId]
+        self,
+        cycle: Cycle,
+        page: list[LedgerInfo],
+        before: tuple[int, int],
+        suspects: list[LedgerId],
     ) -> Cycle:
         now_ms, counts = clock_ms(), self.counts
         if not page:
@@ -226,8 +238,12 @@ class Verification:
                 break
             some = ids[at : at + LEDGERS_AT_ONCE]
             infos = await read_page(self._client, some)
-            checked = await asyncio.gather(*(self._first_check(one, services, due()) for one in infos))
-            doubtful = {one.ledger_id for one, is_whole in zip(infos, checked, strict=True) if not is_whole}
+            checked = await asyncio.gather(
+                *(self._first_check(one, services, due()) for one in infos)
+            )
+            doubtful = {
+                one.ledger_id for one, is_whole in zip(infos, checked, strict=True) if not is_whole
+            }
             whole.update(one for one in some if one not in doubtful)
             await asyncio.sleep(self._pace.take(len(some)))
         await self._state.audit.change(

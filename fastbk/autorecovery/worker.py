@@ -137,7 +137,9 @@ class ReplicationWorker:
             except Error as error:
                 _log.warning("autorecovery.worker_failed", kind=what, reason=str(error))
             except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the worker
-                _log.error("autorecovery.worker_failed", kind=what, reason=repr(error), failed=error)
+                _log.error(
+                    "autorecovery.worker_failed", kind=what, reason=repr(error), failed=error
+                )
             pause_s *= random.uniform(0.8, 1.0)
             if what != "marks":
                 await asyncio.sleep(pause_s)
@@ -200,7 +202,8 @@ class ReplicationWorker:
             ledgers_repaired=counts.repaired,
             entries_copied=counts.entries_copied,
             bytes_copied=counts.bytes_copied,
-            failures=counts.failures, format_level=LEVEL_MAX,
+            failures=counts.failures,
+            format_level=LEVEL_MAX,
         )
 
     # --- the marks ---------------------------------------------------------------------------------------------
@@ -214,7 +217,9 @@ class ReplicationWorker:
             bookies = store.list_bookies()
             present = frozenset(one.service.bookie_id for one in bookies)
             writable = frozenset(one.service.bookie_id for one in bookies if one.writable)
-            unlisted = frozenset(one.service.bookie_id for one in bookies if not one.service.endpoint())
+            unlisted = frozenset(
+                one.service.bookie_id for one in bookies if not one.service.endpoint()
+            )
             coordination = store.coordination
             is_enabled, auditor = coordination.is_enabled(), coordination.auditor()
             return is_enabled, auditor, ClusterView(present, writable, unlisted=unlisted)
@@ -287,7 +292,9 @@ class ReplicationWorker:
             self._count_fault(error)
             self._failed(ledger_id, repr(error), error)
         if had_lock:
-            self.counts.repair_ms.add((loop.time() - began_s) * 1000, ok=ledger_id not in order.waiting)
+            self.counts.repair_ms.add(
+                (loop.time() - began_s) * 1000, ok=ledger_id not in order.waiting
+            )
 
     async def _repair_locked(self, ledger_id: LedgerId) -> None:
         loop = asyncio.get_running_loop()
@@ -367,7 +374,9 @@ class ReplicationWorker:
         elif repaired.needs_grace:
             self._grace.setdefault(ledger_id, now_s)
             due_s = self._grace[ledger_id] + self._options.grace_s
-            order.wait_until(ledger_id, max(due_s, now_s), "its writer may replace the bookie", now_s)
+            order.wait_until(
+                ledger_id, max(due_s, now_s), "its writer may replace the bookie", now_s
+            )
         else:
             reason = "the ledger is open"
             if repaired.waits_for:
@@ -391,7 +400,13 @@ class ReplicationWorker:
     def _failed(self, ledger_id: LedgerId, reason: str, fault: Exception | None = None) -> None:
         self.counts.failures += 1
         pause_s = self._order.failed(ledger_id, reason, asyncio.get_running_loop().time())
-        _log.warning("autorecovery.repair_failed", ledger_id=ledger_id, reason=reason, retry_in_s=pause_s, failed=fault)
+        _log.warning(
+            "autorecovery.repair_failed",
+            ledger_id=ledger_id,
+            reason=reason,
+            retry_in_s=pause_s,
+            failed=fault,
+        )
 
 
 def _names(bookies: Collection[BookieId]) -> str:

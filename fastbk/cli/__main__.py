@@ -81,7 +81,10 @@ def _split_options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the options that may also stand before the command, and the words from the command on."""
     count = 0
     while count < len(words) and words[count].startswith("-"):
-        if words[count] not in ("-q", "--quiet", "--context", "--timeout") and "=" not in words[count]:
+        if (
+            words[count] not in ("-q", "--quiet", "--context", "--timeout")
+            and "=" not in words[count]
+        ):
             return argparse.Namespace(), words
         count += 2 if words[count] in ("--context", "--timeout") else 1
     parser = CommandParser(prog="fastbk", usage="fastbk [OPTION ...] COMMAND ...", add_help=False)
@@ -93,7 +96,11 @@ def _split_options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def module_of(name: str) -> ModuleType:
     """Import the module of a command."""
     found = importlib.import_module(f"fastbk.cli.{name.replace('-', '_')}")
-    return importlib.import_module(f"{found.__name__}.command") if hasattr(found, "__path__") else found
+    return (
+        importlib.import_module(f"{found.__name__}.command")
+        if hasattr(found, "__path__")
+        else found
+    )
 
 
 def _top(words: list[str]) -> int:

@@ -21,10 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = add_verbs(parser)
     text = "check the chain of an audit log's lines; exit code 1 where it is broken"
     verify = add_verb(verbs, "verify", _verify, text)
-    verify.add_argument("files", nargs="+", type=Path, help="the oldest first: audit.log.2 audit.log.1 audit.log")
+    verify.add_argument(
+        "files", nargs="+", type=Path, help="the oldest first: audit.log.2 audit.log.1 audit.log"
+    )
     add_json(verify)
     verify.add_argument(
-        "--head", default="", metavar="HASH", help="a hash that it has to contain: an `audit.head` of its process's log"
+        "--head",
+        default="",
+        metavar="HASH",
+        help="a hash that it has to contain: an `audit.head` of its process's log",
     )
 
 
@@ -38,7 +43,9 @@ def _verify(options: argparse.Namespace) -> int:
     found = list(faults(lines))
     heads = {chain.head for line in lines if (chain := last_of(line)) is not None}
     if options.head and options.head not in heads:
-        found.append(f"no line has the hash {options.head}: lines are missing at the end, or it is another log's")
+        found.append(
+            f"no line has the hash {options.head}: lines are missing at the end, or it is another log's"
+        )
     last = last_of(lines[-1]) if lines else None
     facts = {
         "lines": len(lines),
@@ -46,5 +53,7 @@ def _verify(options: argparse.Namespace) -> int:
         "last": None if last is None else {"sequence": last.sequence, "head": last.head},
     }
     end = f"; ends with number {last.sequence}, {last.head}" if last else ""
-    print_answer(options, facts, *some_of(found, FAULTS_MAX), f"{len(lines)} lines, {len(found)} faults{end}")
+    print_answer(
+        options, facts, *some_of(found, FAULTS_MAX), f"{len(lines)} lines, {len(found)} faults{end}"
+    )
     return FAILED if found else DONE

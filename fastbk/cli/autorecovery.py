@@ -84,12 +84,16 @@ async def _run(options: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     uri = metadata_uri(options)
     if is_gateway(uri):
-        raise ConfigError(f"{uri}: autorecovery needs the metadata store itself (`zk://...`), not a gateway")
+        raise ConfigError(
+            f"{uri}: autorecovery needs the metadata store itself (`zk://...`), not a gateway"
+        )
     async with AsyncExitStack() as stack:
         events = stack.enter_context(recorded_events(options, "autorecovery"))
         note, audit_lines = await _audit(options, stack)
         cluster_ids = [""]
-        admission = None if options.http is None else http_admission(options, lambda: cluster_ids[-1], note)
+        admission = (
+            None if options.http is None else http_admission(options, lambda: cluster_ids[-1], note)
+        )
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(uri))
         await client.records.check_level()
@@ -121,7 +125,9 @@ async def _audit(
     from fastbk.server.configuration.settings import AuditSettings
     from fastbk.server.supervision.audit_log import AuditLog
 
-    audit = AuditLog(AuditSettings(file="" if options.audit is None else str(options.audit.absolute())))
+    audit = AuditLog(
+        AuditSettings(file="" if options.audit is None else str(options.audit.absolute()))
+    )
     await audit.begin(stack)
 
     def note(event: str, **values: object) -> None:

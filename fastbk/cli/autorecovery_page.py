@@ -100,7 +100,8 @@ def text_of(healer: Healer, recoveries: RequestedRecoveries) -> str:
     ]
     text = "marked ledgers, by the age of their oldest mark, cumulative"
     series = [
-        (f'le="{age_s}"', count) for age_s, count in zip(MARK_AGES_S, marks.counts.by_age, strict=True)
+        (f'le="{age_s}"', count)
+        for age_s, count in zip(MARK_AGES_S, marks.counts.by_age, strict=True)
     ]
     series.append(('le="+Inf"', marks.counts.ledgers))
     lines += family("fastbk_underreplicated_ledgers", "gauge", text, series)
@@ -111,16 +112,32 @@ def _backup_age(healer: Healer) -> str:
     counts = healer.auditor_counts
     if healer.auditor is None or not counts.bookie_passes:
         return "NaN"
-    return "+Inf" if counts.backup is None else number(counts.backup.age_s(time.time_ns() // 1_000_000))
+    return (
+        "+Inf"
+        if counts.backup is None
+        else number(counts.backup.age_s(time.time_ns() // 1_000_000))
+    )
 
 
 def _auditor_lines(counts: AuditorCounts) -> list[str]:
     marking, checks = counts.marking, counts.verification
     summaries: list[tuple[str, OpStats, str]] = [
-        ("NUM_UNDER_REPLICATED_LEDGERS", marking.scan_ledgers, "Ledgers that a scan for lost bookies marked."),
-        ("UNDER_REPLICATED_LEDGERS_TOTAL_SIZE", marking.scan_bytes, "Bytes of these ledgers that are closed."),
+        (
+            "NUM_UNDER_REPLICATED_LEDGERS",
+            marking.scan_ledgers,
+            "Ledgers that a scan for lost bookies marked.",
+        ),
+        (
+            "UNDER_REPLICATED_LEDGERS_TOTAL_SIZE",
+            marking.scan_bytes,
+            "Bytes of these ledgers that are closed.",
+        ),
         ("URL_PUBLISH_TIME_FOR_LOST_BOOKIE", marking.scan_ms, "Milliseconds of such a scan."),
-        ("BOOKIE_TO_LEDGERS_MAP_CREATION_TIME", marking.reading_ms, "Of these, for reading metadata."),
+        (
+            "BOOKIE_TO_LEDGERS_MAP_CREATION_TIME",
+            marking.reading_ms,
+            "Of these, for reading metadata.",
+        ),
         ("AUDIT_BOOKIES_TIME", counts.audit_ms, "Milliseconds to find lost bookies."),
         ("CHECK_ALL_LEDGERS_TIME", checks.cycle_ms, "Milliseconds of a cycle over all ledgers."),
         ("REPLICAS_CHECK_TIME", checks.cycle_ms, "The same: one check does both."),
@@ -129,21 +146,45 @@ def _auditor_lines(counts: AuditorCounts) -> list[str]:
     ]
     counters = [
         ("NUM_LEDGERS_CHECKED", checks.ledgers, "Ledgers whose copies were checked."),
-        ("NUM_BOOKIE_AUDITS_DELAYED", counts.losses, "Losses that wait, or waited, for their delay."),
-        ("NUM_DELAYED_BOOKIE_AUDITS_CANCELLED", counts.losses_cancelled, "Lost bookies that returned."),
-        ("NUM_SKIPPING_CHECK_TASK_TIMES", checks.skipped, "Checks that did not begin: it is paused."),
+        (
+            "NUM_BOOKIE_AUDITS_DELAYED",
+            counts.losses,
+            "Losses that wait, or waited, for their delay.",
+        ),
+        (
+            "NUM_DELAYED_BOOKIE_AUDITS_CANCELLED",
+            counts.losses_cancelled,
+            "Lost bookies that returned.",
+        ),
+        (
+            "NUM_SKIPPING_CHECK_TASK_TIMES",
+            checks.skipped,
+            "Checks that did not begin: it is paused.",
+        ),
     ]
-    lines = [line for name, stats, text in summaries for line in stats.lines(f"auditor_{name}", text)]
+    lines = [
+        line for name, stats, text in summaries for line in stats.lines(f"auditor_{name}", text)
+    ]
     return lines + [
-        line for name, count, text in counters for line in single(f"auditor_{name}", "counter", text, count)
+        line
+        for name, count, text in counters
+        for line in single(f"auditor_{name}", "counter", text, count)
     ]
 
 
 def _apache_gauges(marks: MarkCounts) -> list[str]:
     rows = [
         ("HAVING_NO_REPLICA_OF_AN_ENTRY", marks.no_copy, "without a live copy of an entry."),
-        ("HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", marks.below_ack_quorum, "with less than an ack quorum."),
-        ("HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", marks.below_write_quorum, "with less than a write quorum."),
+        (
+            "HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
+            marks.below_ack_quorum,
+            "with less than an ack quorum.",
+        ),
+        (
+            "HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
+            marks.below_write_quorum,
+            "with less than a write quorum.",
+        ),
     ]
     lines = [
         line
@@ -151,7 +192,9 @@ def _apache_gauges(marks: MarkCounts) -> list[str]:
         for line in single(f"auditor_NUM_LEDGERS_{name}", "gauge", f"Marked ledgers {text}", count)
     ]
     name = "auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"
-    return lines + single(name, "gauge", "Ledgers that are marked for more than an hour.", marks.late)
+    return lines + single(
+        name, "gauge", "Ledgers that are marked for more than an hour.", marks.late
+    )
 
 
 def _worker_lines(counts: WorkerCounts) -> list[str]:
@@ -164,9 +207,15 @@ def _worker_lines(counts: WorkerCounts) -> list[str]:
          "Repairs that failed and are tried again later; the lock is given back at once."),
         *((f"exceptions_{name}", count, "Repairs that failed so.") for name, count in sorted(counts.faults.items())),
     ]  # fmt: skip
-    lines = counts.repair_ms.lines("replication_worker_rereplicate", "Milliseconds of an attempt to repair a ledger.")
-    lines += counts.read_ms.lines("replication_worker_READ_DATA_LATENCY", "Milliseconds of a read for copies.")
-    lines += counts.write_ms.lines("replication_worker_WRITE_DATA_LATENCY", "Milliseconds of a write of copies.")
+    lines = counts.repair_ms.lines(
+        "replication_worker_rereplicate", "Milliseconds of an attempt to repair a ledger."
+    )
+    lines += counts.read_ms.lines(
+        "replication_worker_READ_DATA_LATENCY", "Milliseconds of a read for copies."
+    )
+    lines += counts.write_ms.lines(
+        "replication_worker_WRITE_DATA_LATENCY", "Milliseconds of a write of copies."
+    )
     for what in ("READ", "WRITTEN"):
         lines += [
             f"# HELP replication_worker_NUM_BYTES_{what} Bytes of entries that were copied; without quantiles.",

@@ -46,9 +46,13 @@ class BenchFailed(Error):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("what", choices=("append", "read"), help="what is measured")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of load; probes come on top (5)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="of load; probes come on top (5)"
+    )
     parser.add_argument("--window", type=int, default=100, help="requests outstanding in all (100)")
-    parser.add_argument("--size", type=entry_size, default=1024, help="bytes of data an entry (1KiB)")
+    parser.add_argument(
+        "--size", type=entry_size, default=1024, help="bytes of data an entry (1KiB)"
+    )
     parser.add_argument("--ledgers", type=int, default=1, help="ledgers written in turn (1)")
     parser.add_argument("--connections", type=int, default=1, help="connections to the bookie (1)")
     parser.add_argument(
@@ -64,7 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the load speaks: ours, or a version of Apache's (fastbk)",
     )
     parser.add_argument(
-        "--digest", type=digest_name, choices=("crc32c", "crc32", "dummy"), default="crc32c", help="(crc32c)"
+        "--digest",
+        type=digest_name,
+        choices=("crc32c", "crc32", "dummy"),
+        default="crc32c",
+        help="(crc32c)",
     )
     parser.add_argument(
         "--entries-a-read", type=int, default=1, help="read: 1 = singly, more = batch reads (1)"
@@ -86,7 +94,9 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     try:
         with service_under_load(options) as service:
-            answer = _append(options, service) if options.what == "append" else _read(options, service)
+            answer = (
+                _append(options, service) if options.what == "append" else _read(options, service)
+            )
     except LoadError as error:
         raise BenchFailed(str(error)) from error
     print_answer(options, answer, *_lines(answer))
@@ -103,7 +113,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--entries-a-read: Apache's version 3 has no batch reads")
     if options.seconds <= 0:
         raise ConfigError("--seconds must be above 0")
-
 
 
 # ------------------------------------------------------------------ append
@@ -296,7 +305,9 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     ]
     disk = answer.get("disk_commit_us")
     if disk and disk["p50"]:
-        mode = "O_DIRECT + RWF_DSYNC" if disk["direct"] else "buffered + RWF_DSYNC: no O_DIRECT here"
+        mode = (
+            "O_DIRECT + RWF_DSYNC" if disk["direct"] else "buffered + RWF_DSYNC: no O_DIRECT here"
+        )
         lines.append(
             f"disk:     p50 {disk['p50']:,.1f}  p99 {disk['p99']:,.1f} µs a commit ({mode});"
             f" p50 / disk p50 = {latency['p50'] / max(disk['p50'], 1e-9):.2f}"

@@ -94,7 +94,9 @@ def _connected(uri: str, protocol: str) -> Iterator[Service]:
                 where = (bookie.bookie_id, endpoint.host, endpoint.port)
                 yield Service(uri, store, *where, facts=dict(bookie.properties))
                 return
-        raise StorageError(f"no writable bookie in {uri} that speaks {protocol}: start one, e.g. `fastbk dev`")
+        raise StorageError(
+            f"no writable bookie in {uri} that speaks {protocol}: start one, e.g. `fastbk dev`"
+        )
 
 
 def digest_type_of(options: argparse.Namespace) -> DigestType:

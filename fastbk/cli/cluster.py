@@ -54,7 +54,9 @@ SETTLE_S = OPEN_LEDGERS_S + 2.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     verbs = add_verbs(parser)
-    add_watch(add_verb(verbs, "status", _status, "how many bookies are up, and whether all is well"))
+    add_watch(
+        add_verb(verbs, "status", _status, "how many bookies are up, and whether all is well")
+    )
     text = "every bookie: state, address, disk, why not up"
     add_watch(add_verb(verbs, "bookies", print_bookies, text))
     text = "ledgers that miss copies, as marks say at once, or as a check of all finds now"
@@ -96,7 +98,11 @@ def _states(
 
     uri = metadata_uri(options)
     with opened_store(uri) as store:
-        identities, hold, level = store.list_identities(), read_hold(store), read_or_first(store).level
+        identities, hold, level = (
+            store.list_identities(),
+            read_hold(store),
+            read_or_first(store).level,
+        )
 
     async def ask() -> tuple[list[BookieState], tuple[Reason, ...]]:
         async with fastbk.connect(uri) as client:
@@ -180,7 +186,16 @@ def print_bookies(options: argparse.Namespace) -> int:
         return 0
     # Properties come with a registration: a bookie that is down has none.
     has_locations = any("location" in one.properties for one in states)
-    rows = [("bookie", "state", "address", "disk used", "software", *(("location",) if has_locations else ()))]
+    rows = [
+        (
+            "bookie",
+            "state",
+            "address",
+            "disk used",
+            "software",
+            *(("location",) if has_locations else ()),
+        )
+    ]
     for one in states:
         info = one.info
         disk = software = "-"
@@ -191,8 +206,12 @@ def print_bookies(options: argparse.Namespace) -> int:
             disk = f"{format_size(used)} of {format_size(info.disk_total_bytes)}{percent}"
             software = info.software
         location = (one.properties.get("location", "-"),) if has_locations else ()
-        rows.append((one.bookie_id, painted(one.state), one.address or "-", disk, software, *location))
-    for line, reason in zip(table(rows, "<" * len(rows[0])), ["", *(one.reason for one in states)], strict=True):
+        rows.append(
+            (one.bookie_id, painted(one.state), one.address or "-", disk, software, *location)
+        )
+    for line, reason in zip(
+        table(rows, "<" * len(rows[0])), ["", *(one.reason for one in states)], strict=True
+    ):
         print(line)
         if reason:
             print(f"    {reason}")
@@ -220,7 +239,9 @@ def _cookies(options: argparse.Namespace) -> int:
     lines = [f"cluster {instance_id or 'without an instance id'}"]
     for one in found:
         state = "running" if one.is_registered else "not running"
-        lines.append(f"{one.bookie_id}  incarnation {one.incarnation}, {one.starts + 1} starts, {state}")
+        lines.append(
+            f"{one.bookie_id}  incarnation {one.incarnation}, {one.starts + 1} starts, {state}"
+        )
         lines += [f"    {directory}" for directory in one.directories]
     facts = {"instance_id": instance_id, "bookies": [asdict(one) for one in found]}
     return print_answer(options, facts, *lines)

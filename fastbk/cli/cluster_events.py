@@ -37,9 +37,15 @@ def add_event_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"from then on ({SINCE_DEFAULT}): 03:00 (UTC, the last one), 2026-11-28T03:00, -20m, -2h"
     parser.add_argument("--since", default=SINCE_DEFAULT, metavar="TIME", help=text)
     parser.add_argument("--until", default="", metavar="TIME", help="before then; default: now")
-    parser.add_argument("--follow", "-f", action="store_true", help="go on with new events until Ctrl-C")
     parser.add_argument(
-        "--bookie", action="append", default=[], metavar="ID", help="only of this bookie; may be repeated"
+        "--follow", "-f", action="store_true", help="go on with new events until Ctrl-C"
+    )
+    parser.add_argument(
+        "--bookie",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="only of this bookie; may be repeated",
     )
     parser.add_argument(
         "--page",
@@ -56,7 +62,9 @@ def add_event_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"only of this kind, or of this name as disk.slow; may be repeated: {', '.join(KINDS)}",
     )
-    parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="for all answers together (5)")
+    parser.add_argument(
+        "--timeout", type=float, default=5.0, metavar="SECONDS", help="for all answers together (5)"
+    )
 
 
 def events(options: argparse.Namespace) -> int:
@@ -66,7 +74,9 @@ def events(options: argparse.Namespace) -> int:
     if not 0 < options.timeout <= 60:
         raise ConfigError(f"--timeout {options.timeout:g}: must be above 0, and 60 seconds at most")
     since, until = moments(options.since, options.until, time.time())
-    query = Query(since=since, until=until, kinds=kinds_of(",".join(options.kind).split(",")), limit=LIMIT_MAX)
+    query = Query(
+        since=since, until=until, kinds=kinds_of(",".join(options.kind).split(",")), limit=LIMIT_MAX
+    )
     reading = _Reading(options, query)
     found = reading.rest()
     while options.follow:
@@ -103,7 +113,9 @@ class _Reading:
         if time.monotonic() - self._sources_s > SOURCES_S:
             self._find_sources()
         while True:
-            found = read_cluster_events(self._sources, self._query, self._after, self._options.timeout)
+            found = read_cluster_events(
+                self._sources, self._query, self._after, self._options.timeout
+            )
             self._after = found.next
             self._dropped = found.dropped
             self._print(found.events)
@@ -117,7 +129,9 @@ class _Reading:
             if not self._count:
                 note(f"no events since {self._query.since}")
             if self._dropped:
-                note(f"{self._dropped} events are missing, as too many came at once (docs/events.md#bounds)")
+                note(
+                    f"{self._dropped} events are missing, as too many came at once (docs/events.md#bounds)"
+                )
 
     def _find_sources(self) -> None:
         """Find the pages by metadata; without it go on with those that are known. Raises Error if there are none."""
@@ -129,13 +143,17 @@ class _Reading:
             raise
         except Error as error:
             if not (self._sources or self._options.page):
-                note("without metadata, --page HOST:PORT reads the events of a process whose HTTP page this is")
+                note(
+                    "without metadata, --page HOST:PORT reads the events of a process whose HTTP page this is"
+                )
                 raise
             if not self.metadata_problem:
                 known = "those known before" if self._sources else "the pages of --page"
                 note(f"metadata cannot be read, events are of {known} only: {error}")
             self.metadata_problem = str(error)
-            self._sources = self._sources or further_pages(self._options.page, self._options.timeout)
+            self._sources = self._sources or further_pages(
+                self._options.page, self._options.timeout
+            )
         else:
             self.metadata_problem = ""
         self._sources_s = time.monotonic()

@@ -50,7 +50,9 @@ def heal(options: argparse.Namespace) -> int:
             " nothing else takes a value"
         )
     if options.watch is not None and options.action != "status":
-        raise ConfigError(f"--watch repeats what it shows: leave it out with `heal {options.action}`")
+        raise ConfigError(
+            f"--watch repeats what it shows: leave it out with `heal {options.action}`"
+        )
     return asyncio.run(_heal(options))
 
 
@@ -90,7 +92,9 @@ async def _hold(options: argparse.Namespace, state: ClusterState) -> int:
     except ValueError as error:
         raise ConfigError(f"heal hold {options.value}: {error}") from error
     if not 0 < hold_s <= HOLD_S_MAX:
-        raise ConfigError(f"heal hold {options.value}: must be more than 0 and at most {HOLD_S_MAX / 3600:.0f}h")
+        raise ConfigError(
+            f"heal hold {options.value}: must be more than 0 and at most {HOLD_S_MAX / 3600:.0f}h"
+        )
     until_ms = clock_ms() + int(hold_s * 1000)
     await state.hold.put(HealingHold(until_ms, HOLD_REASON))
     said = f"no further bookie becomes due until {format_utc_ms(until_ms)}, or `heal resume`"
@@ -104,7 +108,11 @@ def _switches(store: MetadataStore) -> tuple[bool, str | None, float, list[BadRe
 
     with collected_bad_records() as bad:
         coordination = store.coordination
-        found = coordination.is_enabled(), coordination.auditor(), delay_of(coordination.lost_bookie_delay_s())
+        found = (
+            coordination.is_enabled(),
+            coordination.auditor(),
+            delay_of(coordination.lost_bookie_delay_s()),
+        )
     return (*found, bad)
 
 
@@ -133,7 +141,11 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
         f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
         f"a lost bookie may be away for {delay_s:g} s",
         *(f"{painted('problem')}: {one}" for one in bad),
-        *([f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"] if hold.left_s(now_ms) else []),
+        *(
+            [f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"]
+            if hold.left_s(now_ms)
+            else []
+        ),
         *_lost_lines(audit, now_ms),
         _cluster_line(workers.values()),
         *_worker_lines(workers),
@@ -150,7 +162,9 @@ def _lost_lines(audit: Audit, now_ms: int) -> list[str]:
     ]
     for one, due_ms in audit.waiting.items():
         held = f" (held: {audit.held[one]}; `heal resume` ends that)" if one in audit.held else ""
-        lines.append(f"{painted('lost', 'down')}: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}")
+        lines.append(
+            f"{painted('lost', 'down')}: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}"
+        )
     return lines
 
 

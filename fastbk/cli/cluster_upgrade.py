@@ -113,7 +113,10 @@ def add_roll_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, default, text in TIMEOUTS:
         parser.add_argument(
-            f"--{name}-timeout", default=default, metavar="TIME", help=f"how long {text} ({default})"
+            f"--{name}-timeout",
+            default=default,
+            metavar="TIME",
+            help=f"how long {text} ({default})",
         )
     add_dry_run(parser)
 
@@ -211,7 +214,9 @@ def _print_next(options: argparse.Namespace, reason: str, next_from: str) -> Non
     """Print why the roll ends, and the command that goes on from there. It is an error: --quiet leaves it."""
     print(f"fastbk: {reason}. No further bookie is restarted.", file=sys.stderr)
     if next_from:
-        again = shlex.join(("fastbk", "cluster", "roll", *_words_again(options), "--from", next_from))
+        again = shlex.join(
+            ("fastbk", "cluster", "roll", *_words_again(options), "--from", next_from)
+        )
         print(f"When that is clear, go on: {again}", file=sys.stderr)
 
 

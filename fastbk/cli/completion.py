@@ -16,7 +16,7 @@ zsh:  fastbk completion zsh > "${fpath[1]}/_fastbk"
 tcsh: fastbk completion tcsh > ~/.fastbk.completion.csh, then source that file in ~/.tcshrc
 """
 
-_NAMES = "fastbk context list --json 2>/dev/null | grep -o '\"name\": \"[^\"]*\"' | cut -d '\"' -f 4"
+_NAMES = 'fastbk context list --json 2>/dev/null | grep -o \'"name": "[^"]*"\' | cut -d \'"\' -f 4'
 _CONTEXTS = {
     "bash": "_fastbk_contexts",
     "zsh": "_fastbk_contexts",
@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
         for action in one._actions:
             if action.dest == "context" or (action.dest == "name" and one.prog in STORED):
                 action.complete = _CONTEXTS  # type: ignore[attr-defined]
-            if kind := {"FILE": shtab.FILE, "PATH": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar)):
+            if kind := {"FILE": shtab.FILE, "PATH": shtab.FILE, "DIR": shtab.DIRECTORY}.get(
+                str(action.metavar)
+            ):
                 action.complete = kind  # type: ignore[attr-defined]
     print(shtab.complete(parser, options.shell))
     return 0

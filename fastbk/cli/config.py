@@ -64,7 +64,9 @@ def _check(options: argparse.Namespace) -> int:
     lines += [f"{painted('PROBLEM')}    {problem}" for problem in problems]
     if not problems:
         lines.append(f"{options.file}: a bookie would start with it")
-        lines.append("  where its files and directories are good: `fastbk doctor --config` looks at them")
+        lines.append(
+            "  where its files and directories are good: `fastbk doctor --config` looks at them"
+        )
     facts = {"file": str(options.file), "ok": not problems, "problems": problems}
     print_answer(options, {**facts, **_answer(report)}, *lines)
     return 1 if problems else 0

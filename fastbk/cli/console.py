@@ -58,13 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " token; without: everybody on this machine may do everything",
     )
     parser.add_argument(
-        "--token-audience", default="", metavar="ID", help="the audience of tokens (the cluster's id)"
+        "--token-audience",
+        default="",
+        metavar="ID",
+        help="the audience of tokens (the cluster's id)",
     )
     parser.add_argument(
-        "--revoked", default="", metavar="FILE", help="who is not accepted any more, as bookies have it"
+        "--revoked",
+        default="",
+        metavar="FILE",
+        help="who is not accepted any more, as bookies have it",
     )
     parser.add_argument(
-        "--audit", type=Path, metavar="FILE", help="its audit log (console-audit.log in the user's state folder)"
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="its audit log (console-audit.log in the user's state folder)",
     )
     parser.add_argument(
         "--page",
@@ -73,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="show also the events of the janitor or healer whose --http this is; https://HOST:PORT with TLS",
     )
-    parser.add_argument("--name", default="", metavar="TEXT", help="of the cluster, shown on all pages")
+    parser.add_argument(
+        "--name", default="", metavar="TEXT", help="of the cluster, shown on all pages"
+    )
     add_lifeline(parser)
     add_metadata(parser)
 
@@ -120,7 +131,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _pages(options: argparse.Namespace, admission: PageAdmission | None) -> AsyncGenerator[None, None]:
+async def _pages(
+    options: argparse.Namespace, admission: PageAdmission | None
+) -> AsyncGenerator[None, None]:
     """Answer `/metrics` and `/livez` on `--http` while the block runs: browsers' port is for those who sign in."""
     if options.http is None:
         yield
@@ -137,7 +150,11 @@ async def _pages(options: argparse.Namespace, admission: PageAdmission | None) -
     async def metrics(request: Request) -> Response:
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
-        lines = refused_lines("fastbk_console_http_refused", server.refused()) + certificates() + usage.metric_lines()
+        lines = (
+            refused_lines("fastbk_console_http_refused", server.refused())
+            + certificates()
+            + usage.metric_lines()
+        )
         return 200, METRICS, "".join(f"{line}\n" for line in lines).encode()
 
     async def alive(request: Request) -> Response:
@@ -158,4 +175,6 @@ async def _pages(options: argparse.Namespace, admission: PageAdmission | None) -
 def _audit_file() -> Path:
     state = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME")
     folder = Path(state) if state else Path.home() / ".local" / "state"
-    return (folder if os.environ.get("STATE_DIRECTORY") else folder / "fastbk") / "console-audit.log"
+    return (
+        folder if os.environ.get("STATE_DIRECTORY") else folder / "fastbk"
+    ) / "console-audit.log"

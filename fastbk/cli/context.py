@@ -26,12 +26,18 @@ run = run_verb
 
 _FILES = {
     "tls_ca_file": ("--tls-ca", "certificates of the authority that signs for bookies"),
-    "tls_certificate_file": ("--tls-certificate", "this client's certificate, for bookies that want one"),
+    "tls_certificate_file": (
+        "--tls-certificate",
+        "this client's certificate, for bookies that want one",
+    ),
     "tls_key_file": ("--tls-key", "the certificate's private key"),
     "tls_key_password_file": ("--tls-key-password-file", "a file with the key's password"),
     "token_file": ("--token-file", "a signed token"),
     "user_password_file": ("--user-password-file", "a file with the password of --user"),
-    "zookeeper_file": ("--zookeeper-file", "how to authenticate to ZooKeeper (docs/zookeeper-security.md)"),
+    "zookeeper_file": (
+        "--zookeeper-file",
+        "how to authenticate to ZooKeeper (docs/zookeeper-security.md)",
+    ),
 }
 _PUBLIC = ("tls_ca_file", "tls_certificate_file")
 
@@ -42,10 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = add_verb(verbs, "add", _add, "store a context, in the place of one with the same name")
     add.add_argument("name", metavar="NAME", help="letters, digits, dots, dashes and underscores")
     add.add_argument("--metadata", metavar="URI", required=True, help="the cluster's metadata")
-    add.add_argument("--tls", action="store_true", help="TLS to bookies, by the system's authorities unless --tls-ca")
+    add.add_argument(
+        "--tls",
+        action="store_true",
+        help="TLS to bookies, by the system's authorities unless --tls-ca",
+    )
     for name, (option, text) in _FILES.items():
         add.add_argument(option, dest=name, metavar="FILE", default="", help=text)
-    add.add_argument("--user", default="", metavar="NAME", help="the user's name, for SASL to Apache's bookies")
+    add.add_argument(
+        "--user", default="", metavar="NAME", help="the user's name, for SASL to Apache's bookies"
+    )
     add.add_argument("--use", action="store_true", help="use it from now on")
     use = add_verb(verbs, "use", _use, "have commands use a context unless they name a cluster")
     use.add_argument("name", metavar="NAME", nargs="?", help="which; with --none: leave it out")
@@ -53,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = add_verb(verbs, "list", _list, "all contexts, and which is in use", "ls")
     show = add_verb(verbs, "show", _show, "one context, and the variables that it stands for")
     show.add_argument("name", metavar="NAME", nargs="?", help="which (default: the one in use)")
-    remove = add_verb(verbs, "remove", _remove, "forget a context; the files that it names stay", "rm")
+    remove = add_verb(
+        verbs, "remove", _remove, "forget a context; the files that it names stay", "rm"
+    )
     remove.add_argument("name", metavar="NAME", help="which")
     for verb in (add, use, listing, show, remove):
         add_json(verb)
@@ -75,7 +89,9 @@ def _add(options: argparse.Namespace) -> int:
         if options.use:
             found.current = name
         is_used = found.current == name
-    text = f"context {name} is stored" + (" and in use" if is_used else f"; `fastbk context use {name}` uses it")
+    text = f"context {name} is stored" + (
+        " and in use" if is_used else f"; `fastbk context use {name}` uses it"
+    )
     return print_answer(options, {"name": name, "in_use": is_used}, text)
 
 
@@ -85,7 +101,9 @@ def _checked_file(field: str, given: str) -> str:
         return ""
     file = os.path.abspath(os.path.expanduser(given))
     if any(ord(one) < 32 or ord(one) == 127 for one in file):
-        raise ConfigError(f"{_FILES[field][0]} {file!r}: a path with control characters cannot be stored")
+        raise ConfigError(
+            f"{_FILES[field][0]} {file!r}: a path with control characters cannot be stored"
+        )
     (read_public if field in _PUBLIC else read_secret)(file)
     return file
 
@@ -110,7 +128,9 @@ def _list(options: argparse.Namespace) -> int:
         for name, one in sorted(found.contexts.items())
     ]
     if not facts:
-        return print_answer(options, facts, "no contexts; `fastbk context add NAME --metadata URI` makes one")
+        return print_answer(
+            options, facts, "no contexts; `fastbk context add NAME --metadata URI` makes one"
+        )
     rows = [("*" if one["in_use"] else "", str(one["name"]), str(one["metadata"])) for one in facts]
     return print_answer(options, facts, *table([("", "context", "metadata"), *rows], "<<<"))
 
@@ -119,7 +139,9 @@ def _show(options: argparse.Namespace) -> int:
     found = contexts.load()
     name = options.name or found.current
     if not name:
-        raise ConfigError("no context is in use: give the NAME of one; `fastbk context list` has all")
+        raise ConfigError(
+            "no context is in use: give the NAME of one; `fastbk context list` has all"
+        )
     variables = found.named(name).environment()
     facts = {"name": name, "in_use": name == found.current, "environment": variables}
     return print_answer(options, facts, *(f"{key}={value}" for key, value in variables.items()))
@@ -131,4 +153,6 @@ def _remove(options: argparse.Namespace) -> int:
         del found.contexts[options.name]
         if found.current == options.name:
             found.current = ""
-    return print_answer(options, {"name": options.name, "removed": True}, f"context {options.name} is removed")
+    return print_answer(
+        options, {"name": options.name, "removed": True}, f"context {options.name} is removed"
+    )

@@ -47,7 +47,9 @@ CONTEXTS_MAX = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Context(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How to reach one cluster. All but `metadata`, `user` and `tls` are absolute paths of files; empty: not given."""
 
     metadata: str
@@ -64,7 +66,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def environment(self) -> dict[str, str]:
         """Return the variables that clients read, for what this context gives."""
-        found = {VARIABLES[name]: str(getattr(self, name)) for name in VARIABLES if getattr(self, name)}
+        found = {
+            VARIABLES[name]: str(getattr(self, name)) for name in VARIABLES if getattr(self, name)
+        }
         if self.tls or any(name.startswith("tls_") and getattr(self, name) for name in VARIABLES):
             found["FASTBK_TLS"] = "1"
         return found

@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"      -> {finding.fix}")
     if not options.json:
         said = ", ".join(
-            painted(f"{counts[status]} {status.upper()}", status if counts[status] else "") for status in Status
+            painted(f"{counts[status]} {status.upper()}", status if counts[status] else "")
+            for status in Status
         )
         print(f"{counts.total()} checks: {said}")
     return DONE if is_well else FAILED

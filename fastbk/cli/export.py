@@ -110,4 +110,6 @@ def _write(
     for gap in () if options.json else gaps:
         note(f"fastbk: {gap}")
     size = format_size(written.file_bytes)
-    return print_answer(options, facts, f"{options.file}: {format_count(written.rows, *row)}, {size}")
+    return print_answer(
+        options, facts, f"{options.file}: {format_count(written.rows, *row)}, {size}"
+    )

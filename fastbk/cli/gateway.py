@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_config(parser, "its TOML file: docs/gateway.md")
-    parser.add_argument("--check", action="store_true", help="only check the file, and the files that it names")
+    parser.add_argument(
+        "--check", action="store_true", help="only check the file, and the files that it names"
+    )
     add_lifeline(parser)
 
 

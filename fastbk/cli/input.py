@@ -73,7 +73,9 @@ async def _pieces(descriptor: int) -> AsyncGenerator[bytes, None]:
         room.release()
 
 
-async def read_lines(descriptor: int, *, keep_ends: bool = False) -> AsyncGenerator[list[bytes], None]:
+async def read_lines(
+    descriptor: int, *, keep_ends: bool = False
+) -> AsyncGenerator[list[bytes], None]:
     """Yield lines as soon as they are there, without their ends, or with them; the last one may have none."""
     end = b"\n" if keep_ends else b""
     begun: list[bytes] = []  # parts of a line, not joined before its end is there

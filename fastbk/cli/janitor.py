@@ -151,7 +151,9 @@ def _sink(path: Path | None) -> Sink:
     return AuditFile(path)
 
 
-async def _run_until_stopped(interval_s: float, client: Client, janitor: Janitor, port: int | None) -> None:
+async def _run_until_stopped(
+    interval_s: float, client: Client, janitor: Janitor, port: int | None
+) -> None:
     """Pass until SIGTERM or SIGINT; a pass under way is left where it is. Raises LevelLacking."""
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced

@@ -61,10 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     acl_id = add_verb(verbs, "acl-id", _acl_id, text)
     acl_id.add_argument("--user", help="with --password-file")
     acl_id.add_argument("--password-file", metavar="FILE")
-    acl_id.add_argument("--certificate-file", metavar="FILE", help="instead: a client's certificate, for an x509 id")
+    acl_id.add_argument(
+        "--certificate-file", metavar="FILE", help="instead: a client's certificate, for an x509 id"
+    )
     text = "list what nobody can read in metadata (exit code 1: something), and remove one of it"
     bad = add_verb(verbs, "bad-records", _bad_records, text)
-    bad.add_argument("--remove", metavar="RECORD", help="as it is listed; a ledger goes with what bookies hold of it")
+    bad.add_argument(
+        "--remove",
+        metavar="RECORD",
+        help="as it is listed; a ledger goes with what bookies hold of it",
+    )
     add_confirmation(bad)
     metadata_backup.add_verbs(verbs)
     metadata_rebuild.add_verbs(verbs)
@@ -123,7 +129,9 @@ def _secure(options: argparse.Namespace) -> int:
     uri = metadata_uri(options)
     location = _zookeeper(uri)
     if location is None:
-        raise ConfigError(f"{uri}: only ZooKeeper's nodes have rights; the file belongs to its user")
+        raise ConfigError(
+            f"{uri}: only ZooKeeper's nodes have rights; the file belongs to its user"
+        )
     from fastbk.meta import zookeeper_admin
 
     count = zookeeper_admin.secure(location, is_dry=True)
@@ -131,7 +139,9 @@ def _secure(options: argparse.Namespace) -> int:
     if code is not None:
         return code
     count = zookeeper_admin.secure(location)
-    return print_answer(options, {"nodes": count}, f"{count} nodes have the rights of {VARIABLE} now")
+    return print_answer(
+        options, {"nodes": count}, f"{count} nodes have the rights of {VARIABLE} now"
+    )
 
 
 def _acl_id(options: argparse.Namespace) -> int:
@@ -243,7 +253,9 @@ def _bad_records(options: argparse.Namespace) -> int:
             if code is not None:
                 return code
             remove_bad_record(store, options.remove)
-            return print_answer(options, {"removed": options.remove}, f"{options.remove} is removed")
+            return print_answer(
+                options, {"removed": options.remove}, f"{options.remove} is removed"
+            )
         found = find_bad_records(store)
     facts = {"bad_records": [{"record": one.path, "reason": one.reason} for one in found]}
     print_answer(options, facts, *(map(str, found) if found else ["all of metadata can be read"]))

@@ -77,7 +77,9 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
         "left_out": end.left_out,
         "not_restorable": summary.not_restorable,
         "changes": end.changes,
-        "changed": [{"kind": one.kind, "name": one.name, "change": one.change} for one in summary.changes],
+        "changed": [
+            {"kind": one.kind, "name": one.name, "change": one.change} for one in summary.changes
+        ],
     }
     lines = [
         f"backup        {summary.archive_id}, {format_size(path.stat().st_size)}, by {head.software}",
@@ -110,8 +112,12 @@ def _diff(options: argparse.Namespace) -> int:
                 f"the backup is of the cluster {summary.head.instance_id}, the store is of {store.instance_id()}"
             )
         found = list(differences(options.file, store))
-    facts = {"differences": [{"kind": one.kind, "name": one.name, "change": one.change} for one in found]}
-    print_answer(options, facts, *(map(str, found) if found else ["metadata is as the backup has it"]))
+    facts = {
+        "differences": [{"kind": one.kind, "name": one.name, "change": one.change} for one in found]
+    }
+    print_answer(
+        options, facts, *(map(str, found) if found else ["metadata is as the backup has it"])
+    )
     return FAILED if found else DONE
 
 
@@ -136,9 +142,13 @@ def _restore(options: argparse.Namespace) -> int:
             f"hold                {done.hold_id}",
         ]
     if done.level_raised:
-        lines.append(f"format level        {done.level_raised}: its records need it, and it does not say so itself")
+        lines.append(
+            f"format level        {done.level_raised}: its records need it, and it does not say so itself"
+        )
     if done.deleted:
-        lines.append(f"not restored        {done.deleted} ledgers that were deleted while the backup was taken")
+        lines.append(
+            f"not restored        {done.deleted} ledgers that were deleted while the backup was taken"
+        )
     lines += not_restored(done)
     print_answer(options, asdict(done), *lines)
     if not options.json:
@@ -153,5 +163,7 @@ def not_restored(done: Restored) -> list[str]:
     """Return the lines about what is in no store now, and what comes of it."""
     lines = [f"NOT RESTORED        {one}" for one in done.left_out]
     if lines:
-        lines.append("After `confirm` bookies delete what they hold of ledgers that metadata does not have.")
+        lines.append(
+            "After `confirm` bookies delete what they hold of ledgers that metadata does not have."
+        )
     return lines

@@ -43,7 +43,9 @@ def add_verbs(verbs: Verbs) -> None:
         help="a directory of the bookie, or the folder of several; can be given several times",
     )
     verb.add_argument("--to", type=Path, metavar="FILE", required=True, help="the file to write")
-    text = "make metadata anew of what was collected from all bookies, or complete a restored backup"
+    text = (
+        "make metadata anew of what was collected from all bookies, or complete a restored backup"
+    )
     verb = add_verb(verbs, "rebuild", _rebuild, text)
     verb.add_argument("files", type=Path, nargs="+", metavar="FILE", help="one of each bookie")
     help_text = "what `backup` wrote: it is restored first, and completed by what the bookies have"
@@ -124,7 +126,9 @@ def _lines(done: Rebuilt) -> list[str]:
     ]
     lines += some_of(older, NAMED_MAX)
     if gone or older:
-        lines.append("Before anybody writes to streams, with all bookies up: fastbk stream reattach")
+        lines.append(
+            "Before anybody writes to streams, with all bookies up: fastbk stream reattach"
+        )
     return lines
 
 

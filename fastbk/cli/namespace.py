@@ -65,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "print the cursors of patterns of a namespace's streams"
     cursors = _add_verb(verbs, "cursors", _cursors, text)
-    cursors.add_argument("--delete", metavar="CURSOR", help="delete this one; whoever holds it is told")
+    cursors.add_argument(
+        "--delete", metavar="CURSOR", help="delete this one; whoever holds it is told"
+    )
     add_watch(cursors)
     _add_verb(verbs, "watch", _watch, "print what is in a namespace, and what happens there")
     add_common(verbs)
@@ -115,7 +117,9 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     streams, size_bytes = await namespace.stream_count(), await namespace.stored_bytes()
     lines = [f"namespace  {options.namespace or '(the root)'}", f"streams    {streams:,}"]
     if size_bytes is not None:
-        lines.append(f"bytes      {size_bytes:,} of {own['bytes_max']:,}, as the janitor counted last")
+        lines.append(
+            f"bytes      {size_bytes:,} of {own['bytes_max']:,}, as the janitor counted last"
+        )
     facts = {"namespace": options.namespace, "streams": streams, "bytes": size_bytes}
     facts |= {"policy": own, "effective": effective}
     origins = await origins_of(client, options.namespace.strip("/"))
@@ -169,6 +173,8 @@ async def _watch(client: Client, options: argparse.Namespace) -> int:
     async with aclosing(client.namespace(options.namespace).watch()) as events:
         async for event in events:
             former = f" (was {event.former})" if event.former else ""
-            print_answer(options, asdict(event), f"{event.kind:<8} {event.what:<9} {event.name}{former}")
+            print_answer(
+                options, asdict(event), f"{event.kind:<8} {event.what:<9} {event.name}{former}"
+            )
             sys.stdout.flush()
     return 0

@@ -117,10 +117,16 @@ def add_http(parser: argparse.ArgumentParser, pages: str, hosts_help: str = HTTP
         help="public keys of tokens, as bookies have them: clients of --http authenticate themselves with tokens",
     )  # fmt: skip
     parser.add_argument(
-        "--http-token-audience", default="", metavar="ID", help="the audience of these tokens (the cluster's id)"
+        "--http-token-audience",
+        default="",
+        metavar="ID",
+        help="the audience of these tokens (the cluster's id)",
     )
     parser.add_argument(
-        "--http-revoked", default="", metavar="FILE", help="who is not accepted any more, as bookies have it"
+        "--http-revoked",
+        default="",
+        metavar="FILE",
+        help="who is not accepted any more, as bookies have it",
     )
     parser.add_argument(
         "--http-changing-role", action="append", default=[], metavar="ROLE",
@@ -144,7 +150,9 @@ HTTP_CURE = (
 
 
 def http_admission(
-    options: argparse.Namespace, cluster_id: Callable[[], str], note: Callable[..., object] | None = None
+    options: argparse.Namespace,
+    cluster_id: Callable[[], str],
+    note: Callable[..., object] | None = None,
 ) -> PageAdmission:
     """Return who may use the pages of `--http`. Raises ConfigError where these must not be served there.
 
@@ -191,7 +199,9 @@ def server_tls(client_certificates: ClientCertificates, option: str) -> Refreshe
 
     files = TlsOptions.from_environment()
     if files is None:
-        raise ConfigError(f"{option}: FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE are not set")
+        raise ConfigError(
+            f"{option}: FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE are not set"
+        )
     return RefreshedContext(files, lambda: server_context(files, client_certificates, option))
 
 
@@ -260,10 +270,14 @@ def add_config(
 def add_metadata(parser: argparse.ArgumentParser) -> None:
     """Add --metadata and --context, which name the cluster (`fastbk.cli.contexts`)."""
     parser.add_argument(
-        "--metadata", metavar="URI", help="which cluster; default: the variable FASTBK_METADATA, then the context"
+        "--metadata",
+        metavar="URI",
+        help="which cluster; default: the variable FASTBK_METADATA, then the context",
     )
     parser.add_argument(
-        "--context", metavar="NAME", help="a cluster by its name; default: FASTBK_CONTEXT, then `fastbk context use`"
+        "--context",
+        metavar="NAME",
+        help="a cluster by its name; default: FASTBK_CONTEXT, then `fastbk context use`",
     )
 
 
@@ -299,7 +313,10 @@ def print_json(answer: object) -> None:
 
 
 def print_answer(
-    options: argparse.Namespace, facts: T, *lines: str, as_lines: Callable[[T], Iterable[str]] | None = None
+    options: argparse.Namespace,
+    facts: T,
+    *lines: str,
+    as_lines: Callable[[T], Iterable[str]] | None = None,
 ) -> int:
     """Print `facts` as JSON if that is wanted, else these lines; return the exit code of success.
 
@@ -308,7 +325,9 @@ def print_answer(
     if options.json:
         print_json(facts)
     else:
-        sys.stdout.writelines(f"{line}\n" for line in (*lines, *(as_lines(facts) if as_lines else ())))
+        sys.stdout.writelines(
+            f"{line}\n" for line in (*lines, *(as_lines(facts) if as_lines else ()))
+        )
     return DONE
 
 

@@ -60,7 +60,10 @@ def _asked() -> bytes:
 
 def _read(path: Path) -> bytes:
     """Return what a file holds, without the newline at its end."""
-    with os_errors_as(ConfigError, f"--password-file {path}: cannot read it"), path.open("rb") as file:
+    with (
+        os_errors_as(ConfigError, f"--password-file {path}: cannot read it"),
+        path.open("rb") as file,
+    ):
         found = file.read(_BYTES_MAX + 1)
     if len(found) > _BYTES_MAX:
         raise ConfigError(f"--password-file {path}: it has more than {_BYTES_MAX} bytes")

@@ -27,7 +27,9 @@ END_S = 5.0
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add --quiet and --timeout. A command that has one of its own keeps that."""
-    parser.add_argument("--quiet", "-q", action="store_true", help="print no messages and no progress, only errors")
+    parser.add_argument(
+        "--quiet", "-q", action="store_true", help="print no messages and no progress, only errors"
+    )
     if "--timeout" not in parser._option_string_actions:
         parser.add_argument(
             "--timeout",
@@ -65,7 +67,9 @@ def _watch_seconds(text: str) -> float:
     try:
         return max(WATCH_MIN_S, seconds(text))
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}: write --watch=5, or put --watch behind the other words") from None
+        raise argparse.ArgumentTypeError(
+            f"{error}: write --watch=5, or put --watch behind the other words"
+        ) from None
 
 
 class Deadline:
@@ -92,7 +96,9 @@ class Deadline:
             signal.signal(signal.SIGALRM, self._former)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        self.reason = f"not done within {self._seconds:g} s (--timeout): try again, or give it more time"
+        self.reason = (
+            f"not done within {self._seconds:g} s (--timeout): try again, or give it more time"
+        )
         # The loop of a command cancels its task then, and what it holds is given back.
         signal.raise_signal(signal.SIGINT)
 
@@ -151,7 +157,10 @@ def fitting(lines: list[str], columns: int, rows: int) -> list[str]:
     room = max(2, rows - 1)
     if len(lines) > room:
         hidden = len(lines) - room + 1
-        lines = [*lines[: room - 1], f"... {hidden} more lines: make the window larger, or leave --watch out"]
+        lines = [
+            *lines[: room - 1],
+            f"... {hidden} more lines: make the window larger, or leave --watch out",
+        ]
     return [_cut(line, columns) for line in lines]
 
 

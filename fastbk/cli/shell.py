@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-metadata", "--metadata", metavar="URI", help="which cluster, instead of a file"
     )
     # Without "-context": argparse would then find the verbs' own "-c" ambiguous, also behind a verb.
-    parser.add_argument("--context", metavar="NAME", help="a cluster by its name (`fastbk context`)")
+    parser.add_argument(
+        "--context", metavar="NAME", help="a cluster by its name (`fastbk context`)"
+    )
     parser.add_argument(
         "-ledgeridformat", choices=LEDGER_FORMATS, default="long", help="how ledger ids are written"
     )

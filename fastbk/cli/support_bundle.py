@@ -40,21 +40,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     name = time.strftime("fastbk-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime())
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path(name), metavar="FILE", help="the file (fastbk-support-TIME.tar.gz)"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path(name),
+        metavar="FILE",
+        help="the file (fastbk-support-TIME.tar.gz)",
     )
     parser.add_argument(
         "--config", type=Path, action="append", default=[], metavar="FILE",
         help="a bookie of this machine, also one that is down: its settings, events, and `doctor`; again for each",
     )  # fmt: skip
     parser.add_argument(
-        "--log", type=Path, action="append", default=[], metavar="FILE", help="a log whose end goes in; again for each"
+        "--log",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a log whose end goes in; again for each",
     )
     parser.add_argument(
         "--page", action="append", default=[], metavar="HOST:PORT",
         help="also of the janitor, healer or bookie with this page; https://HOST:PORT with TLS; again for each",
     )  # fmt: skip
     parser.add_argument(
-        "--patience", type=seconds, default=120.0, metavar="SECONDS", help="longest time to collect (120)"
+        "--patience",
+        type=seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="longest time to collect (120)",
     )
     add_metadata(parser)
     add_json(parser)
@@ -78,7 +92,17 @@ def run(options: argparse.Namespace) -> int:
         _add_bookie_here(bundle, f"here/{number}", path, config)
     for number, path in enumerate(options.log, 1):
         bundle.add_file(f"logs/{number}-{path.name}", path)
-    journal = ("journalctl", "--no-pager", "-q", "-o", "cat", "-n", str(JOURNAL_LINES), "-u", "fastbk-*")
+    journal = (
+        "journalctl",
+        "--no-pager",
+        "-q",
+        "-o",
+        "cat",
+        "-n",
+        str(JOURNAL_LINES),
+        "-u",
+        "fastbk-*",
+    )
     bundle.add_command("logs/systemd.log", journal)
     for address in options.page:
         bundle.add_service(address)
@@ -109,12 +133,16 @@ def _files_of_environment() -> list[str]:
     from fastbk.cli.contexts import VARIABLES
 
     public = ("metadata", "user", "tls_ca_file", "tls_certificate_file")
-    named = {os.environ.get(variable, "") for name, variable in VARIABLES.items() if name not in public}
+    named = {
+        os.environ.get(variable, "") for name, variable in VARIABLES.items() if name not in public
+    }
     zookeeper = os.environ.get(VARIABLES["zookeeper_file"], "")
     return [path for path in named if path] + (files_in(zookeeper) if zookeeper else [])
 
 
-def _add_bookie_here(bundle: SupportBundle, folder: str, path: Path, config: BookieConfig | str) -> None:
+def _add_bookie_here(
+    bundle: SupportBundle, folder: str, path: Path, config: BookieConfig | str
+) -> None:
     """Add what the files of one bookie of this machine say."""
     from fastbk.admin.redaction import allowed_settings
     from fastbk.observe.event_log import events_path
@@ -125,7 +153,10 @@ def _add_bookie_here(bundle: SupportBundle, folder: str, path: Path, config: Boo
         return
     bundle.add_json(f"{folder}/settings.json", {"file": str(path), **allowed_settings(config)})
     events = events_path(config.ledgers.all_directories[0])
-    found = [events, *(events.with_name(f"{events.name}.{number}") for number in range(1, EVENT_FILES_MAX))]
+    found = [
+        events,
+        *(events.with_name(f"{events.name}.{number}") for number in range(1, EVENT_FILES_MAX)),
+    ]
     for file in [one for one in found if one.exists()]:
         bundle.add_file(f"{folder}/{file.name}", file)
 
@@ -146,7 +177,9 @@ def _add_cluster(bundle: SupportBundle, options: argparse.Namespace) -> None:
     except (Error, OSError) as error:
         # Each command would wait for metadata again.
         reason = " ".join(str(error).split())
-        bundle.missing["cluster"] = f"{reason}. Without metadata, --page HOST:PORT adds what a bookie's page says"
+        bundle.missing["cluster"] = (
+            f"{reason}. Without metadata, --page HOST:PORT adds what a bookie's page says"
+        )
         return
     for name, words in CLUSTER_COMMANDS.items():
         bundle.add_own_command(name, *words)

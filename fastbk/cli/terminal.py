@@ -73,7 +73,11 @@ def shown(text: str) -> str:
         return text
     parts = _OURS.split(text)
     return "".join(
-        one.replace(_MARK, "\x1b") if at % 2 else one if one.isprintable() else printable(one, len(one))
+        one.replace(_MARK, "\x1b")
+        if at % 2
+        else one
+        if one.isprintable()
+        else printable(one, len(one))
         for at, one in enumerate(parts)
     )
 

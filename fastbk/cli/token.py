@@ -43,8 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     key.add_argument("--key-id", default="", help="default: a random one")
     create = add_verb(verbs, "create", _create, "sign a token")
-    create.add_argument("--key-file", required=True, metavar="FILE", help="as `fastbk token key` made it")
-    create.add_argument("--subject", required=True, help="whose token it is: in logs, and in lists of who is revoked")
+    create.add_argument(
+        "--key-file", required=True, metavar="FILE", help="as `fastbk token key` made it"
+    )
+    create.add_argument(
+        "--subject",
+        required=True,
+        help="whose token it is: in logs, and in lists of who is revoked",
+    )
     create.add_argument(
         "--operations", default=OPERATIONS,
         help="of read, add, recover (fence, and add copies), and at a gateway delete, truncate and admin;"
@@ -54,13 +60,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--namespaces", metavar="PATTERNS",
         help="only ledgers and streams of these namespaces, such as orders,orders/*; default: all",
     )  # fmt: skip
-    create.add_argument("--lifetime", default=LIFETIME, help=f"such as 10min or 30d; default: {LIFETIME}")
-    create.add_argument("--audience", default="", help="default: the id of the cluster at --metadata")
+    create.add_argument(
+        "--lifetime", default=LIFETIME, help=f"such as 10min or 30d; default: {LIFETIME}"
+    )
+    create.add_argument(
+        "--audience", default="", help="default: the id of the cluster at --metadata"
+    )
     create.add_argument(
         "--for", dest="kind", choices=("bookies", "gateways", "pages"),
         help="it is good at servers of this kind only; default: at all of the cluster",
     )  # fmt: skip
-    create.add_argument("--out", type=Path, metavar="FILE", help="the token replaces this file; default: stdout")
+    create.add_argument(
+        "--out", type=Path, metavar="FILE", help="the token replaces this file; default: stdout"
+    )
     add_metadata(create)
     show = add_verb(verbs, "show", _show, "print what a token says; its signature is not verified")
     show.add_argument("file", help="a file with a token")
@@ -74,13 +86,17 @@ def _key(options: argparse.Namespace) -> int:
     made = TokenKey.generate(options.key_id)
     others = public_entries(str(options.public)) if options.public.exists() else []
     if any(one["kid"] == made.key_id for one in others):
-        raise ConfigError(f"{options.public} has a key {made.key_id!r} already: choose another --key-id")
+        raise ConfigError(
+            f"{options.public} has a key {made.key_id!r} already: choose another --key-id"
+        )
     if options.file.exists():
         raise ConfigError(f"{options.file} exists: it may be a key that is in use")
     with os_errors_as(ConfigError, f"{options.file}, {options.public}: cannot be written"):
         _write(options.file, made.text(), FILE_MODE)
         _write(options.public, made.public_text(others), PUBLIC_MODE)
-    note(f"key {made.key_id}: {options.file} signs, {options.public} ({len(others) + 1} keys) is for the bookies")
+    note(
+        f"key {made.key_id}: {options.file} signs, {options.public} ({len(others) + 1} keys) is for the bookies"
+    )
     facts = {"key_id": made.key_id, "file": str(options.file), "public": str(options.public)}
     return print_answer(options, facts)
 
@@ -98,7 +114,9 @@ def _create(options: argparse.Namespace) -> int:
     audience = options.audience or _cluster_id(options)
     if options.kind is not None:
         audience = f"{audience}/{options.kind}"
-    token = key.sign(options.subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces)
+    token = key.sign(
+        options.subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces
+    )
     if options.out is None:
         return print_answer(options, {"token": token}, token)
     with os_errors_as(ConfigError, f"{options.out}: cannot be written"):
@@ -134,5 +152,7 @@ def _cluster_id(options: argparse.Namespace) -> str:
     with opened_store(uri) as store:
         found = store.instance_id()
     if not found:
-        raise ConfigError(f"the cluster at {uri} has no id: give --audience, and the bookies token_audience")
+        raise ConfigError(
+            f"the cluster at {uri} has no id: give --audience, and the bookies token_audience"
+        )
     return found

@@ -58,7 +58,9 @@ async def _run(options: argparse.Namespace) -> int:
                     f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last"
                     " entry of each fragment was looked for; `fastbk ledger audit` reads all"
                 )
-            print_answer(options, {"missing": missing}, *(() if missing else ["nothing misses copies"]))
+            print_answer(
+                options, {"missing": missing}, *(() if missing else ["nothing misses copies"])
+            )
             return 1 if missing else 0
         missing = await _print(options, _known(client))
         facts, lines, is_sure = await _age(client)
@@ -80,7 +82,9 @@ async def _known(client: Client) -> AsyncIterator[MissingCopies]:
 
 
 async def _print(
-    options: argparse.Namespace, copies: AsyncIterator[MissingCopies], doubtful: set[str] | None = None
+    options: argparse.Namespace,
+    copies: AsyncIterator[MissingCopies],
+    doubtful: set[str] | None = None,
 ) -> list[dict[str, object]]:
     """Print each at once; return them all for JSON, else a row of empty ones.
 
@@ -94,7 +98,9 @@ async def _print(
         if not options.json:
             count = one.count
             many = "" if count is None else f" ({format_entries(count)}, from {one.ids[0]})"
-            print(f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}: {one.reason}{many}")
+            print(
+                f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}: {one.reason}{many}"
+            )
     return found
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--formats", action="store_true", help="also all formats: which versions are read and written"
+        "--formats",
+        action="store_true",
+        help="also all formats: which versions are read and written",
     )
     add_json(parser)
 
@@ -35,7 +37,12 @@ def run(options: argparse.Namespace) -> int:
             for one in FORMATS
         ]
         facts["levels"] = {str(level): text for level, text in LEVELS.items()}
-        lines += ["", *format_lines(), "", *(f"level {level}: {text}" for level, text in LEVELS.items())]
+        lines += [
+            "",
+            *format_lines(),
+            "",
+            *(f"level {level}: {text}" for level, text in LEVELS.items()),
+        ]
     return print_answer(options, facts, *lines)
 
 

@@ -79,7 +79,9 @@ class ApacheLogin(asyncio.Protocol):
             self._end(None)
             return
         if reply.plugin != PLUGIN:
-            raise ProtocolError(f"it authenticates by {reply.plugin[:40]!r}: only sasl is known here")
+            raise ProtocolError(
+                f"it authenticates by {reply.plugin[:40]!r}: only sasl is known here"
+            )
         answer = self._login.answer(reply.payload)
         if answer is None:
             self._end(None)

@@ -27,9 +27,14 @@ REASON_CHARACTERS_MAX = 500
 _log = LibraryLog("fastbk.client")
 
 
-def send_report(pool: BookiePool, bookie_id: BookieId, event: str, fields: Mapping[str, object]) -> bool:
+def send_report(
+    pool: BookiePool, bookie_id: BookieId, event: str, fields: Mapping[str, object]
+) -> bool:
     """Send a bookie an event of a ledger; return whether it was sent. Never waits."""
-    connection = next((one.connection for one in pool.peer(bookie_id).channels if one.connection is not None), None)
+    connection = next(
+        (one.connection for one in pool.peer(bookie_id).channels if one.connection is not None),
+        None,
+    )
     if (
         connection is None
         or connection.is_paused
@@ -53,6 +58,8 @@ def send_report(pool: BookiePool, bookie_id: BookieId, event: str, fields: Mappi
     request_id = pool.next_request_id()
     connection.reports_pending += 1
     connection.send_request(
-        request_id, encode_hello(request_id, Hello(auth_method=REPORT, auth_payload=payload)), answered
+        request_id,
+        encode_hello(request_id, Hello(auth_method=REPORT, auth_payload=payload)),
+        answered,
     )
     return True

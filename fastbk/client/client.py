@@ -110,7 +110,11 @@ class Client:
     """
 
     def __init__(
-        self, uri: str | MetadataStore, config: ClientConfig | None = None, *, shares_loop: bool = True
+        self,
+        uri: str | MetadataStore,
+        config: ClientConfig | None = None,
+        *,
+        shares_loop: bool = True,
     ) -> None:
         """`shares_loop`: an application runs on the client's loop, too, and may keep it for itself."""
         self.config = ClientConfig() if config is None else config
@@ -214,11 +218,15 @@ class Client:
         wish = placement or self.config.placement
         metadata = custom_of(metadata, wish, self.config.namespace)
         # Refuses impossible quorums before anything is asked.
-        checked = new_metadata((), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0)
+        checked = new_metadata(
+            (), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0
+        )
         self._warnings.check(checked)
         self.pool.tags.check(checked.namespace)
         await self._watch_bookies()
-        chosen = await self._ensembles.new(checked, wish, allow_missing_bookies=allow_missing_bookies)
+        chosen = await self._ensembles.new(
+            checked, wish, allow_missing_bookies=allow_missing_bookies
+        )
         value = new_metadata(
             chosen.bookies,
             len(chosen.bookies),
@@ -311,7 +319,9 @@ class Client:
         """
         known = await self._store.read_ledger(ledger_id)
         digest_type = check_open(ledger_id, known.metadata, digest, password)
-        requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
+        requests = LedgerRequests(
+            ledger_id, digest_type, password, 0, known.metadata.creation_token
+        )
         io = await self._io(requests, known.metadata)
         if recovery and not known.metadata.is_closed:
             known = await self._recovered(known, io)
@@ -344,7 +354,9 @@ class Client:
         """
         known = await self._store.read_ledger(ledger_id)
         digest_type = check_open(ledger_id, known.metadata, None, password)
-        requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
+        requests = LedgerRequests(
+            ledger_id, digest_type, password, 0, known.metadata.creation_token
+        )
         io = await self._io(requests, known.metadata)
         closing = CloseAcceptingLoss(
             ledger_id,
@@ -412,7 +424,10 @@ class Client:
         fence = ReadEntry(0, fence=True)
         asked = [
             self.pool.peer(bookie_id).send_request(
-                lambda request_id: io.requests.frame(fence, request_id), FENCE_S, told, io.requests.tag
+                lambda request_id: io.requests.frame(fence, request_id),
+                FENCE_S,
+                told,
+                io.requests.tag,
             )
             for bookie_id in ensemble
         ]
@@ -420,7 +435,9 @@ class Client:
         for one in asked:
             one.cancel()
         if fenced + unfenced_max < len(ensemble):
-            _log.warning("client.deleted_unfenced", ledger_id=io.ledger_id, reason="too few bookies answered")
+            _log.warning(
+                "client.deleted_unfenced", ledger_id=io.ledger_id, reason="too few bookies answered"
+            )
 
     async def fence(self, ledger_id: LedgerId, password: bytes | None = None) -> bool:
         """Fence and close a stream's ledger that is about to be deleted. False: too few bookies answered in time."""
@@ -428,7 +445,9 @@ class Client:
             async with asyncio.timeout(FENCE_S):
                 known = await self._store.read_ledger(ledger_id)
                 if not known.metadata.is_closed:
-                    await self._recovered(known, await self._io_of(ledger_id, known.metadata, password))
+                    await self._recovered(
+                        known, await self._io_of(ledger_id, known.metadata, password)
+                    )
         except NoSuchLedger:
             return True
         except (Error, TimeoutError) as error:
@@ -501,7 +520,9 @@ class Client:
         Digest and password are those that the metadata names.
         """
         digest_type = metadata.digest_type or DigestType.CRC32
-        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
+        requests = LedgerRequests(
+            ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token
+        )
         return await run(procedure, await self._io(requests, metadata))
 
     async def call_store(self, call: Callable[[MetadataStore], T]) -> T:
@@ -548,7 +569,9 @@ class Client:
         _, late = await asyncio.wait(tasks, timeout=timeout_s)
         for one, task in zip(unsettled, tasks, strict=True):
             task.cancel()
-            reason = f"it took more than {timeout_s:g} s" if task in late else str(one.trouble or "")
+            reason = (
+                f"it took more than {timeout_s:g} s" if task in late else str(one.trouble or "")
+            )
             if reason:
                 lost.append(f"{one.label} may be lost: {reason}")
                 _log.error(one.lost_event, of=one.label, reason=reason)

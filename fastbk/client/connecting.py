@@ -76,7 +76,9 @@ async def open_connection(
     except ssl.SSLError as error:
         raise NotEnoughBookies(f"{host}:{port}: TLS: {_tls_reason(error)}") from error
     except OSError as error:
-        was_there = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+        was_there = isinstance(error, ConnectionError) and not isinstance(
+            error, ConnectionRefusedError
+        )
         kind = EndedUnauthenticated if is_unknown and was_there else NotEnoughBookies
         raise kind(f"{host}:{port}: {error.strerror or error}") from error
     try:
@@ -97,7 +99,9 @@ async def open_connection(
                 " certificate (FASTBK_TLS_CERTIFICATE_FILE)? Its log tells (connection.tls_failed)"
             ) from error
         if own_login is not None and isinstance(error, NotEnoughBookies):
-            raise EndedUnauthenticated(f"{host}:{port}: {reason}, before it had authenticated this client") from error
+            raise EndedUnauthenticated(
+                f"{host}:{port}: {reason}, before it had authenticated this client"
+            ) from error
         raise
     return connection
 
@@ -140,7 +144,9 @@ async def _connect_to_apache(
     try:
         protocol = connection if login is None else ApacheLogin(login)
         if tls is not None:
-            transport = await _upgrade(transport, starting, protocol, host, tls.current(), timeout_s)
+            transport = await _upgrade(
+                transport, starting, protocol, host, tls.current(), timeout_s
+            )
         if isinstance(protocol, ApacheLogin):
             transport.set_protocol(protocol)
             protocol.begin(transport)

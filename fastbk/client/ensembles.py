@@ -97,7 +97,11 @@ class Ensembles:
             while True:
                 missed = await self._pool.reach(bookie_ids, timeout_s)
                 has_reached = has_reached or len(missed) < len(bookie_ids)
-                refusals |= {one: str(error) for one, error in missed.items() if isinstance(error, Unauthorized)}
+                refusals |= {
+                    one: str(error)
+                    for one, error in missed.items()
+                    if isinstance(error, Unauthorized)
+                }
                 bookie_ids = choosing.send({one: str(error) for one, error in missed.items()})
         except StopIteration as end:
             chosen: T = end.value

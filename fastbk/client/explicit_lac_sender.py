@@ -257,7 +257,9 @@ class _Due:
     def is_behind(self) -> bool:
         """Whether some bookies have yet to be sent the LAC."""
         lac = self.sender.unsent_lac()
-        return lac is not None and any(self.sent_to.get(one, -1) < lac for one in self.sender.bookies)
+        return lac is not None and any(
+            self.sent_to.get(one, -1) < lac for one in self.sender.bookies
+        )
 
     def failed(self, bookie_id: BookieId, now_s: float) -> None:
         """Have a bookie be sent the LAC again, after a pause that is longer each time."""
@@ -359,7 +361,9 @@ class LacGuard:
 class _GuardRun:
     """What a guard's thread does."""
 
-    def __init__(self, guard: LacGuard, watched_pool: BookiePool, watched: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, guard: LacGuard, watched_pool: BookiePool, watched: asyncio.AbstractEventLoop
+    ) -> None:
         self._guard = guard
         self._watched_pool = watched_pool
         self._watched = watched
@@ -454,7 +458,9 @@ class _GuardRun:
                 due.failed(bookie_id, self._now_s)
 
         due.sent_to[bookie_id] = lac
-        request = _send_lac(pool, due.sender.ledger, bookie_id, lac, self._config.read_timeout, told)
+        request = _send_lac(
+            pool, due.sender.ledger, bookie_id, lac, self._config.read_timeout, told
+        )
         self._requests.add(request)
 
 

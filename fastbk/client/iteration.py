@@ -63,7 +63,9 @@ def _kept(error: BaseException) -> BaseException:
         return error.copy()
     if isinstance(error, Exception):
         return error
-    return ClientClosed("this iteration was cancelled: begin another one behind what you have of it")
+    return ClientClosed(
+        "this iteration was cancelled: begin another one behind what you have of it"
+    )
 
 
 def raised_again(

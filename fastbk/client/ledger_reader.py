@@ -158,9 +158,7 @@ class LedgerReader:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def read(
-        self, first: EntryId = 0, last: EntryId | None = None
-    ) -> AsyncGenerator[Entry, None]:
+    def read(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[Entry, None]:
         """Yield the entries first..last in order; `last` None: up to the last acknowledged one known now.
 
         Raises NoSuchEntry for ids beyond that, and what `DigestMismatch` and `NotEnoughBookies` say.
@@ -414,7 +412,9 @@ class LedgerReader:
             raise self._closed_error()
 
     def _closed_error(self) -> ClientClosed:
-        return ClientClosed("this reader is closed: open the ledger again", ledger_id=self.ledger_id)
+        return ClientClosed(
+            "this reader is closed: open the ledger again", ledger_id=self.ledger_id
+        )
 
     async def close(self) -> None:
         """Take no more calls. Reads, polls and tails that are under way end with ClientClosed."""

@@ -62,9 +62,7 @@ class LedgerRequests:
         """Encodes the adds of the ledger's own writer, with `flags`."""
         self._password = password
         self._told: tuple[EntryId, bytes] = (-1, b"")
-        self._recovery = LedgerCodec(
-            ledger_id, digest_type, password, codec.FLAG_RECOVERY, mark
-        )
+        self._recovery = LedgerCodec(ledger_id, digest_type, password, codec.FLAG_RECOVERY, mark)
 
     def frame(self, request: BookieRequest, request_id: int) -> bytes | bytearray:
         """Return the frame of a request."""

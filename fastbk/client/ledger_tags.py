@@ -74,7 +74,9 @@ def show(connection: Connection, tag: LedgerTag, request_id: int) -> None:
         if shown.get(tag.ledger_id) == request_id:  # else it was shown again since
             del shown[tag.ledger_id]
         reason = f"{status_name(outcome.status)} {error_text(outcome.frame)}"
-        _log.warning("tag.refused", ledger=tag.ledger_id, bookie=connection.bookie_id, reason=reason)
+        _log.warning(
+            "tag.refused", ledger=tag.ledger_id, bookie=connection.bookie_id, reason=reason
+        )
 
     frame = encode_hello(request_id, Hello(auth_method=TAG, auth_payload=tag.value))
     connection.send_request(request_id, frame, told)
@@ -145,7 +147,9 @@ class LedgerTags:
     def refresh(self) -> None:
         """Have all tags that are in use signed anew; until then the old ones are shown."""
         if self._refreshing is None and self._used and not self._is_closed:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="fastbk refresh tags")
+            self._refreshing = asyncio.get_running_loop().create_task(
+                self._refresh(), name="fastbk refresh tags"
+            )
 
     def close(self) -> None:
         """Ask for nothing more."""
@@ -169,7 +173,9 @@ class LedgerTags:
         """Ask the bookies in turn; one that is away, or signs no tags, leaves it to the next."""
 
         def build(request_id: int) -> bytes:
-            return encode_hello(request_id, Hello(auth_method=TAG_WANTED, auth_payload=b"%d" % tag.ledger_id))
+            return encode_hello(
+                request_id, Hello(auth_method=TAG_WANTED, auth_payload=b"%d" % tag.ledger_id)
+            )
 
         reasons: dict[BookieId, str] = {}
         is_needed = True
@@ -186,7 +192,9 @@ class LedgerTags:
                     return
                 is_needed = False  # here; another one may authenticate its clients
                 continue
-            reasons[bookie_id] = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
+            reasons[bookie_id] = (
+                error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
+            )
             if answer.status == Status.FORBIDDEN:
                 raise Unauthorized(reasons[bookie_id], ledger_id=tag.ledger_id)
         if not is_needed:

@@ -165,7 +165,9 @@ class LedgerWriter:
     async def _append(self, data: bytes, entry_id: EntryId | None) -> EntryId:
         try:
             if self._held is not None or entry_id is not None or self._blocked is not None:
-                return await self._acknowledged(self.append_nowait(data, entry_id=entry_id), entry_id)
+                return await self._acknowledged(
+                    self.append_nowait(data, entry_id=entry_id), entry_id
+                )
             size = len(data)
             if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
                 return await self._append_in_turn(data)
@@ -174,7 +176,9 @@ class LedgerWriter:
             self._is_reported = True
             raise
 
-    async def _acknowledged(self, future: asyncio.Future[EntryId], entry_id: EntryId | None) -> EntryId:
+    async def _acknowledged(
+        self, future: asyncio.Future[EntryId], entry_id: EntryId | None
+    ) -> EntryId:
         """Wait for an entry that may be held for others before it, which may never come."""
         limit_s = self._config.append_timeout
         try:

@@ -183,11 +183,15 @@ class _Part(Generic[C]):
             self._client = self._connect()
         return self._client
 
-    def begin_end(self, timeout_s: float, settle_s: float, then: Callable[[], None] = lambda: None) -> None:
+    def begin_end(
+        self, timeout_s: float, settle_s: float, then: Callable[[], None] = lambda: None
+    ) -> None:
         """Begin to end, unless that was begun; call `then` behind it. On the loop."""
         if not self.is_ended:
             self.is_ended = True
-            _endings.add(task := asyncio.get_running_loop().create_task(self._end(timeout_s, settle_s)))
+            _endings.add(
+                task := asyncio.get_running_loop().create_task(self._end(timeout_s, settle_s))
+            )
             task.add_done_callback(_endings.discard)
             task.add_done_callback(lambda _: then())
 
@@ -381,7 +385,9 @@ class LoopThread(Generic[C]):
                 if self._shared is None:
                     self._shared = _join(self._part)
             if self.is_closed is not None:  # by a signal's handler, which has found nothing to end
-                self._schedule(self._shared, lambda: self._part.begin_end(self.close_timeout_s, 0.0))
+                self._schedule(
+                    self._shared, lambda: self._part.begin_end(self.close_timeout_s, 0.0)
+                )
                 self.check()
         return self._shared
 
@@ -671,7 +677,11 @@ class Facade(Protocol[A_co]):
 
 def facade_text(facade: object, inner: object | None) -> str:
     """Return what `repr` of an object without `await` says: what the asyncio object says; the loop is not asked."""
-    return f"<{type(facade).__name__}, not open>" if inner is None else f"<fastbk.sync {repr(inner)[1:]}"
+    return (
+        f"<{type(facade).__name__}, not open>"
+        if inner is None
+        else f"<fastbk.sync {repr(inner)[1:]}"
+    )
 
 
 class OpeningFacade(Protocol[A_co]):
@@ -729,7 +739,9 @@ def blocking_opening(
 
     @functools.wraps(method)
     def call(self: OpeningFacade[A], /, *args: P.args, **options: P.kwargs) -> R:
-        return self._opening(_made_by(operator.methodcaller(name, *args, **options), made, self), undo)
+        return self._opening(
+            _made_by(operator.methodcaller(name, *args, **options), made, self), undo
+        )
 
     return call
 
@@ -737,7 +749,9 @@ def blocking_opening(
 def _say_lost(part: _Part[Any]) -> None:
     """Nobody waits for it: say on the standard error what was lost, as the interpreter does with errors then."""
     for line in part.lost:
-        sys.stderr.write(f"fastbk: {line}. Close writers and cursors, or wait for what they took.\n")
+        sys.stderr.write(
+            f"fastbk: {line}. Close writers and cursors, or wait for what they took.\n"
+        )
 
 
 def _end_all() -> None:

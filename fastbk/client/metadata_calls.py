@@ -214,8 +214,12 @@ class MetadataCalls:
                     access = self._access()
                     timeout_s = limit_s = self._config.metadata_timeout
                     if access is not None:
-                        timeout_s = max(limit_s / 2, min(limit_s * GATEWAYS_SHARE, limit_s - GATEWAYS_LEFT_S))
-                    store = self._store = open_store(self._uri, timeout_s, may_make=False, access=access)
+                        timeout_s = max(
+                            limit_s / 2, min(limit_s * GATEWAYS_SHARE, limit_s - GATEWAYS_LEFT_S)
+                        )
+                    store = self._store = open_store(
+                        self._uri, timeout_s, may_make=False, access=access
+                    )
                     self._group = _group_of(store)
         return store
 
@@ -249,7 +253,9 @@ class MetadataCalls:
         if_identity: IdentityVersion | None = None,
     ) -> int:
         """Replace a ledger's metadata by compare-and-set; return the new version."""
-        return await self.call(lambda store: store.update_ledger(ledger_id, metadata, version, if_identity))
+        return await self.call(
+            lambda store: store.update_ledger(ledger_id, metadata, version, if_identity)
+        )
 
     async def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
         """Return what is known of a bookie's data, None if nothing."""

@@ -21,7 +21,16 @@ Build: TypeAlias = Callable[[int], bytes | bytearray]
 class PendingRequest:
     """A request on its way to one bookie; `tell` gets the answer or an Error, once, unless it was cancelled."""
 
-    __slots__ = ("_connection", "_peer", "_request_id", "_tag", "_task", "_tell", "_timeout_s", "_timer")
+    __slots__ = (
+        "_connection",
+        "_peer",
+        "_request_id",
+        "_tag",
+        "_task",
+        "_tell",
+        "_timeout_s",
+        "_timer",
+    )
 
     def __init__(
         self,

@@ -59,12 +59,15 @@ class RecordCalls:
         """Yield any number of records, in the order of their paths; few of them are in memory at a time (INV-M18)."""
         at = 0
         while at < len(paths):
-            wanted = paths[at : at + READ_AT_ONCE]
-            some = await self._store.call(lambda store: store.records.read_some(wanted, READ_BYTES_MAX))  # noqa: B023
+            some = await self._some(paths[at : at + READ_AT_ONCE])
             at += len(some)
             some.reverse()
             while some:
                 yield some.pop()
+
+    async def _some(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        """Return the first of these records, as many as fit."""
+        return await self._store.call(lambda store: store.records.read_some(paths, READ_BYTES_MAX))
 
     async def change(self, *changes: Change) -> list[int]:
         """Do all of it or nothing; return the new versions. MetadataUnavailable: it may have happened."""
@@ -163,7 +166,9 @@ class RecordCalls:
         is_gone = await self._store.call(lambda store: _retire(store, ledger_id, is_own))
         if not is_gone:
             why = "it is not the stream's, or cannot be read, so it was left"
-            _log.warning("stream.foreign_ledger_left", stream=stream_id, ledger_id=ledger_id, reason=why)
+            _log.warning(
+                "stream.foreign_ledger_left", stream=stream_id, ledger_id=ledger_id, reason=why
+            )
 
     async def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of a record, until the watch is closed."""
@@ -220,7 +225,9 @@ def _retire(
         except MetadataConflict:
             continue  # somebody has just closed it
         return True
-    raise MetadataConflict(f"ledger {ledger_id} changes again and again", ledger_id=ledger_id, retryable=True)
+    raise MetadataConflict(
+        f"ledger {ledger_id} changes again and again", ledger_id=ledger_id, retryable=True
+    )
 
 
 class MarkCalls:

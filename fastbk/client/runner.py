@@ -173,7 +173,10 @@ class Runner(Generic[T]):
             self._completed(tag, reply)
 
         return self._io.pool.peer(action.bookie_id).send_request(
-            lambda request_id: requests.frame(request, request_id), action.timeout_s, told, requests.tag
+            lambda request_id: requests.frame(request, request_id),
+            action.timeout_s,
+            told,
+            requests.tag,
         )
 
     def _run(self, tag: int, call: Coroutine[Any, Any, Outcome]) -> None:

@@ -24,7 +24,9 @@ _log = LibraryLog("fastbk.client")
 class TokenRenewal:
     """The renewals of one client; begins with its first connection."""
 
-    def __init__(self, config: ClientConfig, connections: Callable[[], Iterable[Connection]]) -> None:
+    def __init__(
+        self, config: ClientConfig, connections: Callable[[], Iterable[Connection]]
+    ) -> None:
         self._config = config
         self.on_token: Callable[[], None] = lambda: None
         """Called when the file has a new one, and again while some connections have not got it."""
@@ -56,7 +58,9 @@ class TokenRenewal:
         before = self.token
         self._read()
         # One that was being opened has the old token, one that did not answer kept it.
-        have_old = [one for one in self._connections() if self.token and one.token not in (b"", self.token)]
+        have_old = [
+            one for one in self._connections() if self.token and one.token not in (b"", self.token)
+        ]
         for connection in have_old:
             if connection not in self._tasks:
                 task = loop.create_task(self._renew(connection), name="fastbk renew token")
@@ -79,7 +83,9 @@ class TokenRenewal:
     async def _renew(self, connection: Connection) -> None:
         config = self._config
         try:
-            await connection.renew(config.client_name, config.connect_timeout, Login(TOKEN, self.token, None))
+            await connection.renew(
+                config.client_name, config.connect_timeout, Login(TOKEN, self.token, None)
+            )
         except Error as error:
             _log.warning("token.not_renewed", bookie=connection.bookie_id, reason=str(error))
         finally:

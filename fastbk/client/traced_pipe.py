@@ -123,7 +123,9 @@ class TracedPipe(AddPipe):
                     traced.copies.pop(bookie_id).end()
                     traced.stored.add(bookie_id)
                 else:
-                    traced.copies[bookie_id].event("refused", {"fastbk.status": status_name(status)})
+                    traced.copies[bookie_id].event(
+                        "refused", {"fastbk.status": status_name(status)}
+                    )
         super().add_answered(bookie_id, first_sequence, count, status)
         self._forget_complete()
 
@@ -186,7 +188,9 @@ class TracedPipe(AddPipe):
             traced = self._traced.popleft()
             _end_copies(traced, "not answered before the writer ended")
             if not traced.is_over:
-                traced.span.fail(f"{type(failure).__name__}: {failure}" if failure else "the writer ended")
+                traced.span.fail(
+                    f"{type(failure).__name__}: {failure}" if failure else "the writer ended"
+                )
 
 
 def _end_copies(traced: TracedAdd, reason: str) -> None:

@@ -31,19 +31,25 @@ async def perform(context: Context) -> Response:
     """Do an action whose form brings the session's key and the target's name."""
     name, action = _action(context)
     fields = await read_form(context.request)
-    wanted = Wanted(fields.get("target", "")[:TARGET_CHARACTERS_MAX], fields.get("position", "").strip())
+    wanted = Wanted(
+        fields.get("target", "")[:TARGET_CHARACTERS_MAX], fields.get("position", "").strip()
+    )
     if not context.console.sessions.is_form_key(context.session, fields.get("form_key", "")):
         error = "this form is of another session, or the console was started again: read it once more and confirm"
         return _form(context, name, action, wanted, error, 403)
     if fields.get("confirm", "").strip() != wanted.target:
-        return _form(context, name, action, wanted, f"to confirm, type exactly: {wanted.target}", 400)
+        return _form(
+            context, name, action, wanted, f"to confirm, type exactly: {wanted.target}", 400
+        )
     try:
         done = await perform_action(context, name, wanted)
     except ConfigError as error:
         return _form(context, name, action, wanted, str(error), 403)
     except Error as error:
         return _form(context, name, action, wanted, str(error), 502)
-    return context.page("done.html", action=action, wanted=wanted, done=done, back=_back(action, wanted))
+    return context.page(
+        "done.html", action=action, wanted=wanted, done=done, back=_back(action, wanted)
+    )
 
 
 def _action(context: Context) -> tuple[str, Action]:

@@ -74,7 +74,9 @@ class Action:
         if not wanted.target:
             raise ConfigError("the action does not name what it is about")
         if self.needs_position and start_of(wanted.position or "?") == "earliest":
-            raise ConfigError("nothing lies before `earliest`: name the first record that is to stay")
+            raise ConfigError(
+                "nothing lies before `earliest`: name the first record that is to stay"
+            )
 
 
 async def perform(context: Context, name: str, wanted: Wanted) -> str:
@@ -88,7 +90,9 @@ async def perform(context: Context, name: str, wanted: Wanted) -> str:
         raise ConfigError(reason)
     action.check(wanted)
     if not audit.note("console.action_begun", **values):
-        raise StorageError("the audit log cannot be written, so nothing was changed: see the console's log")
+        raise StorageError(
+            "the audit log cannot be written, so nothing was changed: see the console's log"
+        )
     try:
         async with asyncio.timeout(TIMEOUT_S):
             done = await action.perform(context, wanted)
@@ -141,7 +145,9 @@ async def _resume_healing(context: Context, _: Wanted) -> str:
 
 async def _truncate(context: Context, wanted: Wanted) -> str:
     trim = await stream_of(context.view.client, wanted.target).truncate(start_of(wanted.position))
-    return f"Stream {wanted.target} begins at {trim}. The janitor deletes segments that lie before it."
+    return (
+        f"Stream {wanted.target} begins at {trim}. The janitor deletes segments that lie before it."
+    )
 
 
 ACTIONS: dict[str, Action] = {

@@ -82,7 +82,9 @@ def _page_of(console: Console, page: Page) -> Callable[[Request], Awaitable[Resp
         try:
             response = await page(context)
         except ConfigError as error:
-            response = context.page("message.html", 400, title="That cannot be done", text=str(error), next_step="")
+            response = context.page(
+                "message.html", 400, title="That cannot be done", text=str(error), next_step=""
+            )
         except (Error, TimeoutError) as error:
             text = str(error) or "the cluster did not answer in time"
             response = context.page(
@@ -144,5 +146,9 @@ _faults = LimitLog("console.page_failed", level="error")
 
 async def _broken(request: Request, error: Exception) -> Response:
     trace = "".join(traceback.format_exception(error, limit=-8))
-    _faults.note(type(error).__name__, path=request.url.path[:200], reason=repr(error)[:500], trace=trace)
-    return PlainTextResponse("a fault of the console: its log has console.page_failed with the reason\n", 500)
+    _faults.note(
+        type(error).__name__, path=request.url.path[:200], reason=repr(error)[:500], trace=trace
+    )
+    return PlainTextResponse(
+        "a fault of the console: its log has console.page_failed with the reason\n", 500
+    )

@@ -18,7 +18,11 @@ async def bookies(context: Context) -> Response:
     """List all bookies, the sickest first."""
     overview = context.view.overview
     low = context.query("q").lower()
-    rows = [one for one in (() if overview is None else overview.bookies) if low in one.bookie_id.lower()]
+    rows = [
+        one
+        for one in (() if overview is None else overview.bookies)
+        if low in one.bookie_id.lower()
+    ]
     return context.page("bookies.html", rows=rows, filter_text=low, history=context.view.history)
 
 

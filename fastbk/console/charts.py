@@ -24,13 +24,17 @@ def sparkline(
 ) -> Markup:
     """Return a line of these points as an SVG image, with `label` for people who do not see it."""
     step = max(1, len(times_s) // POINTS_DRAWN_MAX)
-    points = [(at, value) for at, value in zip(times_s[::-step][::-1], values[::-step][::-1], strict=True)]
+    points = [
+        (at, value) for at, value in zip(times_s[::-step][::-1], values[::-step][::-1], strict=True)
+    ]
     known = [value for _, value in points if value is not None]
     head = Markup(
         '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
     ).format(width, height, label)
     if len(known) < 2:
-        return head + Markup('<path class="spark-none" d="M0 {y}H{w}"/></svg>').format(y=height - 1, w=width)
+        return head + Markup('<path class="spark-none" d="M0 {y}H{w}"/></svg>').format(
+            y=height - 1, w=width
+        )
     first, span = points[0][0], max(points[-1][0] - points[0][0], 1e-9)
     top = max(*known, 1e-12)
     usual = span / max(1, len(points) - 1)
@@ -45,8 +49,12 @@ def sparkline(
         before = at
     lines = [one for one in strokes if len(one) > 1]
     path = "".join(_path(one) for one in lines)
-    area = "".join(f"{_path(one)}L{one[-1][0]:.1f} {height}L{one[0][0]:.1f} {height}Z" for one in lines)
-    return head + Markup('<path class="spark-area" d="{}"/><path class="spark-line" d="{}"/></svg>').format(area, path)
+    area = "".join(
+        f"{_path(one)}L{one[-1][0]:.1f} {height}L{one[0][0]:.1f} {height}Z" for one in lines
+    )
+    return head + Markup(
+        '<path class="spark-area" d="{}"/><path class="spark-line" d="{}"/></svg>'
+    ).format(area, path)
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

@@ -32,7 +32,9 @@ async def cluster(context: Context) -> Response:
     """Show whether all is well, what is not, and how much is going on."""
     overview = context.view.overview
     bookies = () if overview is None else overview.bookies
-    happened = [one for one in bookies if one.last_event is not None and one.last_event.at_s is not None]
+    happened = [
+        one for one in bookies if one.last_event is not None and one.last_event.at_s is not None
+    ]
     disks = [disk for one in bookies for disk in one.disks if disk.role == "ledger"]
     free = sum(one.free_bytes for one in disks)
     total = sum(one.free_bytes / max(1 - one.used_ratio, 0.001) for one in disks)
@@ -43,7 +45,9 @@ async def cluster(context: Context) -> Response:
         warned=sum(one.severity > Severity.NOTE for one in bookies),
         free_bytes=free,
         used_share=1 - free / total if total else None,
-        soonest_full_s=min((one.full_in_s for one in bookies if one.full_in_s is not None), default=None),
+        soonest_full_s=min(
+            (one.full_in_s for one in bookies if one.full_in_s is not None), default=None
+        ),
         happened=sorted(happened, key=_newest_first)[:EVENTS_SHOWN_MAX],
         history=context.view.history,
     )
@@ -78,10 +82,14 @@ async def series(context: Context) -> Response:
     if not 0 < len(names) <= NAMES_MAX:
         raise ConfigError(f"a chart has 1 to {NAMES_MAX} series")
     hidden = _hidden_of(context, names)
-    found = [([], []) if name in hidden else context.view.history.get(name).last() for name in names]
+    found = [
+        ([], []) if name in hidden else context.view.history.get(name).last() for name in names
+    ]
     times = sorted({at for some, _ in found for at in some})
     values = [dict(zip(*one, strict=True)) for one in found]
-    return JSONResponse({"times": times, "series": [[one.get(at) for at in times] for one in values]})
+    return JSONResponse(
+        {"times": times, "series": [[one.get(at) for at in times] for one in values]}
+    )
 
 
 def _newest_first(row: BookieRow) -> float:

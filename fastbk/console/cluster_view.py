@@ -83,7 +83,9 @@ class ClusterView:
             async for overview in overviews:
                 self.overview = overview
                 self._note(overview)
-                with contextlib.suppress(Error, TimeoutError):  # the overview has the error of the same store
+                with contextlib.suppress(
+                    Error, TimeoutError
+                ):  # the overview has the error of the same store
                     async with asyncio.timeout(METADATA_TIMEOUT_S):
                         hold = await self.client.call_store(read_hold)
                     self.hold = "" if hold is None else str(hold)
@@ -102,7 +104,9 @@ class ClusterView:
             history.add(f"{name}/adds", at_s, one.adds_per_s)
             history.add(f"{name}/bytes", at_s, one.add_bytes_per_s)
             history.add(f"{name}/add_p99", at_s, None if one.add is None else 1000 * one.add.p99_s)
-            history.add(f"{name}/commit_p99", at_s, None if one.commit is None else 1000 * one.commit.p99_s)
+            history.add(
+                f"{name}/commit_p99", at_s, None if one.commit is None else 1000 * one.commit.p99_s
+            )
         if overview.cursors is self._cursors_shown:
             return  # lags are read less often than bookies
         self._cursors_shown = overview.cursors

@@ -24,7 +24,9 @@ LEVELS = {"debug": 0, "info": 0, "warning": 2, "error": 3}
 async def events(context: Context) -> Response:
     """Show the newest events that the query admits, the newest first."""
     if context.principal.namespaces is not None:
-        raise ConfigError("events are of the whole cluster, and your token is limited to namespaces")
+        raise ConfigError(
+            "events are of the whole cluster, and your token is limited to namespaces"
+        )
     since, until = context.query("since", SINCE_DEFAULT) or SINCE_DEFAULT, context.query("until")
     kind, bookie_id = context.query("kind"), context.query("bookie")
     found, error = None, ""

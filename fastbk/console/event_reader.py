@@ -40,7 +40,9 @@ class EventReader:
         self._answers: OrderedDict[_Key, tuple[float, ClusterEvents]] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    async def read(self, query: Query, words: tuple[str, str], bookie_id: str = "") -> ClusterEvents:
+    async def read(
+        self, query: Query, words: tuple[str, str], bookie_id: str = ""
+    ) -> ClusterEvents:
         """Return the newest events that a query admits. Raises Error.
 
         `words`: since and until as the user wrote them: as moments they differ with each reading.

@@ -34,7 +34,10 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", CONTENT_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send forms with `Origin: null`
+    (
+        b"referrer-policy",
+        b"same-origin",
+    ),  # with no-referrer, browsers send forms with `Origin: null`
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
@@ -65,14 +68,19 @@ class Guard:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         refusal = self._refusal(scope, headers)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", ()))
                 stored = any(name == b"cache-control" for name, _ in given)
-                message = {**message, "headers": [*given, *HEADERS, *(() if stored else (NOT_STORED,))]}
+                message = {
+                    **message,
+                    "headers": [*given, *HEADERS, *(() if stored else (NOT_STORED,))],
+                }
             await send(message)
 
         if refusal is None:

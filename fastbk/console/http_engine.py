@@ -123,7 +123,9 @@ def bounded(app: ASGIApp, requests_max: int) -> ASGIApp:
         if running >= requests_max:
             headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"retry-after", b"1")]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
-            await send({"type": "http.response.body", "body": b"too many requests at once: try again\n"})
+            await send(
+                {"type": "http.response.body", "body": b"too many requests at once: try again\n"}
+            )
             return
         running += 1
         try:

@@ -29,12 +29,18 @@ async def ledgers(context: Context) -> Response:
     found = await client.call_store(lambda store: store.read_ledgers(ids[:PAGE_ROWS]))
     names = {one.stream_id: one.path for one in context.view.streams.rows}
     rows = [
-        (ledger_id, one.metadata, names.get(one.metadata.custom.get(STREAM_KEY, b"").decode("utf-8", "replace"), ""))
+        (
+            ledger_id,
+            one.metadata,
+            names.get(one.metadata.custom.get(STREAM_KEY, b"").decode("utf-8", "replace"), ""),
+        )
         for ledger_id, one in zip(ids, found, strict=False)
         if isinstance(one, VersionedLedger) and context.principal.is_allowed(one.metadata.namespace)
     ]
     # Of one that nobody can read the namespace is not known: only who may see all of them sees that it is there.
-    bad = [one for one in found if isinstance(one, BadRecord) and context.principal.namespaces is None]
+    bad = [
+        one for one in found if isinstance(one, BadRecord) and context.principal.namespaces is None
+    ]
     following = ids[PAGE_ROWS] if len(ids) > PAGE_ROWS else None
     return context.page("ledgers.html", rows=rows, bad=bad, first=first, following=following)
 
@@ -57,7 +63,11 @@ async def ledger(context: Context) -> Response:
         name: value.decode("utf-8", "backslashreplace")[:CUSTOM_CHARACTERS_MAX]
         for name, value in metadata.custom.items()
     }
-    known = {} if context.view.overview is None else {one.bookie_id: one for one in context.view.overview.bookies}
+    known = (
+        {}
+        if context.view.overview is None
+        else {one.bookie_id: one for one in context.view.overview.bookies}
+    )
     return context.page(
         "ledger.html", info=info, metadata=metadata, custom=custom, stream=stream, missing=mark.missing,
         mark_fault=mark.fault, fragments=metadata.fragments[-FRAGMENTS_SHOWN_MAX:], known=known,

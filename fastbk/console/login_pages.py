@@ -75,11 +75,17 @@ def sign_out_of(console: Console) -> Endpoint:
             fields = await read_form(request)
         except (ConfigError, TimeoutError) as error:
             return PlainTextResponse(f"{error or 'the form did not arrive in time'}\n", 400)
-        if session is not None and console.sessions.is_form_key(session, fields.get("form_key", "")):
+        if session is not None and console.sessions.is_form_key(
+            session, fields.get("form_key", "")
+        ):
             console.sessions.end(key)
-            console.audit.note("console.signed_out", address=address_of(request), principal=session.principal.name)
+            console.audit.note(
+                "console.signed_out", address=address_of(request), principal=session.principal.name
+            )
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(console.cookie, secure=console.is_encrypted, httponly=True, samesite="strict")
+        response.delete_cookie(
+            console.cookie, secure=console.is_encrypted, httponly=True, samesite="strict"
+        )
         return response
 
     return endpoint
@@ -87,7 +93,9 @@ def sign_out_of(console: Console) -> Endpoint:
 
 def set_cookie(console: Console, response: Response, key: str) -> None:
     """Have the browser keep a session's key: for no script, and for no request that another site causes."""
-    response.set_cookie(console.cookie, key, secure=console.is_encrypted, httponly=True, samesite="strict")
+    response.set_cookie(
+        console.cookie, key, secure=console.is_encrypted, httponly=True, samesite="strict"
+    )
 
 
 def next_path(text: str) -> str:

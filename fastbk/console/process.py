@@ -71,7 +71,11 @@ async def run(options: ConsoleOptions) -> None:
         loop.add_signal_handler(number, stop.set)
     async with serving(options) as (console, port):
         scheme = "http" if options.tls is None else "https"
-        logs.info("console.started", url=f"{scheme}://{options.host}:{port}", signs_in=not console.access.is_open)
+        logs.info(
+            "console.started",
+            url=f"{scheme}://{options.host}:{port}",
+            signs_in=not console.access.is_open,
+        )
         async with announced(f"serves port {port}", lambda: console.view.is_reading):
             await console.view.client.records.follow_level(stop)
     logs.info("console.ended")
@@ -100,7 +104,11 @@ async def serving(options: ConsoleOptions) -> AsyncGenerator[tuple[Console, int]
         view = await stack.enter_async_context(ClusterView(client, options.uri, options.pages))
         static = StaticFiles()
         if not static.has_uplot:
-            logs.info("console.without_uplot", charts="SVG images", next="docs/console.md says how to add uPlot")
+            logs.info(
+                "console.without_uplot",
+                charts="SVG images",
+                next="docs/console.md says how to add uPlot",
+            )
         console = Console(
             options.uri, name, view, access, Sessions(access), LoginLimit(), Renderer(static), audit,
             options.tls is not None,
@@ -136,7 +144,9 @@ def check_exposure(options: ConsoleOptions) -> None:
         is_encrypted=options.tls is not None,
         takes_tokens=bool(options.token_keys_file),
     )
-    cure = "give --token-keys FILE" if options.tls is not None else "give --token-keys FILE and --tls"
+    cure = (
+        "give --token-keys FILE" if options.tls is not None else "give --token-keys FILE and --tls"
+    )
     if problem := port.problem(f"{cure}, or listen on 127.0.0.1"):
         raise ConfigError(problem)
 

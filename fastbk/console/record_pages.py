@@ -62,7 +62,9 @@ async def records(context: Context) -> Response:
         raise HTTPException(404, f"no stream {path}")
     if not may_read(context.principal, namespace):
         name = context.principal.name
-        raise ConfigError(f"{name} may not read records: this needs a token with the operation `read`")
+        raise ConfigError(
+            f"{name} may not read records: this needs a token with the operation `read`"
+        )
     begin, format_name = context.query("from"), context.query("as", "auto")
     count = context.number("count", COUNT_DEFAULT, 1, COUNT_MAX)
     if format_name not in FORMATS:
@@ -103,7 +105,9 @@ async def _read(
         start = "earliest"  # record 0 may be gone
     shown: list[ShownRecord] = []
     gaps: list[str] = []
-    async with stream.reader(start, on_gap="yield", tail=False, prefetch_bytes=READ_BYTES_MAX) as reader:
+    async with stream.reader(
+        start, on_gap="yield", tail=False, prefetch_bytes=READ_BYTES_MAX
+    ) as reader:
         async for chunk in reader.chunks(max_wait=0.0):
             if isinstance(chunk, Gap):
                 gaps.append(text_of_gap(chunk))
@@ -163,7 +167,11 @@ def _json(payload: bytes) -> str | None:
         value = json.loads(payload)
         line = json.dumps(value, ensure_ascii=False)
         line.encode()  # JSON can say a lone surrogate, which no page can
-        return line if len(line) <= LINE_CHARACTERS_MAX else json.dumps(value, indent=2, ensure_ascii=False)
+        return (
+            line
+            if len(line) <= LINE_CHARACTERS_MAX
+            else json.dumps(value, indent=2, ensure_ascii=False)
+        )
     except (ValueError, RecursionError):
         return None
 

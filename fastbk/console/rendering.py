@@ -56,7 +56,8 @@ class StaticFiles:
                 self._files[name] = content, kind
         self.has_uplot = all(name in self._files for name in VENDORED)
         self._versions = {
-            name: hashlib.sha256(content).hexdigest()[:12] for name, (content, _) in self._files.items()
+            name: hashlib.sha256(content).hexdigest()[:12]
+            for name, (content, _) in self._files.items()
         }
 
     def url(self, name: str) -> str:
@@ -90,7 +91,11 @@ class Renderer:
         )  # fmt: skip
         self._environment.filters.update(FILTERS)
         self._environment.globals.update(
-            static=static.url, has_uplot=static.has_uplot, sparkline=sparkline, link=link, now_s=time.time
+            static=static.url,
+            has_uplot=static.has_uplot,
+            sparkline=sparkline,
+            link=link,
+            now_s=time.time,
         )
 
     def page(self, template: str, values: dict[str, Any], status: int = 200) -> HTMLResponse:
@@ -114,7 +119,11 @@ def _size(value: float | None) -> str:
 
 
 def _amount(value: float | None) -> str:
-    return NOT_KNOWN if value is None else format_amount(round(value) if value >= 100 else round(value, 1))
+    return (
+        NOT_KNOWN
+        if value is None
+        else format_amount(round(value) if value >= 100 else round(value, 1))
+    )
 
 
 def _milliseconds(value_s: float | None) -> str:

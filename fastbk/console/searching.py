@@ -51,11 +51,14 @@ def _streams(context: Context, low: str) -> list[Found]:
     rows = [
         one
         for one in streams_of(context)
-        if low in one.path.lower() or low == one.stream_id or (low.isdigit() and int(low) in one.ledgers)
+        if low in one.path.lower()
+        or low == one.stream_id
+        or (low.isdigit() and int(low) in one.ledgers)
     ]
     namespaces = dict.fromkeys(one.namespace for one in rows if low in one.namespace.lower())
     found = [
-        Found("namespace", name, "", link("namespace", name), name.lower() == low) for name in namespaces
+        Found("namespace", name, "", link("namespace", name), name.lower() == low)
+        for name in namespaces
     ][:FOUND_MAX]
     for one in rows[:FOUND_MAX]:
         about = f"{format_count(one.records, 'record')}, {format_size(one.size_bytes)}"
@@ -68,7 +71,13 @@ def _streams(context: Context, low: str) -> list[Found]:
 
 def _cursors(context: Context, low: str) -> list[Found]:
     return [
-        Found("cursor", f"{one.cursor} of {one.stream}", "", link("stream", one.stream) + "#cursors", False)
+        Found(
+            "cursor",
+            f"{one.cursor} of {one.stream}",
+            "",
+            link("stream", one.stream) + "#cursors",
+            False,
+        )
         for one in cursors_of(context)
         if low in one.cursor.lower()
     ][:FOUND_MAX]

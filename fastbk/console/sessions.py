@@ -79,7 +79,9 @@ class Sessions:
         A console without keys stores none: each browser gets a name, and all are LOCAL.
         """
         if self._access.is_open:
-            return Session(key if len(key) == _KEY_CHARACTERS else secrets.token_urlsafe(32), LOCAL), ""
+            return Session(
+                key if len(key) == _KEY_CHARACTERS else secrets.token_urlsafe(32), LOCAL
+            ), ""
         session = self._sessions.get(key)
         if session is None:
             return None, ""

@@ -111,7 +111,10 @@ class StreamIndex:
         shown = [
             (one, one.record, one.known.chain)
             for one in snapshots
-            if one.path and one.record is not None and one.known is not None and not one.record.deleting
+            if one.path
+            and one.record is not None
+            and one.known is not None
+            and not one.record.deleting
         ]
         try:
             sizes = await kept_bytes(self._client.records, [chain for _, _, chain in shown])

@@ -68,7 +68,10 @@ async def stream(context: Context) -> Response:
         behind = (await (await found.context()).store.read()).chain.next_number
         segments = await found.segments(max(1, behind - SEGMENTS_SHOWN_MAX))
         backlogs = await found.backlogs()
-    effective, own = policy_facts(await found.effective_policy()), policy_facts(await found.policy())
+    effective, own = (
+        policy_facts(await found.effective_policy()),
+        policy_facts(await found.policy()),
+    )
     return context.page(
         "stream.html", info=info, namespace=namespace, segments=segments, cursors=backlogs,
         policy=policy_rows(effective, own), now_us=int(time.time() * 1e6),
@@ -105,7 +108,10 @@ async def namespace(context: Context) -> Response:
     found = context.view.client.namespace(path)
     if not await found.exists():
         raise HTTPException(404, f"no namespace {path}")
-    effective, own = policy_facts(await found.effective_policy()), policy_facts(await found.policy())
+    effective, own = (
+        policy_facts(await found.effective_policy()),
+        policy_facts(await found.policy()),
+    )
     below = [one async for one in found.namespaces()][:NAMESPACES_MAX]
     inside = [one for one in streams_of(context) if one.namespace == path]
     return context.page(
@@ -129,9 +135,13 @@ def _totals(rows: Sequence[StreamRow]) -> list[tuple[str, int, int, int, int]]:
     return [(path, path.count("/") + bool(path), *totals[path]) for path in listed]  # type: ignore[misc]
 
 
-def policy_rows(effective: dict[str, object], own: dict[str, object]) -> list[tuple[str, str, str, bool]]:
+def policy_rows(
+    effective: dict[str, object], own: dict[str, object]
+) -> list[tuple[str, str, str, bool]]:
     """Return field, value, what the value means for people, and whether it is set here."""
-    return [(name, str(value), _meaning(name, value), name in own) for name, value in effective.items()]
+    return [
+        (name, str(value), _meaning(name, value), name in own) for name, value in effective.items()
+    ]
 
 
 def _meaning(name: str, value: object) -> str:

@@ -97,7 +97,9 @@ class Bookie:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment() if self.tree is None else environment() | {"PYTHONPATH": str(self.tree)},
+                env=environment()
+                if self.tree is None
+                else environment() | {"PYTHONPATH": str(self.tree)},
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )

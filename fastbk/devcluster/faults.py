@@ -89,7 +89,9 @@ class ClusterFaults:
             return self._bookies[number]
         except IndexError:
             last = len(self._bookies) - 1
-            raise ConfigError(f"there is no bookie {number}: they count from 0, and the last one is {last}") from None
+            raise ConfigError(
+                f"there is no bookie {number}: they count from 0, and the last one is {last}"
+            ) from None
 
     def kill(self, number: int, process: str) -> None:
         """SIGKILL one process of a bookie, frozen or not. Raises ConfigError."""
@@ -106,7 +108,9 @@ class ClusterFaults:
         pids = set(bookie.pids.values()) if process is None else {bookie.pids[process]}
         self._frozen.setdefault(number, set()).update(pids)
         _signal(pids, signal.SIGSTOP)
-        wait_for(lambda: all(map(_stands_still, pids)), STOP_TIMEOUT_S, f"{bookie.name} to stand still")
+        wait_for(
+            lambda: all(map(_stands_still, pids)), STOP_TIMEOUT_S, f"{bookie.name} to stand still"
+        )
 
     def thaw(self, number: int) -> None:
         """SIGCONT what was frozen of a bookie; nothing happens to one that was not."""
@@ -188,7 +192,9 @@ class ClusterFaults:
         bookie = self.bookie(number)
         bookie.refresh()
         if not bookie.is_running:
-            raise ConfigError(f"{bookie.name} does not run: start it first, with `start_bookie({number})`")
+            raise ConfigError(
+                f"{bookie.name} does not run: start it first, with `start_bookie({number})`"
+            )
         if number in self._frozen and not may_be_frozen:
             raise ConfigError(f"{bookie.name} is frozen: `thaw({number})` first")
         return bookie
@@ -210,7 +216,9 @@ class ClusterFaults:
 
 def _check_process(bookie: Bookie, process: str) -> None:
     if process not in bookie.pids:
-        raise ConfigError(f"{bookie.name} has no process {process!r}: it has {', '.join(bookie.pids)}")
+        raise ConfigError(
+            f"{bookie.name} has no process {process!r}: it has {', '.join(bookie.pids)}"
+        )
 
 
 def _signal(pids: set[int] | tuple[()], number: signal.Signals) -> None:

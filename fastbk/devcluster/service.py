@@ -98,7 +98,9 @@ class DevService:
         self._process = self._lifeline = None
 
 
-def dev_services(data: Path, metadata_uri: str, tls: DevTls | None = None) -> tuple[DevService, ...]:
+def dev_services(
+    data: Path, metadata_uri: str, tls: DevTls | None = None
+) -> tuple[DevService, ...]:
     """Return those of `fastbk dev`."""
     audit = str(data.absolute() / "janitor" / AUDIT_NAME)
     return (

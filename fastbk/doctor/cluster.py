@@ -100,14 +100,20 @@ class Cluster:
         if not port:
             yield ok("not asked: [http] listen names no port")
             return
-        connection = HTTPConnection("localhost" if is_unspecified(host) else host, port, timeout=PAGE_TIMEOUT_S)
+        connection = HTTPConnection(
+            "localhost" if is_unspecified(host) else host, port, timeout=PAGE_TIMEOUT_S
+        )
         with closing(connection):
             connection.request("GET", "/readyz")
-            answer = msgspec.json.decode(connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness)
+            answer = msgspec.json.decode(
+                connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness
+            )
         for one in answer.verdict_reasons:
             yield _judged(one)
         if not answer.verdict_reasons:
-            yield ok(f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}")
+            yield ok(
+                f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}"
+            )
 
     def advertised(self) -> Finding:
         """Whether what clients are told is an address."""
@@ -149,7 +155,9 @@ class Cluster:
     def _of_store(self, store: MetadataStore, began_s: float) -> Iterator[Finding]:
         instance_id = store.instance_id()
         took_s = time.monotonic() - began_s
-        why = f"cluster {instance_id or 'without an id'}, asked and answered in {took_s * 1e3:.0f} ms"
+        why = (
+            f"cluster {instance_id or 'without an id'}, asked and answered in {took_s * 1e3:.0f} ms"
+        )
         host, port = split_address(self._config.bookie.listen, "[bookie] listen")
         bookie_id = self._config.bookie.id or f"{host}:{port}"
         if self._is_running and not _is_registered(store, bookie_id):

@@ -23,7 +23,10 @@ def confinement_findings(config: BookieConfig) -> Iterator[Finding]:
     """Yield what a taken-over process could not do here, and whether running ones are confined."""
     if config.bookie.confinement == "off":
         cure = 'confinement = "auto"; "off" is for debuggers'
-        yield warn('[bookie] confinement = "off": a process that is taken over may do what its user may', cure)
+        yield warn(
+            '[bookie] confinement = "off": a process that is taken over may do what its user may',
+            cure,
+        )
         return
     lacks = []
     if landlock_version() == UNSUPPORTED:
@@ -31,9 +34,13 @@ def confinement_findings(config: BookieConfig) -> Iterator[Finding]:
     if not os.path.exists("/proc/sys/kernel/seccomp"):
         lacks.append("seccomp (it may make any system call)")
     if lacks:
-        yield warn(f"the kernel has no {' and no '.join(lacks)}", "Linux 6.7 or later has what it takes")
+        yield warn(
+            f"the kernel has no {' and no '.join(lacks)}", "Linux 6.7 or later has what it takes"
+        )
     else:
-        yield ok(f"workers, journals, indexes and gc give up paths (Landlock {landlock_version()}) and system calls")
+        yield ok(
+            f"workers, journals, indexes and gc give up paths (Landlock {landlock_version()}) and system calls"
+        )
     yield from _running(config)
 
 

@@ -191,7 +191,6 @@ class Data:
                 )
         return ok("none is in the future")
 
-
     def rights(self) -> Finding:
         """Whether others may read data, or metadata with ledgers' passwords."""
         paths = [*self._directories, self._metadata_uri.removeprefix("sqlite:")]

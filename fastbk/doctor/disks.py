@@ -139,7 +139,9 @@ class Disks:
                 text, f"remove small files from {mount_of(existing_parent(directory)).point}"
             )
 
-    def interrupts(self, directory: str, proc: Path = Path("/proc"), sys_: Path = Path("/sys")) -> Finding:
+    def interrupts(
+        self, directory: str, proc: Path = Path("/proc"), sys_: Path = Path("/sys")
+    ) -> Finding:
         """Who answers commits: workers and journals may keep to those processors."""
         disk = disk_of(existing_parent(directory), sys_)
         found = interrupts_of((proc / "interrupts").read_text(), disk[1]) if disk else {}
@@ -152,7 +154,9 @@ class Disks:
             return ok(f"{disk[0]}: spread over {len(found)} processors")
         if chosen and most not in chosen:
             there = f"[bookie] processors = {list(chosen)}"
-            return warn(f"{why}, {there} are others", f"[bookie] processors = [{most}], or leave them out")
+            return warn(
+                f"{why}, {there} are others", f"[bookie] processors = [{most}], or leave them out"
+            )
         return ok(why)
 
     def sharing(self) -> Finding:

@@ -88,7 +88,9 @@ class Tradeoffs:
     def strangers(self) -> Iterator[Finding]:
         """Whether somebody who has not authenticated could be served from another machine."""
         config = self._config
-        is_closed = authenticates(config.tls) or keeps_strangers_out(config.authentication, config.tls)
+        is_closed = authenticates(config.tls) or keeps_strangers_out(
+            config.authentication, config.tls
+        )
         listen = config.bookie.listen
         if is_closed or is_loopback(split_address(listen, "[bookie] listen")[0]):
             yield ok("[bookie] listen serves nobody from elsewhere who has not authenticated")
@@ -108,7 +110,9 @@ class Tradeoffs:
             return ok("[http] listen serves nobody from elsewhere who has not authenticated")
         if port.serves_strangers:
             cure = 'set [http] tls = true and client_certificates = "require" (docs/http.md), or use a firewall'
-            return warn(f"[http] listen = {http.listen} lets everybody who reaches it delete ledgers", cure)
+            return warn(
+                f"[http] listen = {http.listen} lets everybody who reaches it delete ledgers", cure
+            )
         said = " and ".join(http.public) or "nothing"
         return ok(f"[http] listen serves {said} to those from elsewhere who have not authenticated")
 
@@ -118,7 +122,10 @@ class Tradeoffs:
         try:
             server_tls(settings)
         except ConfigError as error:
-            yield fail(str(error), "put the right files in their place; running bookies take them by themselves")
+            yield fail(
+                str(error),
+                "put the right files in their place; running bookies take them by themselves",
+            )
             return
         for path, password_file in passwords_of(tls_files(settings)).items():
             days = (end_s(path, password_file) - time.time()) / 86_400
@@ -128,19 +135,27 @@ class Tradeoffs:
                 yield warn(f"{path} ends in {days:.0f} days", RENEW)
             else:
                 yield ok(f"{path} is good for {days:.0f} days")
-        host = self._config.bookie.advertised or split_address(self._config.bookie.listen, "[bookie] listen")[0]
+        host = (
+            self._config.bookie.advertised
+            or split_address(self._config.bookie.listen, "[bookie] listen")[0]
+        )
         named = names(settings.certificate_file, settings.key_password_file)
         if host not in named:
             said = ", ".join(named) or "nothing"
             cure = "have it name the host, unless clients use a name of another kind (a wildcard, verify_name=False)"
-            yield warn(f"the certificate names {said}, and clients reach this bookie by {host}", cure)
+            yield warn(
+                f"the certificate names {said}, and clients reach this bookie by {host}", cure
+            )
 
     def authentication(self) -> Finding:
         """Whether a start, and a running bookie, takes keys, passwords and who is revoked."""
         try:
             check_files(self._config.authentication)
         except ConfigError as error:
-            return fail(str(error), "mend the file; running bookies use what they read before, new starts fail")
+            return fail(
+                str(error),
+                "mend the file; running bookies use what they read before, new starts fail",
+            )
         return ok("the files of keys, passwords and revocations can be used")
 
     def audit_log(self) -> Finding:
@@ -148,9 +163,14 @@ class Tradeoffs:
         file = self._config.audit.file
         folder = os.path.dirname(file)
         if not os.path.isdir(folder):
-            return fail(f"[audit] file {file}: there is no folder {folder}", f"mkdir -m 0700 {folder}")
+            return fail(
+                f"[audit] file {file}: there is no folder {folder}", f"mkdir -m 0700 {folder}"
+            )
         if not os.access(folder, os.W_OK | os.X_OK):
-            return fail(f"[audit] file {file}: {folder} may not be written to", "give it to the bookie's user")
+            return fail(
+                f"[audit] file {file}: {folder} may not be written to",
+                "give it to the bookie's user",
+            )
         return ok(f"{file} can be written")
 
     def deletions(self) -> Finding:

@@ -35,7 +35,9 @@ class Access:
     def check_time(self) -> None:
         """Raise MetadataUnavailable where nobody waits any more: what takes many calls of the store ends then."""
         if time.monotonic() > self._end_s:
-            raise MetadataUnavailable("the request took too long: send one for less", outcome="not_written")
+            raise MetadataUnavailable(
+                "the request took too long: send one for less", outcome="not_written"
+            )
 
     @property
     def is_limited(self) -> bool:
@@ -73,7 +75,9 @@ class Access:
         if not self.allows_namespace(path):
             # Ids can be guessed; the names of others' namespaces shall not be learned by that.
             where = "another namespace" if path else "no namespace"
-            raise Unauthorized(f"{self.principal.name} may not work with {what}, which is of {where}: {self._limit}")
+            raise Unauthorized(
+                f"{self.principal.name} may not work with {what}, which is of {where}: {self._limit}"
+            )
 
     def check_ledger(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Refuse a client that may not work with a ledger."""

@@ -22,7 +22,17 @@ from fastbk.stream.chain.changes import CONDEMNED, page_of
 from fastbk.stream.compression import RECORDS_MAX
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN
 
-_NEVER_FALL = ("epoch", "trim", "head", "deleting", "head_seq", "next_page", "end_seq", "last_txid", "last_time_us")
+_NEVER_FALL = (
+    "epoch",
+    "trim",
+    "head",
+    "deleting",
+    "head_seq",
+    "next_page",
+    "end_seq",
+    "last_txid",
+    "last_time_us",
+)
 _GONE_BY = ("trim", "deleting", "head", "head_seq")
 _OPEN_MAY_CHANGE = ("state", "base_seq", "records", "first_txid", "last_txid", "first_time_us", "last_time_us",
                     "last_entry_id", "index_entry_id", "size_bytes")  # fmt: skip
@@ -64,7 +74,9 @@ def new_pages(old: Chain | None, new: Chain | None) -> tuple[PageRef, ...]:
     return () if new is None else tuple(page for page in new.pages if page not in known)
 
 
-def change_of(stream_id: str, old: Chain | None, new: Chain | None, pages: Pages, now_us: int) -> Change:
+def change_of(
+    stream_id: str, old: Chain | None, new: Chain | None, pages: Pages, now_us: int
+) -> Change:
     """Return what a change of a chain needs. Raises ForbiddenChange for one that nobody may make.
 
     `old`, `new`: None: there is no record. `pages`: the rows of `new_pages(old, new)`.
@@ -126,7 +138,9 @@ def _check_numbers(old: Chain, new: Chain, rows: _Rows, latest_us: int) -> None:
     Who mirrors another cluster's stream brings that one's numbers, and will need a right of its own for it.
     """
     if new.epoch > old.epoch + 1:
-        raise ForbiddenChange(f"the epoch of a chain rises by one, not from {old.epoch} to {new.epoch}")
+        raise ForbiddenChange(
+            f"the epoch of a chain rises by one, not from {old.epoch} to {new.epoch}"
+        )
     pages = sorted(page.page for page in rows.pages)
     if pages != [*range(old.next_page, new.next_page)]:
         raise ForbiddenChange("the next page of a chain rises by its new pages")
@@ -134,20 +148,39 @@ def _check_numbers(old: Chain, new: Chain, rows: _Rows, latest_us: int) -> None:
         raise ForbiddenChange("the owner of a chain is printable text")
     if len(new.attachments) > max(ATTACHMENTS_MAX, len(old.attachments)):
         raise ForbiddenChange(f"a chain has {ATTACHMENTS_MAX} attachments at most")
-    if new.trim > max(old.trim, DLSN(new.next_number, 0, 0)) or new.head_seq > max(old.head_seq, new.end_seq):
+    if new.trim > max(old.trim, DLSN(new.next_number, 0, 0)) or new.head_seq > max(
+        old.head_seq, new.end_seq
+    ):
         raise ForbiddenChange("what is cut off a stream lies before its end (INV-S7)")
     for row in rows.added:
-        if row.created_us > latest_us or row.epoch > new.epoch or row.base_txid > max(old.last_txid, new.last_txid, 0):
+        if (
+            row.created_us > latest_us
+            or row.epoch > new.epoch
+            or row.base_txid > max(old.last_txid, new.last_txid, 0)
+        ):
             raise ForbiddenChange(f"segment {row.number} says that it was made later than now")
-    end_seq, last_dlsn, last_txid, last_us = old.end_seq, old.last_dlsn, old.last_txid, old.last_time_us
+    end_seq, last_dlsn, last_txid, last_us = (
+        old.end_seq,
+        old.last_dlsn,
+        old.last_txid,
+        old.last_time_us,
+    )
     for row in sorted(rows.closed, key=lambda one: one.number):
-        if row.base_seq != end_seq or row.records > min(SEGMENT_RECORDS_MAX, (row.last_entry_id + 1) * RECORDS_MAX):
-            raise ForbiddenChange(f"segment {row.number} has other records than its entries and those before it allow")
+        if row.base_seq != end_seq or row.records > min(
+            SEGMENT_RECORDS_MAX, (row.last_entry_id + 1) * RECORDS_MAX
+        ):
+            raise ForbiddenChange(
+                f"segment {row.number} has other records than its entries and those before it allow"
+            )
         if max(row.first_time_us, row.last_time_us) > latest_us:
             raise ForbiddenChange(
                 f"segment {row.number} has records of {row.last_time_us} us, in a day or later: are the clocks right?"
             )
-        end_seq, last_txid, last_us = row.end_seq, max(last_txid, row.last_txid), max(last_us, row.last_time_us)
+        end_seq, last_txid, last_us = (
+            row.end_seq,
+            max(last_txid, row.last_txid),
+            max(last_us, row.last_time_us),
+        )
         slot = new.last_dlsn.slot if new.last_dlsn is not None else 0
         last_dlsn = DLSN(row.number, row.last_entry_id, min(slot, RECORDS_MAX))
     found = new.end_seq, new.last_dlsn, new.last_txid, new.last_time_us
@@ -188,9 +221,15 @@ class _Rows:
     def _check_pages(self) -> None:
         for page in self.old.pages:
             if page.last >= self.new.head and page not in self.new.pages:
-                raise ForbiddenChange(f"page {page.page} of the chain has segments that are there still")
+                raise ForbiddenChange(
+                    f"page {page.page} of the chain has segments that are there still"
+                )
         for page, rows in self.pages.items():
-            if not rows or any(row.is_open for row in rows) or page != page_of(page.page, page.token, rows):
+            if (
+                not rows
+                or any(row.is_open for row in rows)
+                or page != page_of(page.page, page.token, rows)
+            ):
                 raise ForbiddenChange(f"page {page.page} has other rows than the chain says")
             if [row.number for row in rows] != [*range(page.first, page.last + 1)]:
                 raise ForbiddenChange(f"page {page.page} has rows that do not follow each other")
@@ -199,7 +238,9 @@ class _Rows:
         if after == row:
             return
         if not row.is_open:
-            raise ForbiddenChange(f"segment {row.number} is closed: it stays as it is until it is deleted at the head")
+            raise ForbiddenChange(
+                f"segment {row.number} is closed: it stays as it is until it is deleted at the head"
+            )
         if after is None or after.ledger_id != row.ledger_id:
             if not self.dropped:
                 self.ended.append((row.ledger_id, NONE))
@@ -207,15 +248,23 @@ class _Rows:
         elif replace(after, **{name: getattr(row, name) for name in _OPEN_MAY_CHANGE}) != row:
             raise ForbiddenChange(f"segment {row.number} stays that of its writer")
         elif not after.is_open:
-            if after.last_time_us < row.created_us - AHEAD_US_MAX:  # retention would delete it before its time
-                raise ForbiddenChange(f"segment {row.number} has records from before it was made: check the clocks")
+            if (
+                after.last_time_us < row.created_us - AHEAD_US_MAX
+            ):  # retention would delete it before its time
+                raise ForbiddenChange(
+                    f"segment {row.number} has records from before it was made: check the clocks"
+                )
             self._end(after)
 
     def _add(self, row: Segment) -> None:
-        if row.number < self.old.next_number and not any(one.number <= row.number for one in self.dropped):
+        if row.number < self.old.next_number and not any(
+            one.number <= row.number for one in self.dropped
+        ):
             raise ForbiddenChange(f"segment {row.number} was another before")
         if row.is_open and row.ledger_id != self.old.reserved:
-            raise ForbiddenChange(f"ledger {row.ledger_id} was not reserved for segment {row.number} (INV-S8)")
+            raise ForbiddenChange(
+                f"ledger {row.ledger_id} was not reserved for segment {row.number} (INV-S8)"
+            )
         if not row.is_open:
             self._end(row)
         self.added.append(row)

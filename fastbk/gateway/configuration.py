@@ -66,7 +66,9 @@ def check_named_files(config: GatewayConfig) -> None:
     http_tls(config.http, config.tls)
     folder = Path(config.audit.file).parent
     if config.audit.file and not folder.is_dir():
-        raise ConfigError(f"[audit] file {config.audit.file}: make the folder {folder}, and give it to this user")
+        raise ConfigError(
+            f"[audit] file {config.audit.file}: make the folder {folder}, and give it to this user"
+        )
 
 
 def _problems(config: GatewayConfig) -> Iterator[str]:
@@ -99,5 +101,7 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
         except ConfigError as error:
             yield str(error)
             return
-        if problem := http_port(config.http, host, config.authentication, is_permitted=False).problem(HTTP_CURE):
+        if problem := http_port(
+            config.http, host, config.authentication, is_permitted=False
+        ).problem(HTTP_CURE):
             yield problem

@@ -48,7 +48,13 @@ LARGE_ANSWERS_MAX = 16
 CHUNK_BYTES = 256 * 1024
 """What is encrypted at once: the transport keeps a copy of all that it was given."""
 CONNECTIONS_MAX = (
-    IDLE_MAX + 2 * SMALL_MAX + LARGE_MAX + LARGE_ANSWERS_MAX + REQUESTS_MAX + WAITS_MAX + HANDSHAKES_MAX
+    IDLE_MAX
+    + 2 * SMALL_MAX
+    + LARGE_MAX
+    + LARGE_ANSWERS_MAX
+    + REQUESTS_MAX
+    + WAITS_MAX
+    + HANDSHAKES_MAX
 )
 """As many descriptors are used where all bounds are reached."""
 BODY_TIMEOUT_S = 10.0
@@ -113,7 +119,9 @@ class Connections:
         """Return who is at the other end, as far as the connection shows it."""
         name = writer.get_extra_info("peername")
         is_secure = writer.get_extra_info("ssl_object") is not None
-        client = Client(is_secure=is_secure, address=str(name[0]) if isinstance(name, tuple) else "")
+        client = Client(
+            is_secure=is_secure, address=str(name[0]) if isinstance(name, tuple) else ""
+        )
         certificate = writer.get_extra_info("peercert") or b"" if is_secure else None
         self._admission.meet(client, certificate)
         return Peer(client, certificate)
@@ -131,7 +139,11 @@ class Connections:
             return False
         body = await self._body(reader, writer, size_bytes)
         authorization = headers.get("authorization", "")
-        token = authorization[len(_BEARER) :].encode() if authorization.lower().startswith(_BEARER) else b""
+        token = (
+            authorization[len(_BEARER) :].encode()
+            if authorization.lower().startswith(_BEARER)
+            else b""
+        )
         answer = await self._service.answer(peer, target.removeprefix(PATH), token, body)
         is_last = answer[0] == 401  # a stranger does not stay
         await self._send(writer, answer, is_last=is_last)
@@ -146,7 +158,9 @@ class Connections:
         finally:
             self._idle.leave(writer.transport)
 
-    async def _body(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size_bytes: int) -> bytes:
+    async def _body(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size_bytes: int
+    ) -> bytes:
         with self._place(self._bodies, "bodies", writer, size_bytes):
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 return await reader.readexactly(size_bytes)
@@ -168,7 +182,11 @@ class Connections:
 
     @contextlib.contextmanager
     def _place(
-        self, places: tuple[Places, Places], limit: str, writer: asyncio.StreamWriter, size_bytes: int
+        self,
+        places: tuple[Places, Places],
+        limit: str,
+        writer: asyncio.StreamWriter,
+        size_bytes: int,
     ) -> Iterator[None]:
         """Have a place for what is sent or received, among those of its size."""
         is_large = size_bytes > LARGE_BYTES
@@ -187,7 +205,9 @@ def _refusal(method: str, target: str, headers: dict[str, str]) -> tuple[Answer 
     A web page of another site cannot send this type of body without being allowed first, and nothing allows it.
     """
     if method != "POST" or not target.startswith(PATH):
-        return _failed(400, f"a gateway answers POST {PATH}OPERATION: is this the port of the gateway's pages?"), 0
+        return _failed(
+            400, f"a gateway answers POST {PATH}OPERATION: is this the port of the gateway's pages?"
+        ), 0
     if headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         return _failed(415, f"a request needs Content-Type: {CONTENT_TYPE}"), 0
     length = headers.get("content-length", "")

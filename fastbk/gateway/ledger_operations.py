@@ -69,7 +69,9 @@ def plan_creation(store: MetadataStore, access: Access, request: messages.Create
         try:
             return store.create_ledger(ledger_id, metadata)
         except MetadataConflict:
-            found = _found(store, ledger_id) if request.is_repeat and metadata.creation_token else None
+            found = (
+                _found(store, ledger_id) if request.is_repeat and metadata.creation_token else None
+            )
             if found is None or found.metadata.creation_token != metadata.creation_token:
                 raise
             return found.version
@@ -127,7 +129,9 @@ def plan_deletion(store: MetadataStore, access: Access, request: messages.Delete
     return Plan(act, [_event("delete", ledger_id, found.metadata)])
 
 
-def read(store: MetadataStore, access: Access, request: messages.ReadLedgers) -> list[LedgerRow | None]:
+def read(
+    store: MetadataStore, access: Access, request: messages.ReadLedgers
+) -> list[LedgerRow | None]:
     """Return ledgers' metadata, as many as an answer has room for. Raises Unauthorized."""
     access.check(Need(READ, "read"), "ledgers")
     rows: list[LedgerRow | None] = []
@@ -155,7 +159,8 @@ def page(store: MetadataStore, access: Access, request: messages.ListLedgers) ->
         ids = [
             one
             for one, found in read
-            if isinstance(found, VersionedLedger) and access.allows_namespace(found.metadata.namespace)
+            if isinstance(found, VersionedLedger)
+            and access.allows_namespace(found.metadata.namespace)
         ]
     return LedgerPage(tuple(ids), next_after)
 
@@ -174,23 +179,34 @@ def mark(store: MetadataStore, access: Access, request: messages.UpdateMark) -> 
         add, remove = from_json(request.add), from_json(request.remove)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the mark of ledger {ledger_id} is none: {error}") from None
-    if add and len(request.add) + len(to_json(store.marks.read(ledger_id).missing)) > MARK_BYTES_MAX:
-        raise ForbiddenChange(f"the mark of ledger {ledger_id} has more than {MARK_BYTES_MAX} bytes: repair it first")
+    if (
+        add
+        and len(request.add) + len(to_json(store.marks.read(ledger_id).missing)) > MARK_BYTES_MAX
+    ):
+        raise ForbiddenChange(
+            f"the mark of ledger {ledger_id} has more than {MARK_BYTES_MAX} bytes: repair it first"
+        )
     return to_json(store.marks.update(ledger_id, add, remove).missing)
 
 
-def _check_deletion(store: MetadataStore, access: Access, ledger_id: int, metadata: LedgerMetadata) -> None:
+def _check_deletion(
+    store: MetadataStore, access: Access, ledger_id: int, metadata: LedgerMetadata
+) -> None:
     if metadata.is_placeholder:
         return access.check_all(needs_of_deletion(metadata), f"ledger {ledger_id}")
     access.check_ledger(ledger_id, metadata)
     needs = needs_of_deletion(metadata)
     # What a chain or a draft names for deletion it may name (INV-W4), and the janitor deletes it otherwise.
-    if not all(access.has(need) for need in needs) and _is_pending(store, access, ledger_id, metadata):
+    if not all(access.has(need) for need in needs) and _is_pending(
+        store, access, ledger_id, metadata
+    ):
         needs = (Need(ADD, "delete"),)
     return access.check_all(needs, f"ledger {ledger_id}")
 
 
-def _is_pending(store: MetadataStore, access: Access, ledger_id: int, metadata: LedgerMetadata) -> bool:
+def _is_pending(
+    store: MetadataStore, access: Access, ledger_id: int, metadata: LedgerMetadata
+) -> bool:
     """Return whether its stream names a ledger for deletion: by its chain, or by a draft that was given up."""
     stream_id = metadata.custom.get(STREAM_KEY, b"").decode(errors="replace")
     try:

@@ -16,7 +16,13 @@ from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMet
 if TYPE_CHECKING:
     from fastbk.auth.rights import Right
 
-CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = "create", "close", "begin recovery of", "change the ensemble of", "edit"
+CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = (
+    "create",
+    "close",
+    "begin recovery of",
+    "change the ensemble of",
+    "edit",
+)
 REMOVE = "delete"
 OWN_KEYS = "fastbk."
 """How keys of custom metadata begin that say what fastbk does with a ledger."""
@@ -48,7 +54,9 @@ _NEXT_STATES = {
 def needs_of_creation(new: LedgerMetadata) -> tuple[Need, ...]:
     """Return what creating a ledger needs. Raises ForbiddenChange for one that says it has entries already."""
     if new.state is not LedgerState.OPEN and not new.is_empty:
-        raise ForbiddenChange("a ledger is created open, or closed without an entry: it has none yet")
+        raise ForbiddenChange(
+            "a ledger is created open, or closed without an entry: it has none yet"
+        )
     _check_size(new)
     return (Need(ADD, CREATE),)
 
@@ -70,7 +78,11 @@ def needs_of_update(old: LedgerMetadata, new: LedgerMetadata) -> tuple[Need, ...
         raise ForbiddenChange("a closed ledger keeps its last entry and length")
     if old.custom != new.custom or old.fragments != new.fragments:
         _check_size(new)
-    needs = [*_needs_of_state(old, new), *_needs_of_fragments(old, new), *_needs_of_custom(old, new)]
+    needs = [
+        *_needs_of_state(old, new),
+        *_needs_of_fragments(old, new),
+        *_needs_of_custom(old, new),
+    ]
     return tuple(needs) or (Need(WRITE, EDIT),)
 
 
@@ -95,10 +107,14 @@ def _needs_of_state(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
 def _check_size(new: LedgerMetadata) -> None:
     custom_bytes = sum(len(key.encode()) + len(value) for key, value in new.custom.items())
     if custom_bytes > CUSTOM_BYTES_MAX:
-        raise ForbiddenChange(f"custom metadata of {custom_bytes:,} bytes: a ledger has {CUSTOM_BYTES_MAX:,} at most")
+        raise ForbiddenChange(
+            f"custom metadata of {custom_bytes:,} bytes: a ledger has {CUSTOM_BYTES_MAX:,} at most"
+        )
     size_bytes = len(new.to_bytes())
     if size_bytes > METADATA_BYTES_MAX:
-        raise ForbiddenChange(f"metadata of {size_bytes:,} bytes: a ledger has {METADATA_BYTES_MAX:,} at most")
+        raise ForbiddenChange(
+            f"metadata of {size_bytes:,} bytes: a ledger has {METADATA_BYTES_MAX:,} at most"
+        )
 
 
 def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
@@ -115,11 +131,16 @@ def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
 
 
 def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
-    changed = {key for key in {*old.custom, *new.custom} if old.custom.get(key) != new.custom.get(key)}
+    changed = {
+        key for key in {*old.custom, *new.custom} if old.custom.get(key) != new.custom.get(key)
+    }
     # A ledger that is attached to a stream says so, and what namespace that is of, once. Its retention deletes the
     # ledger then, and readers of the ledger lose it.
     said = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
-    return [Need(_right_of_key(key, said - old.custom.keys()), f"edit {key[:40]} of") for key in sorted(changed)]
+    return [
+        Need(_right_of_key(key, said - old.custom.keys()), f"edit {key[:40]} of")
+        for key in sorted(changed)
+    ]
 
 
 def _right_of_key(key: str, attaches: set[str]) -> Right:

@@ -88,7 +88,11 @@ def is_above(patterns: Sequence[str], path: str) -> bool:
     """
     for pattern in patterns:
         exact = next((pattern[:at] for at, one in enumerate(pattern) if one in _GLOBS), pattern)
-        if not path or exact.startswith(f"{path}/") or (exact != pattern and f"{path}/".startswith(exact)):
+        if (
+            not path
+            or exact.startswith(f"{path}/")
+            or (exact != pattern and f"{path}/".startswith(exact))
+        ):
             return True
     return False
 

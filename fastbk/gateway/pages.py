@@ -48,12 +48,18 @@ async def open_pages(
     )
     server = PageServer((*config.http.allowed_hosts, host), admission)
     certificates = certificate_lines(tls_files(config.tls)) if config.tls.certificate_file else list
-    sources: list[Callable[[], list[str]]] = [audit.metric_lines, certificates, OwnUsage("gateway").metric_lines]
+    sources: list[Callable[[], list[str]]] = [
+        audit.metric_lines,
+        certificates,
+        OwnUsage("gateway").metric_lines,
+    ]
 
     async def metrics(request: Request) -> Response:
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
-        lines = _lines(service, connections) + refused_lines("fastbk_gateway_http_refused", server.refused())
+        lines = _lines(service, connections) + refused_lines(
+            "fastbk_gateway_http_refused", server.refused()
+        )
         lines += [line for source in sources for line in source()]
         return 200, METRICS, "".join(f"{line}\n" for line in lines).encode()
 
@@ -74,13 +80,35 @@ def _lines(service: Service, connections: Connections) -> list[str]:
         (f'operation="{name}",status="{status}"', count)
         for (name, status), count in sorted(service.requests.items())
     ]
-    seconds = [(f'operation="{name}"', f"{spent_s:.6f}") for name, spent_s in sorted(service.seconds.items())]
-    counts = dict.fromkeys(LIMITS, 0) | service.limits.counts  # a rate needs a value before the first event
+    seconds = [
+        (f'operation="{name}"', f"{spent_s:.6f}")
+        for name, spent_s in sorted(service.seconds.items())
+    ]
+    counts = (
+        dict.fromkeys(LIMITS, 0) | service.limits.counts
+    )  # a rate needs a value before the first event
     limits = [(f'limit="{name}"', count) for name, count in sorted(counts.items())]
     return [
-        *family("fastbk_gateway_requests_total", "counter", "Requests answered, by operation and status.", requests),
-        *family("fastbk_gateway_seconds_total", "counter", "Time of answers without their waits for changes.", seconds),
+        *family(
+            "fastbk_gateway_requests_total",
+            "counter",
+            "Requests answered, by operation and status.",
+            requests,
+        ),
+        *family(
+            "fastbk_gateway_seconds_total",
+            "counter",
+            "Time of answers without their waits for changes.",
+            seconds,
+        ),
         *single("fastbk_gateway_connections", "gauge", "Connections of clients.", len(connections)),
-        *single("fastbk_gateway_waits", "gauge", "Requests that wait for a change.", service.waits.count),
-        *family("fastbk_gateway_limits_total", "counter", "Connections, waits and writes ended by a limit.", limits),
+        *single(
+            "fastbk_gateway_waits", "gauge", "Requests that wait for a change.", service.waits.count
+        ),
+        *family(
+            "fastbk_gateway_limits_total",
+            "counter",
+            "Connections, waits and writes ended by a limit.",
+            limits,
+        ),
     ]

@@ -46,7 +46,9 @@ async def serve(config: GatewayConfig) -> None:
         records = RecordCalls(calls)
         await records.check_level()
         cluster_id = await calls.call(lambda store: store.instance_id())
-        admission = Admission(config.tls, config.authentication, config.authorization, cluster_id, "gateway")
+        admission = Admission(
+            config.tls, config.authentication, config.authorization, cluster_id, "gateway"
+        )
         audit = AuditLog(config.audit)
         await audit.begin(stack)
         scale = _scale()
@@ -56,7 +58,9 @@ async def serve(config: GatewayConfig) -> None:
         connections = Connections(service, admission, scale)
         host, port = split_address(config.gateway.listen, "[gateway] listen")
         tls = server_tls(config.tls) if config.tls.mode == "require" else None
-        with os_errors_as(ConfigError, f"[gateway] listen = {config.gateway.listen}: cannot listen"):
+        with os_errors_as(
+            ConfigError, f"[gateway] listen = {config.gateway.listen}: cannot listen"
+        ):
             listener = await HttpListener.bind(host, port, tls, scale(HANDSHAKES_MAX))
         stack.push_async_callback(connections.close)
         stack.push_async_callback(listener.close)
@@ -64,7 +68,13 @@ async def serve(config: GatewayConfig) -> None:
         await connections.serve(listener)
         refreshing = loop.create_task(_refresh(admission, config.authentication.refresh_interval_s))
         stack.callback(refreshing.cancel)
-        logs.info("gateway.started", port=listener.port, http_port=pages, cluster=cluster_id, pid=os.getpid())
+        logs.info(
+            "gateway.started",
+            port=listener.port,
+            http_port=pages,
+            cluster=cluster_id,
+            pid=os.getpid(),
+        )
         async with announced(f"serves metadata on port {listener.port}"):
             await records.follow_level(stop)
     logs.info("gateway.ended")

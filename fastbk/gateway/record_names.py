@@ -72,7 +72,14 @@ class RecordName:
 
 
 OF_PATTERNS = {Kind.PATTERN_CURSOR, Kind.PATTERNS_FOLDER}
-_OF_NAMESPACES = {Kind.NAMESPACE, Kind.ENTRY, Kind.USAGE, Kind.STORED, Kind.NAMES_FOLDER, *OF_PATTERNS}
+_OF_NAMESPACES = {
+    Kind.NAMESPACE,
+    Kind.ENTRY,
+    Kind.USAGE,
+    Kind.STORED,
+    Kind.NAMES_FOLDER,
+    *OF_PATTERNS,
+}
 _OF_STREAMS = {Kind.STREAM, Kind.CHAIN, Kind.PAGE, Kind.CURSOR, Kind.DRAFT, Kind.STREAM_FOLDER}
 _BELOW_STREAMS = {"pages": Kind.PAGE, "cursors": Kind.CURSOR, "drafts": Kind.DRAFT}
 _OTHER = RecordName(Kind.OTHER)
@@ -156,4 +163,8 @@ def _mark(path: str, parts: list[str]) -> RecordName:
         ledger_id = int(parts[1], 16) if len(parts) == 2 else -1
     except ValueError:
         return _OTHER
-    return RecordName(Kind.MARK, str(ledger_id)) if ledger_id >= 0 and path_of(ledger_id) == path else _OTHER
+    return (
+        RecordName(Kind.MARK, str(ledger_id))
+        if ledger_id >= 0 and path_of(ledger_id) == path
+        else _OTHER
+    )

@@ -58,7 +58,9 @@ _AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set
 """How operations begin that the audit log gets."""
 
 
-def read(store: MetadataStore, access: Access, request: messages.ReadRecords) -> list[RecordRow | None]:
+def read(
+    store: MetadataStore, access: Access, request: messages.ReadRecords
+) -> list[RecordRow | None]:
     """Return records, as many as an answer has room for. Raises Unauthorized."""
     for path in request.paths:
         access.check_reading(check_path(path), name_of(path))
@@ -68,7 +70,9 @@ def read(store: MetadataStore, access: Access, request: messages.ReadRecords) ->
     return bounded(rows, [0 if one is None else len(one.value) for one in found])
 
 
-def children(store: MetadataStore, access: Access, request: messages.ListChildren) -> list[list[str]]:
+def children(
+    store: MetadataStore, access: Access, request: messages.ListChildren
+) -> list[list[str]]:
     """Return names below paths, as many lists as an answer has room for. Raises Unauthorized."""
     names = [name_of(check_folder(path)) for path in request.paths]
     for path, name in zip(request.paths, names, strict=True):
@@ -79,7 +83,9 @@ def children(store: MetadataStore, access: Access, request: messages.ListChildre
         access.check_time()
         found = store.records.children_of(request.paths[at : at + FOLDERS_AT_ONCE])
         for name, below in zip(names[at:], found, strict=False):
-            visible = access.visible_names(name.owner, below) if name.kind is Kind.NAMES_FOLDER else below
+            visible = (
+                access.visible_names(name.owner, below) if name.kind is Kind.NAMES_FOLDER else below
+            )
             lists.append(visible)
             sizes.append(sum(map(len, visible)))
         if sum(sizes) > messages.ANSWER_BYTES_MAX:
@@ -111,7 +117,12 @@ def plan_change(
             failed.outcome = "unknown" if request.is_repeat else "not_written"
             raise failed
     records = [
-        RecordChange(change.path, name_of(change.path), None if record is None else record.value, change.value)
+        RecordChange(
+            change.path,
+            name_of(change.path),
+            None if record is None else record.value,
+            change.value,
+        )
         for change, record in zip(changes, held, strict=True)
     ]
     judged = judge(records, tree, time.time_ns() // 1000)
@@ -129,7 +140,9 @@ def _is_done(change: Change, record: VersionedRecord | None) -> bool:
 class _Check:
     """Compares what a transaction needs with the client's rights, and what it says of ledgers with metadata."""
 
-    def __init__(self, store: MetadataStore, tree: NamespaceTree, access: Access, judged: Judgement) -> None:
+    def __init__(
+        self, store: MetadataStore, tree: NamespaceTree, access: Access, judged: Judgement
+    ) -> None:
         self._store = store
         self._tree = tree
         self._access = access
@@ -187,7 +200,9 @@ class _Check:
         try:
             namespace_id = namespace_id or self._tree.namespace_of(name.owner)
         except StreamNotFound:
-            raise ForbiddenChange(f"there is no stream {name.owner} that this could be a part of") from None
+            raise ForbiddenChange(
+                f"there is no stream {name.owner} that this could be a part of"
+            ) from None
         path = self._path(namespace_id)
         self._access.check_namespace(path, f"stream {name.owner}")
 
@@ -218,7 +233,9 @@ class _Check:
         try:
             path = self._path(namespace_id)
         except StreamNotFound:
-            raise ForbiddenChange(f"there is no namespace {namespace_id} that this could be a cursor of") from None
+            raise ForbiddenChange(
+                f"there is no namespace {namespace_id} that this could be a cursor of"
+            ) from None
         names = self._store.records.children(pattern_cursors_path(namespace_id))
         check_pattern_count(path, len(names))
         check_pattern_level(path, check_level(self._store))
@@ -232,8 +249,12 @@ class _Check:
             raise ForbiddenChange(f"there is no stream {stream_id} that this could be a page of")
         chain = get_chain(raw.value)
         numbers = [number for one, number in self._judged.pages if one == stream_id]
-        if not all(chain.next_page <= number < chain.next_page + NEW_PAGES_MAX for number in numbers):
-            raise ForbiddenChange(f"the next page of stream {stream_id} has number {chain.next_page}")
+        if not all(
+            chain.next_page <= number < chain.next_page + NEW_PAGES_MAX for number in numbers
+        ):
+            raise ForbiddenChange(
+                f"the next page of stream {stream_id} has number {chain.next_page}"
+            )
         unnamed = len(self._store.records.children(folder)) - len(chain.pages) + len(numbers)
         if unnamed > NEW_PAGES_MAX + UNNAMED_PAGES_MAX:
             raise ForbiddenChange(
@@ -244,7 +265,14 @@ class _Check:
 
     def _check_ledgers(self, name: RecordName, change: JudgedChange, what: str) -> None:
         ended = [ledger_id for ledger_id, _ in change.ended]
-        ids = {*change.fresh, *change.attached, *change.deleted, *change.forgotten, *ended, *change.unwritten}
+        ids = {
+            *change.fresh,
+            *change.attached,
+            *change.deleted,
+            *change.forgotten,
+            *ended,
+            *change.unwritten,
+        }
         if not ids:
             return
         self._named += len(ids)
@@ -253,27 +281,40 @@ class _Check:
         listed = sorted(ids)
         found = dict(zip(listed, self._store.read_ledgers(listed), strict=True))
         if change.fresh and max(change.fresh) > self._store.highest_drawn_id():
-            raise ForbiddenChange(f"ledger id {max(change.fresh)} was not drawn: a record names ids that were")
+            raise ForbiddenChange(
+                f"ledger id {max(change.fresh)} was not drawn: a record names ids that were"
+            )
         for ledger_id in change.fresh:
             if found[ledger_id] is not None:
-                raise ForbiddenChange(f"ledger {ledger_id} is there already: a record names a ledger before it exists")
+                raise ForbiddenChange(
+                    f"ledger {ledger_id} is there already: a record names a ledger before it exists"
+                )
         for ledger_id in change.forgotten:
             if found[ledger_id] is not None:
-                raise ForbiddenChange(f"ledger {ledger_id} is there still: delete it before {what} names it no more")
+                raise ForbiddenChange(
+                    f"ledger {ledger_id} is there still: delete it before {what} names it no more"
+                )
         for ledger_id in (*change.attached, *change.deleted):
             ledger = found[ledger_id]
             if ledger is None and ledger_id in change.attached:
                 raise ForbiddenChange(f"ledger {ledger_id} is not there: it cannot be a segment")
             if ledger is not None and not _is_of_stream(ledger, name.owner):
-                raise ForbiddenChange(f"ledger {ledger_id} is not one of stream {name.owner} ({STREAM_KEY})")
+                raise ForbiddenChange(
+                    f"ledger {ledger_id} is not one of stream {name.owner} ({STREAM_KEY})"
+                )
         if reason := _shortened(change, found):
-            self._access.check(Need(TRUNCATE, f"end a segment before its ledger's end ({reason}) in"), what)
+            self._access.check(
+                Need(TRUNCATE, f"end a segment before its ledger's end ({reason}) in"), what
+            )
 
 
 def _is_of_stream(ledger: VersionedLedger | BadRecord, stream_id: str) -> bool:
     if isinstance(ledger, BadRecord):
         return False
-    return ledger.metadata.custom.get(STREAM_KEY) == stream_id.encode() or ledger.metadata.is_placeholder
+    return (
+        ledger.metadata.custom.get(STREAM_KEY) == stream_id.encode()
+        or ledger.metadata.is_placeholder
+    )
 
 
 def _shortened(change: JudgedChange, found: dict[int, LedgerRead]) -> str:
@@ -312,4 +353,6 @@ def draw_id(store: MetadataStore, access: Access) -> int:
 
 def bookies(store: MetadataStore) -> Sequence[messages.BookieRow]:
     """Return the live bookies."""
-    return [messages.BookieRow(service_text(one.service), one.writable) for one in store.list_bookies()]
+    return [
+        messages.BookieRow(service_text(one.service), one.writable) for one in store.list_bookies()
+    ]

@@ -138,9 +138,13 @@ class _Judge:
         if sum(one.name.kind is Kind.CHAIN for one in records) > CHAINS_MAX:
             raise ForbiddenChange(f"one request changes {CHAINS_MAX} chains at most: send several")
         for one in records:
-            if one.after is not None and len(one.after) > BYTES_MAX.get(one.name.kind, VALUE_BYTES_MAX):
+            if one.after is not None and len(one.after) > BYTES_MAX.get(
+                one.name.kind, VALUE_BYTES_MAX
+            ):
                 limit = BYTES_MAX[one.name.kind]
-                raise ForbiddenChange(f"{one.name.label}: {len(one.after):,} bytes, of {limit:,} that one may have")
+                raise ForbiddenChange(
+                    f"{one.name.label}: {len(one.after):,} bytes, of {limit:,} that one may have"
+                )
             if one.name.kind is Kind.ENTRY:
                 self._collect_entry(one)
         for one in records:
@@ -172,7 +176,9 @@ class _Judge:
                 self.judged.namespaces.add(owner)
         if before is None and after is not None:
             if after.id in self._created:
-                raise ForbiddenChange(f"{after.kind} {after.id} gets two names: it has one (INV-S12)")
+                raise ForbiddenChange(
+                    f"{after.kind} {after.id} gets two names: it has one (INV-S12)"
+                )
             self._created[after.id] = (after.kind, owner, name)
 
     def entry(self, one: RecordChange) -> Change:
@@ -204,17 +210,23 @@ class _Judge:
                         f"namespace {owner} would lie in itself, or below {NAMESPACES_DEEP_MAX} others"
                     )
             if at != ROOT_ID and len(self._levels(at)) + deep > NAMESPACES_DEEP_MAX:
-                raise ForbiddenChange(f"namespace {owner} would lie below {NAMESPACES_DEEP_MAX} others")
+                raise ForbiddenChange(
+                    f"namespace {owner} would lie below {NAMESPACES_DEEP_MAX} others"
+                )
 
     def _levels(self, namespace_id: str) -> tuple[tuple[str, NamespaceRecord], ...]:
         try:
             return self._lookup.levels(namespace_id)
         except StreamNotFound:
-            raise ForbiddenChange(f"there is no namespace {namespace_id} that something could be created in") from None
+            raise ForbiddenChange(
+                f"there is no namespace {namespace_id} that something could be created in"
+            ) from None
 
     def _check_time(self, created_us: int) -> None:
         if created_us > self._now_us + AHEAD_US_MAX:
-            raise ForbiddenChange("something is created now, and not in a day: are the clocks right?")
+            raise ForbiddenChange(
+                "something is created now, and not in a day: are the clocks right?"
+            )
 
     # --- namespaces and streams -----------------------------------------------------------------------------------
 
@@ -273,7 +285,9 @@ class _Judge:
         before = before or UsageRecord()
         more = 1 if one.name.owner in self._entries else 0
         if not 0 <= after.changes - before.changes <= more:
-            raise ForbiddenChange("a namespace's count of changes rises by one, and only as one of its names changes")
+            raise ForbiddenChange(
+                "a namespace's count of changes rises by one, and only as one of its names changes"
+            )
         self._usages[one.name.owner] = (before, after)
         return _change(READ | ADD | DELETE | TRUNCATE | ADMIN, "count")
 
@@ -292,9 +306,15 @@ class _Judge:
         delta = 0
         for owner in moved:
             levels, delta = dict(self._levels(owner)), self._streams[owner]
-        changed = {owner for owner, (before, after) in self._usages.items() if before.streams != after.streams}
+        changed = {
+            owner
+            for owner, (before, after) in self._usages.items()
+            if before.streams != after.streams
+        }
         if changed != set(levels):
-            raise ForbiddenChange("streams are counted in their namespace and in all above it, and nowhere else")
+            raise ForbiddenChange(
+                "streams are counted in their namespace and in all above it, and nowhere else"
+            )
         for owner, record in levels.items():
             before, after = self._usages[owner]
             if after.streams - before.streams != delta:
@@ -314,13 +334,17 @@ class _Judge:
             before = None if one.before is None else get_chain(one.before)
         except StorageError:
             # Who may delete the stream may put an empty chain of a deleted one over what nobody can read.
-            if after is not None and (after.owner != CONDEMNED or after.rows or after.pages or after.doomed):
+            if after is not None and (
+                after.owner != CONDEMNED or after.rows or after.pages or after.doomed
+            ):
                 raise
             return _change(DELETE, "delete the chain of")
         added = chain_rules.new_pages(before, after)
         self._new_pages += len(added)
         if self._new_pages > NEW_PAGES_MAX:
-            raise ForbiddenChange(f"one request moves rows to {NEW_PAGES_MAX} pages at most: send several")
+            raise ForbiddenChange(
+                f"one request moves rows to {NEW_PAGES_MAX} pages at most: send several"
+            )
         pages = {page: self._lookup.page(stream_id, page) for page in added}
         return chain_rules.change_of(stream_id, before, after, pages, self._now_us)
 
@@ -337,15 +361,21 @@ class _Judge:
     def cursor(self, one: RecordChange) -> Change:
         """Judge a cursor: it is its reader's."""
         if one.before is None:
-            if one.name.owner in self.judged.cursors:  # what many requests at once add beyond the bound stays small
-                raise ForbiddenChange("one request creates one cursor of a stream at most: send several")
+            if (
+                one.name.owner in self.judged.cursors
+            ):  # what many requests at once add beyond the bound stays small
+                raise ForbiddenChange(
+                    "one request creates one cursor of a stream at most: send several"
+                )
             self.judged.cursors.add(one.name.owner)
         try:
             known = None if one.before is None else get_record(one.before)
         except StorageError:
             if one.after is not None:
                 raise
-            return _change(READ | ADD, "keep a cursor of")  # what nobody can read anybody may delete
+            return _change(
+                READ | ADD, "keep a cursor of"
+            )  # what nobody can read anybody may delete
         before: tuple[int, ...] = () if known is None else known.ledgers
         after: tuple[int, ...] = ()
         needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)
@@ -358,13 +388,18 @@ class _Judge:
         return Change(needs=needs, fresh=fresh)
 
     def _check_used(
-        self, time_us: int, record: CursorRecord | PatternRecord, known: CursorRecord | PatternRecord | None
+        self,
+        time_us: int,
+        record: CursorRecord | PatternRecord,
+        known: CursorRecord | PatternRecord | None,
     ) -> None:
         """Refuse times that lie ahead: a cursor that was used in the future never expires.
 
         `known`: the record of before; a wrong clock may have made the cursor, and that stays.
         """
-        created_us = 0 if known is not None and known.created_us == record.created_us else record.created_us
+        created_us = (
+            0 if known is not None and known.created_us == record.created_us else record.created_us
+        )
         if max(time_us, created_us, record.used_at_us) > self._now_us + AHEAD_US_MAX:
             raise ForbiddenChange("a cursor is used now, and not in a day: are the clocks right?")
 
@@ -372,7 +407,9 @@ class _Judge:
         """Judge a cursor of a pattern: it is its reader's, too, and names no ledgers."""
         if one.before is None:
             if one.name.owner in self.judged.patterns:
-                raise ForbiddenChange("one request creates one cursor of a namespace at most: send several")
+                raise ForbiddenChange(
+                    "one request creates one cursor of a namespace at most: send several"
+                )
             self.judged.patterns.add(one.name.owner)
         if one.after is None:
             return _change(READ | ADD, "keep")
@@ -397,7 +434,10 @@ def _cursor_needs(one: RecordChange, holder: str) -> tuple[Need, ...]:
         raise ForbiddenChange("the holder of a cursor is printable text")
     needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)
     if len(one.after or b"") > max(READERS_CURSOR_BYTES_MAX, len(one.before or b"")):
-        needs = (*needs, Need(ADD, f"keep a cursor of more than {READERS_CURSOR_BYTES_MAX} bytes of"))
+        needs = (
+            *needs,
+            Need(ADD, f"keep a cursor of more than {READERS_CURSOR_BYTES_MAX} bytes of"),
+        )
     return needs
 
 

@@ -10,7 +10,13 @@ from fastbk.errors import Unauthorized
 READ = Right.READ
 WRITE = Right.ADD | Right.RECOVER
 """Either of the two is enough."""
-ADD, RECOVER, DELETE, TRUNCATE, ADMIN = Right.ADD, Right.RECOVER, Right.DELETE, Right.TRUNCATE, Right.ADMIN
+ADD, RECOVER, DELETE, TRUNCATE, ADMIN = (
+    Right.ADD,
+    Right.RECOVER,
+    Right.DELETE,
+    Right.TRUNCATE,
+    Right.ADMIN,
+)
 
 
 class ForbiddenChange(Unauthorized):

@@ -37,7 +37,6 @@ from fastbk.printable_text import printable
 from fastbk.server.network.admission import Client, Refused
 
 if TYPE_CHECKING:
-
     from fastbk.client.metadata_calls import MetadataCalls
     from fastbk.meta.api import MetadataStore
     from fastbk.server.network.admission import Admission
@@ -129,18 +128,30 @@ class Service:
             self._check_budget(peer.client.principal.name, request, len(body))
             result = await self._placed(peer, name, request)
             # It may have waited for so long that its client is not served any more.
-            if isinstance(request, messages.ReadStates) and (reason := self._authenticate(peer, token)):
+            if isinstance(request, messages.ReadStates) and (
+                reason := self._authenticate(peer, token)
+            ):
                 return 401, encode(failure_of(Unauthorized(reason)))
             return 200, encode(result)
         except Unauthorized as error:
-            self._note(peer, "request.denied", operation=name, ledger=error.ledger_id, reason=str(error)[:500])
+            self._note(
+                peer,
+                "request.denied",
+                operation=name,
+                ledger=error.ledger_id,
+                reason=str(error)[:500],
+            )
             return _failed(error)
         except Error as error:
             return _failed(error)
         except (Exception, InvariantError) as error:  # noqa: BLE001 -- one request's fault must not end the gateway
             trace = "".join(traceback.format_exception(error, limit=-12))
-            self._faults.note(type(error).__name__, operation=printable(name), reason=repr(error), trace=trace)
-            fault = StorageError(f"a fault of the gateway's: {error!r}; see its log", outcome="unknown")
+            self._faults.note(
+                type(error).__name__, operation=printable(name), reason=repr(error), trace=trace
+            )
+            fault = StorageError(
+                f"a fault of the gateway's: {error!r}; see its log", outcome="unknown"
+            )
             return _failed(fault)
 
     def _check_budget(self, principal: str, request: messages.Request, size_bytes: int) -> None:
@@ -205,7 +216,9 @@ class Service:
         return reason
 
     def _note(self, peer: Peer, event: str, **values: object) -> None:
-        self._audit.note(event, address=peer.client.address, principal=peer.client.principal.name, **values)
+        self._audit.note(
+            event, address=peer.client.address, principal=peer.client.principal.name, **values
+        )
 
     # --- what it wants --------------------------------------------------------------------------------------------
 
@@ -213,13 +226,17 @@ class Service:
         limit_s = min(STORE_TIMEOUT_S, max(0.1, request.timeout_ms / 1e3))
         end_s = time.monotonic() + limit_s
         client = peer.client.principal.name
-        plan = await self._turns.call(client, partial(self._planned, peer.client, request, end_s), limit_s)
+        plan = await self._turns.call(
+            client, partial(self._planned, peer.client, request, end_s), limit_s
+        )
         if not isinstance(plan, Plan):
             return plan
         # The log has a change before it is made: one that is made and not logged there is none.
         for event in plan.events:
             self._note(peer, "request.allowed", request=name, **event)
-        return await self._turns.call(client, lambda _: plan.act(), max(0.1, end_s - time.monotonic()))
+        return await self._turns.call(
+            client, lambda _: plan.act(), max(0.1, end_s - time.monotonic())
+        )
 
     async def _states(self, peer: Peer, request: messages.ReadStates) -> object:
         """Return what a client watches, when it has changed or the client's wait is over."""
@@ -240,7 +257,9 @@ class Service:
         peer.waited_s = time.monotonic() - began_s - read_s
         return found
 
-    def _planned(self, client: Client, request: messages.Request, end_s: float, store: MetadataStore) -> object:
+    def _planned(
+        self, client: Client, request: messages.Request, end_s: float, store: MetadataStore
+    ) -> object:
         """Return the result of a request; of one that the audit log gets first, its plan. In a store's thread."""
         tree = self._tree
         if tree is None:
@@ -251,7 +270,9 @@ class Service:
         return result
 
 
-def operated(store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.Request) -> object:
+def operated(
+    store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.Request
+) -> object:
     """Return the result of a request, or the plan of a change. Blocking. Raises Error."""
     match request:
         case messages.ReadRecords():

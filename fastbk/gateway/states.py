@@ -46,16 +46,22 @@ def states(store: MetadataStore, access: Access, request: ReadStates) -> list[st
                 else:
                     folders.append((subject[1:], name))
     if None in found:
-        found[None] = _digest(service_text(one.service) + str(one.writable) for one in store.list_bookies())
+        found[None] = _digest(
+            service_text(one.service) + str(one.writable) for one in store.list_bookies()
+        )
     ledger_ids = [one for one in found if isinstance(one, int)]
     for ledger_id, ledger in _read(access, ledger_ids, store.read_ledgers, READ_AT_ONCE):
         found[ledger_id] = _ledger_state(access, ledger_id, ledger)
     for path, record in zip(records, each_record(store.records, records), strict=True):
         access.check_time()
         found[f"={path}"] = ABSENT if record is None else str(record.version)
-    listed = _read(access, [path for path, _ in folders], store.records.children_of, FOLDERS_AT_ONCE)
+    listed = _read(
+        access, [path for path, _ in folders], store.records.children_of, FOLDERS_AT_ONCE
+    )
     for (path, name), (_, names) in zip(folders, listed, strict=True):
-        visible = access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names
+        visible = (
+            access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names
+        )
         found[f"/{path}"] = _digest(visible)
     return [found[subject] for subject in request.subjects]
 

@@ -53,14 +53,18 @@ class _Watched:
 class Waits:
     """The waiting requests of one gateway. Belongs to one event loop."""
 
-    def __init__(self, turns: Turns, note_limit: Callable[[str], None], scale: Scale = as_it_is) -> None:
+    def __init__(
+        self, turns: Turns, note_limit: Callable[[str], None], scale: Scale = as_it_is
+    ) -> None:
         """`note_limit`: gets the name of a limit that has a request answered at once."""
         self._turns = turns
         self._note_limit = note_limit
         self._requests = Shares(scale(WAITS_MAX), scale(WAITS_OF_ONE_MAX))
         self._subjects = Shares(SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX)
         self._watched: dict[Subject, _Watched] = {}
-        self._lingering: dict[Subject, float] = {}  # those nobody waits for, and since when, the oldest first
+        self._lingering: dict[
+            Subject, float
+        ] = {}  # those nobody waits for, and since when, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -96,7 +100,9 @@ class Waits:
         if now != seen or request.wait_ms <= 0:
             return now
         pairs = zip(request.subjects, now, strict=True)
-        subjects = list(dict.fromkeys(subject for subject, state in pairs if state not in (ABSENT, FORBIDDEN)))
+        subjects = list(
+            dict.fromkeys(subject for subject, state in pairs if state not in (ABSENT, FORBIDDEN))
+        )
         wait_s = min(request.wait_ms, WAIT_MS_MAX) / 1e3
         if ABSENT in now:
             wait_s = min(wait_s, ABSENT_WAIT_S)
@@ -232,10 +238,16 @@ def _begin(store: MetadataStore, subject: Subject, callback: Callable[[], None])
     if isinstance(subject, int):
         return store.watch_ledger(subject, lambda _: callback())
     kind, path = subject[:1], subject[1:]
-    return store.records.watch(path, callback) if kind == "=" else store.records.watch_children(path, callback)
+    return (
+        store.records.watch(path, callback)
+        if kind == "="
+        else store.records.watch_children(path, callback)
+    )
 
 
-def _fire(loop: asyncio.AbstractEventLoop, fired: Callable[[Subject], None], subject: Subject) -> None:
+def _fire(
+    loop: asyncio.AbstractEventLoop, fired: Callable[[Subject], None], subject: Subject
+) -> None:
     """Tell the loop, from a thread of the store's."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(fired, subject)

@@ -16,7 +16,6 @@ from fastbk.gc import compaction_choice
 from fastbk.server.gc_messages import MAJOR, MINOR, Compaction
 
 if TYPE_CHECKING:
-
     from fastbk.gc.compaction_choice import Choice
     from fastbk.gc.index_client import IndexClient
 
@@ -194,9 +193,7 @@ class Compactor:
             run.logs = sum(log.sealed for log in every)
             run.last_log_id = max((log.log_id for log in every), default=-1)
         logs = [
-            log
-            for log in every
-            if log.log_id <= run.last_log_id and log.log_id not in run.tried
+            log for log in every if log.log_id <= run.last_log_id and log.log_id not in run.tried
         ]
         room = compaction_choice.room_bytes(self.local.space())
         if run.kind == URGENT:

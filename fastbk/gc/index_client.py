@@ -123,7 +123,11 @@ class IndexClient:
 
     def expire(self, ledger_ids: list[int], reason: str, *, is_proven: bool = False) -> int:
         """Have ledgers forgotten whose expiry has begun; return how many were. `is_proven`: metadata deleted them."""
-        request = {"type": "expire_ledgers", "reason": reason[:REASON_CHARACTERS_MAX], "proven": is_proven}
+        request = {
+            "type": "expire_ledgers",
+            "reason": reason[:REASON_CHARACTERS_MAX],
+            "proven": is_proven,
+        }
         return self._count(ledger_ids, request, "expired")
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
@@ -147,7 +151,11 @@ class IndexClient:
         request = {"type": "drop_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
 
         def marked(page: Sequence[tuple[int, int]]) -> dict[str, object]:
-            return {**request, "ids": [one for one, _ in page], "changed": [mark for _, mark in page]}
+            return {
+                **request,
+                "ids": [one for one, _ in page],
+                "changed": [mark for _, mark in page],
+            }
 
         return sum(reply.count for reply in self._in_pages(copies, "marked", marked, "dropping"))
 

@@ -155,9 +155,7 @@ class UnconfirmedWatch:
     def _has_mark(self) -> bool:
         return self.mark is not None and bool(self._marked) and self.mark.is_there()
 
-    def _proven(
-        self, missing: set[int], expiring: set[int], *, was_there: bool
-    ) -> dict[int, bool]:
+    def _proven(self, missing: set[int], expiring: set[int], *, was_there: bool) -> dict[int, bool]:
         """Return what metadata is proven not to list any more; True: it may go, False: its expiry may begin (INV-G7).
 
         `was_there`: the mark was read before the ledgers were. It is read once more, and written for what has come.

@@ -33,7 +33,9 @@ _STATE = struct.Struct("<qqqQI20sIIII")
 _TRAILER = struct.Struct("<II")
 
 
-def read_locations(source: FileReader, listed_logs: Collection[int] | None = None) -> Iterator[Item]:
+def read_locations(
+    source: FileReader, listed_logs: Collection[int] | None = None
+) -> Iterator[Item]:
     """Yield the items of a locations file. Raises StorageError only where the file is not to be read at all.
 
     `listed_logs`: ids of the logs that the manifest lists; a location in another log is void (INV-X5). None: not known.

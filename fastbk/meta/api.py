@@ -119,7 +119,11 @@ class BookieService:
         for one in self.endpoints:
             if not 0 <= one.port <= PORT_MAX:
                 raise StorageError(f"port {one.port} is none")
-            if not (1 <= len(one.host) <= HOST_CHARACTERS_MAX and one.host.isprintable() and " " not in one.host):
+            if not (
+                1 <= len(one.host) <= HOST_CHARACTERS_MAX
+                and one.host.isprintable()
+                and " " not in one.host
+            ):
                 raise StorageError(f"{printable(one.host, 100)!r} is no host")
         if not 0 <= self.incarnation < 2**64:
             raise StorageError(f"incarnation {self.incarnation} has more than 64 bits")
@@ -203,7 +207,9 @@ class IdentityVersion:
 
 def unreadable_service(bookie_id: BookieId, reason: object) -> BookieService:
     """Return what stands for a registration that cannot be read: it must not hide the other bookies (INV-M17)."""
-    bad_record(f"registration of bookie {bookie_id}", f"{reason}; restart the bookie, which writes it anew")
+    bad_record(
+        f"registration of bookie {bookie_id}", f"{reason}; restart the bookie, which writes it anew"
+    )
     return BookieService(bookie_id, 0, ())
 
 

@@ -57,7 +57,9 @@ class LevelRecord(msgspec.Struct, frozen=True, kw_only=True):
 def first_record() -> bytes:
     """Return the record of a cluster that is made now: no process of an older version has been in it."""
     return msgspec.json.encode(
-        LevelRecord(level=LEVEL_MAX, finalized_ms=int(time.time() * 1000), software=f"fastbk {VERSION}")
+        LevelRecord(
+            level=LEVEL_MAX, finalized_ms=int(time.time() * 1000), software=f"fastbk {VERSION}"
+        )
     )
 
 

@@ -137,7 +137,9 @@ class GatewayStore:
         found: list[LedgerRead] = []
         while len(found) < len(ledger_ids):
             some = tuple(ledger_ids[len(found) : len(found) + KEYS_MAX])
-            rows = self._calls.call(messages.ReadLedgers(self._timeout_ms, some), list[LedgerRow | None])
+            rows = self._calls.call(
+                messages.ReadLedgers(self._timeout_ms, some), list[LedgerRow | None]
+            )
             found += [_ledger(*one) for one in zip(some, _some_of(rows), strict=False)]
         return found
 
@@ -151,7 +153,9 @@ class GatewayStore:
         """Compare-and-set on `version` (INV-M1). Raise ConfigError for a change that depends on a bookie's identity."""
         if if_identity is not None:
             self._refuse("repairs of ledgers")
-        request = messages.UpdateLedger(self._timeout_ms, ledger_id, metadata.to_bytes(), version, False)
+        request = messages.UpdateLedger(
+            self._timeout_ms, ledger_id, metadata.to_bytes(), version, False
+        )
         return self._calls.call(request, int)
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
@@ -159,18 +163,24 @@ class GatewayStore:
         request = messages.DeleteLedger(self._timeout_ms, ledger_id, version, False)
         self._calls.call(request, type(None))
 
-    def list_ledgers(self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT) -> list[LedgerId]:
+    def list_ledgers(
+        self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT
+    ) -> list[LedgerId]:
         """Return one page of ids: of those that the client may work with."""
         found: list[LedgerId] = []
         at: LedgerId | None = after
         while at is not None and len(found) < count_max:
-            request = messages.ListLedgers(self._timeout_ms, at, min(KEYS_MAX, count_max - len(found)))
+            request = messages.ListLedgers(
+                self._timeout_ms, at, min(KEYS_MAX, count_max - len(found))
+            )
             page = self._calls.call(request, messages.LedgerPage)
             found += page.ledger_ids
             at = page.next_after
         return found
 
-    def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]) -> WatchHandle:
+    def watch_ledger(
+        self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
+    ) -> WatchHandle:
         """Report changes of one ledger."""
         return self._watches.add(ledger_id, lambda: callback(ledger_id))
 
@@ -254,9 +264,13 @@ class GatewayRecords:
     def read_some(self, paths: Sequence[str], bytes_max: int) -> list[VersionedRecord | None]:
         """Return the first ones of several records, of those that one answer has room for (INV-M18)."""
         some = tuple(check_path(path) for path in paths[:KEYS_MAX])
-        rows = self._calls.call(messages.ReadRecords(self._timeout_ms, some), list[RecordRow | None])
+        rows = self._calls.call(
+            messages.ReadRecords(self._timeout_ms, some), list[RecordRow | None]
+        )
         found = [None if row is None else row.record() for row in _some_of(rows)]
-        return found[: count_within((0 if one is None else len(one.value) for one in found), bytes_max)]
+        return found[
+            : count_within((0 if one is None else len(one.value) for one in found), bytes_max)
+        ]
 
     def change(self, changes: Sequence[Change]) -> list[int]:
         """Do all of it or nothing (INV-M1)."""
@@ -277,7 +291,9 @@ class GatewayRecords:
         found: list[list[str]] = []
         while len(found) < len(paths):
             some = tuple(paths[len(found) : len(found) + KEYS_MAX])
-            found += _some_of(self._calls.call(messages.ListChildren(self._timeout_ms, some), list[list[str]]))
+            found += _some_of(
+                self._calls.call(messages.ListChildren(self._timeout_ms, some), list[list[str]])
+            )
         return found
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
@@ -315,5 +331,7 @@ def _ledger(ledger_id: LedgerId, row: LedgerRow | None) -> LedgerRead:
 def _some_of(rows: list[T]) -> list[T]:
     """Return what an answer has of what was requested. Raises MetadataUnavailable for one without anything."""
     if not rows:
-        raise MetadataUnavailable("a gateway answered a request with nothing: is it of another version?")
+        raise MetadataUnavailable(
+            "a gateway answered a request with nothing: is it of another version?"
+        )
     return rows

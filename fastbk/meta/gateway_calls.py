@@ -114,7 +114,9 @@ class GatewayCalls:
                 request = replace(request, is_repeat=True)
             address = self._servers[0]
             try:
-                status, answer = self._exchange(address, name, replace(request, timeout_ms=int(limit_s * 1e3)), limit_s)
+                status, answer = self._exchange(
+                    address, name, replace(request, timeout_ms=int(limit_s * 1e3)), limit_s
+                )
                 return self._result(status, answer, body_kind)
             except _NotSent as error:
                 failed = self._lost(address, error.reason, is_sent=is_sent)
@@ -151,7 +153,9 @@ class GatewayCalls:
 
     # --- one exchange -----------------------------------------------------------------------------------------------
 
-    def _exchange(self, address: str, name: str, request: Request, limit_s: float) -> tuple[int, bytes]:
+    def _exchange(
+        self, address: str, name: str, request: Request, limit_s: float
+    ) -> tuple[int, bytes]:
         body = encode(request)
         if len(body) > REQUEST_BYTES_MAX:
             raise ConfigError(
@@ -264,7 +268,9 @@ class GatewayCalls:
         if self._is_closed:
             raise ClientClosed("the gateway's store was closed")
         if self._pid != os.getpid():
-            raise ClientClosed("this store belongs to the parent process: open another one behind a fork")
+            raise ClientClosed(
+                "this store belongs to the parent process: open another one behind a fork"
+            )
 
     def _lost(self, address: str, error: BaseException, *, is_sent: bool) -> MetadataUnavailable:
         reason = str(error) or type(error).__name__
@@ -275,7 +281,8 @@ class GatewayCalls:
         else:
             hint = "is `fastbk gateway` running there, and are host and port right?"
         return MetadataUnavailable(
-            f"gateway {address} does not answer: {reason}: {hint}", outcome="unknown" if is_sent else "not_written"
+            f"gateway {address} does not answer: {reason}: {hint}",
+            outcome="unknown" if is_sent else "not_written",
         )
 
 

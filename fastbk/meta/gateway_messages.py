@@ -218,7 +218,13 @@ def failure_of(error: Error) -> Failure:
     """Return an error as a gateway sends it."""
     known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS)
     kind = next(known, "StorageError")
-    return Failure(kind, printable(str(error), MESSAGE_CHARACTERS_MAX), error.outcome, error.retryable, error.ledger_id)
+    return Failure(
+        kind,
+        printable(str(error), MESSAGE_CHARACTERS_MAX),
+        error.outcome,
+        error.retryable,
+        error.ledger_id,
+    )
 
 
 def error_of(failure: Failure) -> Error:
@@ -239,7 +245,9 @@ def decode_request(name: str, body: bytes) -> Request:
     """Return the request that a client has sent. Raises ConfigError."""
     kind = OPERATIONS.get(name)
     if kind is None:
-        raise ConfigError(f"{PATH}{name[:40]}: this gateway has no such operation; is the client newer?")
+        raise ConfigError(
+            f"{PATH}{name[:40]}: this gateway has no such operation; is the client newer?"
+        )
     try:
         request = msgspec.msgpack.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
@@ -248,7 +256,9 @@ def decode_request(name: str, body: bytes) -> Request:
         value: Any = getattr(request, field.name)
         count_max = CHANGES_MAX if kind is ChangeRecords else KEYS_MAX
         if isinstance(value, tuple) and not 0 < len(value) <= count_max:
-            raise ConfigError(f"{PATH}{name}: {field.name} must be 1 to {count_max}, not {len(value)}")
+            raise ConfigError(
+                f"{PATH}{name}: {field.name} must be 1 to {count_max}, not {len(value)}"
+            )
     if isinstance(request, ReadStates):
         _check_states(request)
     return request
@@ -259,7 +269,9 @@ def _check_states(request: ReadStates) -> None:
     for subject in request.subjects:
         if isinstance(subject, str):
             if subject[:1] not in ("=", "/"):
-                raise ConfigError(f"{subject[:40]!r} is no subject of a watch: it begins with = or /")
+                raise ConfigError(
+                    f"{subject[:40]!r} is no subject of a watch: it begins with = or /"
+                )
             check_path(subject[1:])
     seen = request.seen
     if seen is not None and len(seen) != len(request.subjects):

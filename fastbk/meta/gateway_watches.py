@@ -65,7 +65,9 @@ class GatewayWatches:
                 self._threads = _Threads()
                 for is_long in (True, False):
                     arguments = (self._threads, is_long)
-                    threading.Thread(target=self._run, args=arguments, name="fastbk-watch", daemon=True).start()
+                    threading.Thread(
+                        target=self._run, args=arguments, name="fastbk-watch", daemon=True
+                    ).start()
                     self._thread_count += 1
             self._wake.notify_all()
         return handle
@@ -74,7 +76,11 @@ class GatewayWatches:
         """End a subscription; the last one ends the threads, which may wait for an answer yet."""
         with self._wake:
             self._subscriptions.remove(handle)
-            if not self._subscriptions and self._threads is not None and self._thread_count + 2 <= THREADS_MAX:
+            if (
+                not self._subscriptions
+                and self._threads is not None
+                and self._thread_count + 2 <= THREADS_MAX
+            ):
                 self._end(self._threads)
             self._wake.notify_all()
 

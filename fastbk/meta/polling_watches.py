@@ -72,7 +72,9 @@ class Watcher:
                 before, mark = mark, None if self._mark is None else self._mark()
                 is_same = mark is not None and mark == before
                 with self._lock:
-                    subjects = [one for one in self._subscriptions.seen if one is None or not is_same]
+                    subjects = [
+                        one for one in self._subscriptions.seen if one is None or not is_same
+                    ]
                 now = dict(zip(subjects, self._look_all(subjects), strict=True))
             except ClientClosed:
                 return  # a watch that began while the store was closed
@@ -83,7 +85,9 @@ class Watcher:
                 continue
             with self._lock:
                 changed = [
-                    one for subject in now for one in self._subscriptions.changed(subject, now[subject])
+                    one
+                    for subject in now
+                    for one in self._subscriptions.changed(subject, now[subject])
                 ]
             for handle in changed:
                 notify(handle)

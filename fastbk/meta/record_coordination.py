@@ -190,7 +190,10 @@ class RecordCoordination:
         if number is not None:
             return number
         names = self._records.children(_VOTES)
-        return max((int(one) for one in names if one.isascii() and one.isdigit() and len(one) <= 18), default=0)
+        return max(
+            (int(one) for one in names if one.isascii() and one.isdigit() and len(one) <= 18),
+            default=0,
+        )
 
     def auditor(self) -> BookieId | None:
         """Return the voter of the lowest vote that counts."""

@@ -118,7 +118,7 @@ class RecordSessions:
                 yield path, one
 
     def claims(self, paths: Sequence[str]) -> list[Claim]:
-        """Return the votes or locks at `paths` that are there, in this order. """
+        """Return the votes or locks at `paths` that are there, in this order."""
         return [_parse_claim(path, one) for path, one in self.read_all(paths)]
 
     def living(self, claims: Iterable[Claim]) -> list[Claim]:
@@ -155,7 +155,9 @@ class RecordSessions:
         try:
             lease = msgspec.json.decode(record.value, type=_Lease)
         except (ValueError, RecursionError) as error:
-            bad_record(_SESSIONS, f"a session of AutoRecovery is damaged, and counts as ended: {error}")
+            bad_record(
+                _SESSIONS, f"a session of AutoRecovery is damaged, and counts as ended: {error}"
+            )
             return False
         left_s = lease.expires_s - self._clock()
         return lease.boot_id == self._boot_id and 0 < left_s <= LEASE_S_MAX

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BAD_RECORD_REMEDY = "`fastbk metadata bad-records` lists all that cannot be read, and removes one that you name"
+BAD_RECORD_REMEDY = (
+    "`fastbk metadata bad-records` lists all that cannot be read, and removes one that you name"
+)
 VALUE_BYTES_MAX = 900_000
 """What ZooKeeper takes in one node by default, with room for the request around it."""
 READ_AT_ONCE = 500
@@ -189,7 +191,9 @@ def bad_record(path: str, reason: object, version: int = 0) -> BadRecord:
     if collected is not None:
         collected.append(bad)
     elif _named.is_due(bad.path):
-        _log.error("metadata.bad_record", path=bad.path, reason=bad.reason, remedy=BAD_RECORD_REMEDY)
+        _log.error(
+            "metadata.bad_record", path=bad.path, reason=bad.reason, remedy=BAD_RECORD_REMEDY
+        )
     return bad
 
 

@@ -346,7 +346,9 @@ class SqliteStore:
 
     def list_identities(self) -> list[BookieIdentity | BadIdentity]:
         """Return all identities."""
-        rows = self._file.rows("SELECT bookie_id, identity, version FROM identities ORDER BY bookie_id")
+        rows = self._file.rows(
+            "SELECT bookie_id, identity, version FROM identities ORDER BY bookie_id"
+        )
         found: list[BookieIdentity | BadIdentity] = []
         for bookie_id, text, version in rows:
             try:
@@ -381,7 +383,9 @@ class SqliteStore:
         rows = self._file.rows(select, json.dumps(ledger_ids)) if ledger_ids else []
         known: dict[Subject, object] = dict.fromkeys(ledger_ids)
         known |= {ledger_id: (version,) for ledger_id, version in rows}
-        known.update(self.records.states_of([one for one in subjects if isinstance(one, str)]).items())
+        known.update(
+            self.records.states_of([one for one in subjects if isinstance(one, str)]).items()
+        )
         return [self._state_of(one) if one is None else known[one] for one in subjects]
 
     # --- connection --------------------------------------------------------------------------------------------

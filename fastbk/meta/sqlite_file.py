@@ -157,7 +157,8 @@ class SqliteFile:
                 for statement in _SCHEMA.split(";\n"):
                     db.execute(statement)
                 made = db.execute(
-                    "INSERT OR IGNORE INTO cluster VALUES (1, ?, 0, 0)", (self._instance_id or str(uuid.uuid4()),)
+                    "INSERT OR IGNORE INTO cluster VALUES (1, ?, 0, 0)",
+                    (self._instance_id or str(uuid.uuid4()),),
                 )
                 # Another process may have made the file since its version was read.
                 if made.rowcount and not self._instance_id:

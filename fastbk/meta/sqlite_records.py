@@ -116,5 +116,6 @@ class SqliteRecords:
         rows = self._file.rows(select, json.dumps(paths)) if paths else []
         versions = {path: (version,) for path, version in rows}
         return {
-            one: self.children(one[1:]) if one[0] == "/" else versions.get(one[1:]) for one in subjects
+            one: self.children(one[1:]) if one[0] == "/" else versions.get(one[1:])
+            for one in subjects
         }

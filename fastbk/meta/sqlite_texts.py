@@ -30,7 +30,9 @@ def parse_service(text: str, bookie_id: BookieId | None = None) -> BookieService
     except _DAMAGED as error:
         raise StorageError(f"a bookie's registration is damaged: {error}") from error
     if bookie_id is not None and service.bookie_id != bookie_id:
-        raise StorageError(f"a bookie's registration is damaged: it is of bookie {service.bookie_id}")
+        raise StorageError(
+            f"a bookie's registration is damaged: it is of bookie {service.bookie_id}"
+        )
     return service.check()
 
 
@@ -46,5 +48,7 @@ def parse_identity(text: str, bookie_id: BookieId) -> BookieIdentity:
     except _DAMAGED as error:
         raise StorageError(f"the identity of bookie {bookie_id} is damaged: {error}") from error
     if identity.bookie_id != bookie_id:
-        raise StorageError(f"the identity of bookie {bookie_id} is damaged: it is of bookie {identity.bookie_id}")
+        raise StorageError(
+            f"the identity of bookie {bookie_id} is damaged: it is of bookie {identity.bookie_id}"
+        )
     return identity

@@ -81,5 +81,7 @@ def _in_recovery(store: MetadataStore, ledger_ids: Sequence[LedgerId]) -> list[L
     return [
         ledger_id
         for ledger_id, one in zip(ledger_ids, store.read_ledgers(ledger_ids), strict=True)
-        if one is not None and not isinstance(one, BadRecord) and one.metadata.state is LedgerState.IN_RECOVERY
+        if one is not None
+        and not isinstance(one, BadRecord)
+        and one.metadata.state is LedgerState.IN_RECOVERY
     ]

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.gateway import GatewayAccess
 
-FORMS = "zk+hierarchical://host:2181/ledgers, gateway://host:3182, sqlite:/absolute/path or memory:name"
+FORMS = (
+    "zk+hierarchical://host:2181/ledgers, gateway://host:3182, sqlite:/absolute/path or memory:name"
+)
 ZOOKEEPER_PORT = 2181
 GATEWAY_PORT = 3182
 PULSAR_SCHEME = "metadata-store"
@@ -68,7 +70,9 @@ def parse_gateway(uri: str) -> tuple[str, ...]:
     _, separator, rest = uri.partition("://")
     servers, _, path = rest.partition("/")
     if not separator or path:
-        raise ConfigError(f"metadata URI {uri!r}: write gateway://host:3182, several with ';' between")
+        raise ConfigError(
+            f"metadata URI {uri!r}: write gateway://host:3182, several with ';' between"
+        )
     return tuple(_server(uri, one, GATEWAY_PORT) for one in re.split("[;,]", servers))
 
 
@@ -205,7 +209,9 @@ def open_store(
 
     if uri.startswith("memory:"):
         return MemoryStore(place)
-    return SqliteStore(place, timeout_s=timeout_s, may_make=may_make, new_instance_id=new_instance_id)
+    return SqliteStore(
+        place, timeout_s=timeout_s, may_make=may_make, new_instance_id=new_instance_id
+    )
 
 
 def check_uri(uri: str) -> None:

@@ -140,7 +140,9 @@ def secure(location: ZooKeeperLocation, timeout_s: float = 10.0, *, is_dry: bool
 
 
 def _secure(call: Call, path: str, *, is_dry: bool) -> int:
-    count = sum(_secure(call, f"{path}/{name}", is_dry=is_dry) for name in call.children(path) or [])
+    count = sum(
+        _secure(call, f"{path}/{name}", is_dry=is_dry) for name in call.children(path) or []
+    )
     while not is_dry:
         call.again()
         try:

@@ -52,7 +52,11 @@ def list_bookies(call: Call, paths: Paths, watch: Any = None) -> list[BookieRegi
     # Who is on the way between the two is in both: whatever the direction, not writable yet or any more.
     found: dict[BookieId, BookieRegistration] = {}
     for parent, writable in ((paths.available, True), (paths.readonly, False)):
-        names = [name for name in call.children(parent, watch) or [] if name != _READONLY and _is_bookie(parent, name)]
+        names = [
+            name
+            for name in call.children(parent, watch) or []
+            if name != _READONLY and _is_bookie(parent, name)
+        ]
         nodes = call.get_all((f"{parent}/{name}" for name in names), watch)
         for name, node in zip(names, nodes, strict=True):
             if node is not None:
@@ -319,8 +323,12 @@ class Identities:
 
     def list(self, call: Call) -> list[BookieIdentity | BadIdentity]:
         """Return all identities, by bookie id."""
-        both = set(call.children(self._paths.identities) or []) & set(call.children(self._paths.cookies) or [])
-        names = [BookieId(name) for name in sorted(both) if _is_bookie(self._paths.identities, name)]
+        both = set(call.children(self._paths.identities) or []) & set(
+            call.children(self._paths.cookies) or []
+        )
+        names = [
+            BookieId(name) for name in sorted(both) if _is_bookie(self._paths.identities, name)
+        ]
         nodes = call.get_all(self._paths.identity(name) for name in names)
         found: list[BookieIdentity | BadIdentity] = []
         for name, node in zip(names, nodes, strict=True):

@@ -132,7 +132,9 @@ def parse_identity(bookie_id: BookieId, raw: bytes) -> BookieIdentity:
     except (ValueError, RecursionError) as error:
         raise StorageError(f"the identity of bookie {bookie_id} is damaged: {error}") from error
     if found.bookie_id != bookie_id:
-        raise StorageError(f"the identity of bookie {bookie_id} is damaged: it is of bookie {found.bookie_id}")
+        raise StorageError(
+            f"the identity of bookie {bookie_id} is damaged: it is of bookie {found.bookie_id}"
+        )
     return BookieIdentity(bookie_id, found.incarnation, found.directories, found.starts)
 
 

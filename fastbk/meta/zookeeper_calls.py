@@ -148,7 +148,10 @@ class Call:
 
     def are_filled(self, paths: Iterable[str]) -> list[bool]:
         """Return whether each of several nodes has data or children; all are asked for at once, and no data comes."""
-        return [stat is not None and bool(stat.dataLength or stat.numChildren) for stat in self._stats(paths)]
+        return [
+            stat is not None and bool(stat.dataLength or stat.numChildren)
+            for stat in self._stats(paths)
+        ]
 
     def sizes(self, paths: Iterable[str]) -> list[int]:
         """Return how many bytes each of several nodes has, 0 where there is none; asked for as by `are_filled`."""
@@ -228,7 +231,9 @@ class Call:
         return results
 
     def _check_size(self, ops: list[Op]) -> None:
-        size_bytes = sum(len(op.path) + len(op.data) + _PART_BYTES + self._acl_bytes(op) for op in ops)
+        size_bytes = sum(
+            len(op.path) + len(op.data) + _PART_BYTES + self._acl_bytes(op) for op in ops
+        )
         if size_bytes > TRANSACTION_BYTES_MAX:
             raise ConfigError(
                 f"{self._what}: a transaction of {len(ops)} parts has {size_bytes} bytes, ZooKeeper takes"
@@ -244,7 +249,9 @@ class Call:
         for op in ops:
             if op.kind == "create":
                 acl = self.session.acl_of(op.path)
-                transaction.create(op.path, op.data, acl, ephemeral=op.ephemeral, sequence=op.sequence)
+                transaction.create(
+                    op.path, op.data, acl, ephemeral=op.ephemeral, sequence=op.sequence
+                )
             elif op.kind == "set":
                 transaction.set_data(op.path, op.data, op.version)
             elif op.kind == "delete":

@@ -99,7 +99,10 @@ class Ledgers:
             self._highest_drawn = max(self._highest_drawn, drawn)
             if bucket is not None and not is_bucket(bucket.data):
                 path = self._paths.deleted_bucket(drawn)
-                bad_record(path, "a list of deleted ledgers is damaged; ids behind it are drawn: no id is used twice")
+                bad_record(
+                    path,
+                    "a list of deleted ledgers is damaged; ids behind it are drawn: no id is used twice",
+                )
                 ids.move_above(call, self._paths, self._layout, drawn | (DELETED_BUCKET_IDS - 1))
                 continue
             # Somebody may have chosen this number himself before.
@@ -321,7 +324,9 @@ class Ledgers:
                     yield sorted(int(one.digits + name[1:]) for name in leaves)
             else:
                 pairs = zip(some, listed, strict=True)
-                below = chain.from_iterable(_parents_in(one, names, form[0]) for one, names in pairs)
+                below = chain.from_iterable(
+                    _parents_in(one, names, form[0]) for one, names in pairs
+                )
                 yield from self._walk_below(call, below, form[1:], count)
             is_small = sum(map(len, listed)) < _NAMES_AT_ONCE
             count = min(2 * count, _PARENTS_AT_ONCE) if is_small else max(count // 2, 1)

@@ -143,7 +143,9 @@ class UnderreplicatedNodes:
                         return
                 continue
             # What nobody can read says nothing: what is added takes its place.
-            there = _ledger(path, ledger.ledger_id, node) or UnderreplicatedLedger(ledger.ledger_id, ())
+            there = _ledger(path, ledger.ledger_id, node) or UnderreplicatedLedger(
+                ledger.ledger_id, ()
+            )
             added = [one for one in ledger.missing if one not in there.missing]
             if not added:
                 return

@@ -62,7 +62,9 @@ def _record(node: Node | None) -> VersionedRecord | None:
 class ZooKeeperRecords:
     """One store's way to its records."""
 
-    def __init__(self, session: Session, watches: ZooKeeperWatches, root: str, deletions: str) -> None:
+    def __init__(
+        self, session: Session, watches: ZooKeeperWatches, root: str, deletions: str
+    ) -> None:
         """`root`: the node above all records; `deletions`: above the counters."""
         self._session = session
         self._watches = watches
@@ -76,7 +78,9 @@ class ZooKeeperRecords:
         """Return several records; what a server that is behind does not know is asked for once more."""
         return self.read_some(paths, None)
 
-    def read_some(self, paths: Sequence[str], bytes_max: int | None) -> list[VersionedRecord | None]:
+    def read_some(
+        self, paths: Sequence[str], bytes_max: int | None
+    ) -> list[VersionedRecord | None]:
         """Return the first ones of several records; the sizes of many are read before (INV-M18)."""
         call = self._session.call("read records")
         nodes = _nodes(call, [self._path(path) for path in paths], bytes_max)
@@ -129,7 +133,13 @@ class ZooKeeperRecords:
         return self._versions(call, changes, paths)
 
     def _ops(
-        self, call: Call, change: Change, path: str, node: Node | None, gone: set[str], counters: _Counters
+        self,
+        call: Call,
+        change: Change,
+        path: str,
+        node: Node | None,
+        gone: set[str],
+        counters: _Counters,
     ) -> list[Op]:
         """Return what does one change; `gone`: the nodes that parts before it delete, to which its own are added."""
         held = _record(node)
@@ -162,7 +172,10 @@ class ZooKeeperRecords:
                 continue
             if node.data:
                 raise has_some_below(name)
-            ops += [*self._empty_below(call, name, below, gone, counters), Op.delete(below, node.version)]
+            ops += [
+                *self._empty_below(call, name, below, gone, counters),
+                Op.delete(below, node.version),
+            ]
         return ops
 
     def _versions(self, call: Call, changes: Sequence[Change], paths: list[str]) -> list[int]:
@@ -244,7 +257,9 @@ class _Counters:
             if version is None:
                 found.append(Op.create(one))  # fails if somebody was first
             else:
-                found.append(Op.set(one, b"", version) if one in deleted else Op.check(one, version))
+                found.append(
+                    Op.set(one, b"", version) if one in deleted else Op.check(one, version)
+                )
         return found
 
     def _counter(self, path: str) -> str:

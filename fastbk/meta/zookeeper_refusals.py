@@ -73,7 +73,9 @@ def _zxid_at(
 
 def why_refused(seen_zxid: int, zxids: dict[str, int | None]) -> str:
     """Return why every server refuses a session that has seen `seen_zxid`; empty unless every one does."""
-    behind = {server: zxid for server, zxid in zxids.items() if zxid is not None and zxid < seen_zxid}
+    behind = {
+        server: zxid for server, zxid in zxids.items() if zxid is not None and zxid < seen_zxid
+    }
     if not zxids or len(behind) < len(zxids):
         return ""
     last = ", ".join(f"{server} at {zxid:#x}" for server, zxid in behind.items())

@@ -176,13 +176,25 @@ def load(path: str) -> ZooKeeperSecurity:
     for principal in read.acl.principals:
         scheme, _, name = principal.partition(":")
         if scheme not in SCHEMES or not name:
-            raise ConfigError(f"{path}: [acl] {principal!r}: write SCHEME:ID with one of {', '.join(SCHEMES)}")
+            raise ConfigError(
+                f"{path}: [acl] {principal!r}: write SCHEME:ID with one of {', '.join(SCHEMES)}"
+            )
         if scheme == "digest" and not _DIGEST_ID.fullmatch(name):
-            raise ConfigError(f"{path}: [acl] {principal!r}: write what `fastbk metadata acl-id` prints")
-    named = (read.ca_file, read.certificate_file, read.key_file, read.key_password_file, read.password_file)
+            raise ConfigError(
+                f"{path}: [acl] {principal!r}: write what `fastbk metadata acl-id` prints"
+            )
+    named = (
+        read.ca_file,
+        read.certificate_file,
+        read.key_file,
+        read.key_password_file,
+        read.password_file,
+    )
     folders = {os.path.dirname(os.path.abspath(one)) for one in (path, *named) if one}
     tls_files = _tls_files(read, path)
-    return ZooKeeperSecurity(_login(read, path), tls_files, read.verify_name, tuple(sorted(folders)), read.acl)
+    return ZooKeeperSecurity(
+        _login(read, path), tls_files, read.verify_name, tuple(sorted(folders)), read.acl
+    )
 
 
 def _tls_files(read: _File, path: str) -> TlsFiles | None:
@@ -212,8 +224,12 @@ def _login(read: _File, path: str) -> dict[str, Any]:
     if read.mechanism == "digest":
         return {"auth_data": [("digest", f"{read.user}:{password}")]}
     if find_spec("puresasl") is None:  # kazoo would say so only once it connects
-        raise ConfigError(f'{path}: mechanism = "sasl" needs the package pure-sasl: pip install "fastbk[sasl]"')
-    return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": read.user, "password": password}}
+        raise ConfigError(
+            f'{path}: mechanism = "sasl" needs the package pure-sasl: pip install "fastbk[sasl]"'
+        )
+    return {
+        "sasl_options": {"mechanism": "DIGEST-MD5", "username": read.user, "password": password}
+    }
 
 
 def _area_of(path: str, root: str) -> str:

@@ -35,7 +35,9 @@ _PATIENCE_S = 0.5
 _kazoo_log = logging.getLogger("fastbk.meta.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 _kazoo_log.propagate = False
-_kazoo_log.setLevel(logging.INFO)  # below it kazoo tells of each request, those with passwords included
+_kazoo_log.setLevel(
+    logging.INFO
+)  # below it kazoo tells of each request, those with passwords included
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
@@ -90,7 +92,8 @@ class Session:
             why = self._security.why_silent(self._client.handler)
             self.close()
             raise MetadataUnavailable(
-                f"ZooKeeper {self.servers} did not answer within {timeout_s:g} s: {why}", outcome="not_written"
+                f"ZooKeeper {self.servers} did not answer within {timeout_s:g} s: {why}",
+                outcome="not_written",
             )
 
     def _begin(self) -> Any:  # noqa: ANN401 -- kazoo has no types
@@ -122,7 +125,11 @@ class Session:
     def acl_of(self, path: str) -> list[ACL] | None:
         """Return who may do what with a new node; None: everybody everything."""
         entries = self._security.entries(path, self._root)
-        return None if entries is None else [ACL(rights, Id(scheme, name)) for scheme, name, rights in entries]
+        return (
+            None
+            if entries is None
+            else [ACL(rights, Id(scheme, name)) for scheme, name, rights in entries]
+        )
 
     def on_rolled_back(self, callback: Callable[[str], None]) -> None:
         """Call `callback(reason)` before any other request when ZooKeeper was found to be restored from an older copy.

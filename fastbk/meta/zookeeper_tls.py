@@ -29,7 +29,9 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Read the files. Raises ConfigError."""
         super().__init__()
         self.problem = ""
-        self._context = RefreshedContext(files, lambda: client_context(files, verify_name=verify_name))
+        self._context = RefreshedContext(
+            files, lambda: client_context(files, verify_name=verify_name)
+        )
 
     def create_connection(
         self, address: tuple[str, int], timeout: float, *, hostname: str, **_: object

@@ -27,7 +27,9 @@ class _RemoveWatches:
     def __init__(self, client: Any, path: str, *, is_of_children: bool) -> None:  # noqa: ANN401 -- kazoo has no types
         self.path = path
         self._kind = _CHILDREN if is_of_children else _DATA
-        self._kept: dict[str, object] = client._child_watchers if is_of_children else client._data_watchers
+        self._kept: dict[str, object] = (
+            client._child_watchers if is_of_children else client._data_watchers
+        )
 
     def serialize(self) -> bytes:
         """Return it as it is sent."""

@@ -162,7 +162,9 @@ class ZooKeeperWatches:
                 self._wake.wait_for(lambda: self._fired or self._ended or self._closed)
                 if self._closed:
                     return
-                subjects = [subject for subject in self._fired if subject in self._subscriptions.seen]
+                subjects = [
+                    subject for subject in self._fired if subject in self._subscriptions.seen
+                ]
                 self._fired.clear()
                 ended = [one for one in self._ended if self._key(one) not in self._subjects_by_path]
                 self._ended.clear()

@@ -172,7 +172,9 @@ def reasons_of_bookie(facts: BookieFacts) -> Iterator[Reason]:
         yield reason(Verdict.IN_DANGER, "frozen", "a process stands still", step)
     if facts.reads_only:
         text = "reads only after a crash loop, until it starts anew by itself"
-        yield reason(Verdict.IN_DANGER, "reads_only", text, "read its log; docs/lifecycle.md has the pauses")
+        yield reason(
+            Verdict.IN_DANGER, "reads_only", text, "read its log; docs/lifecycle.md has the pauses"
+        )
     if facts.state not in _SERVING:
         step = "wait if it is starting; else read its log"
         yield reason(Verdict.IN_DANGER, "state", f"{facts.state}: {short(facts.why)}", step)
@@ -203,7 +205,9 @@ def reasons_of_bookie(facts: BookieFacts) -> Iterator[Reason]:
             if name == "journal.slow":
                 yield reason(Verdict.DEGRADED, "journal_slow", f"slow journal: {short(why)}", SLOW)
                 continue
-            yield reason(Verdict.DEGRADED, name, text, "docs/readiness.md has what each condition means")
+            yield reason(
+                Verdict.DEGRADED, name, text, "docs/readiness.md has what each condition means"
+            )
 
 
 def _of_disk(bookie_id: str, disk: DiskFacts) -> Iterator[Reason]:
@@ -211,9 +215,13 @@ def _of_disk(bookie_id: str, disk: DiskFacts) -> Iterator[Reason]:
     see = "docs/disks.md has what each state means"
     if disk.takes != "all":
         text = f"{name} {disk.state}, takes {disk.takes}"
-        yield Reason(Verdict.IN_DANGER, "disk_refuses", bookie_id, text, f"free or replace it; {see}")
+        yield Reason(
+            Verdict.IN_DANGER, "disk_refuses", bookie_id, text, f"free or replace it; {see}"
+        )
     elif disk.state != "ok":
-        yield Reason(Verdict.DEGRADED, "disk", bookie_id, f"{name}: {disk.state}", f"make room; {see}")
+        yield Reason(
+            Verdict.DEGRADED, "disk", bookie_id, f"{name}: {disk.state}", f"make room; {see}"
+        )
     if disk.slow:
         text = f"{name} slow: {short(disk.slow)}"
         yield Reason(Verdict.DEGRADED, "disk_slow", bookie_id, text, SLOW)
@@ -230,7 +238,9 @@ def reasons_of_cluster(facts: ClusterFacts) -> Iterator[Reason]:
     heal = "fastbk cluster heal shows how far AutoRecovery is"
     if not facts.heals:
         text = "AutoRecovery is paused: lost copies are not made anew"
-        yield Reason(Verdict.DEGRADED, "healing_paused", "healing", text, "fastbk cluster heal resume")
+        yield Reason(
+            Verdict.DEGRADED, "healing_paused", "healing", text, "fastbk cluster heal resume"
+        )
     elif is_work and facts.has_auditor is False:
         heal = "start `fastbk autorecovery`: nobody heals"
     if facts.marked:
@@ -242,18 +252,30 @@ def reasons_of_cluster(facts: ClusterFacts) -> Iterator[Reason]:
             heal = "fastbk cluster under-replicated names them"
         yield Reason(Verdict.IN_DANGER, "copies_missing", "healing", text, heal)
     for one in facts.lost:
-        yield Reason(Verdict.IN_DANGER, "bookie_lost", one, "lost: its copies are to be made anew", heal)
+        yield Reason(
+            Verdict.IN_DANGER, "bookie_lost", one, "lost: its copies are to be made anew", heal
+        )
     yield from _of_ledgers(facts.ledgers)
     yield from _of_backup(facts.backup_age_s)
 
 
 def _of_ledgers(facts: OpenLedgerFacts) -> Iterator[Reason]:
     if facts.uncloseable:
-        text = f"{_ledgers(facts.uncloseable)} cannot be closed while {', '.join(facts.away)} are away"
-        yield Reason(Verdict.IN_DANGER, "uncloseable", "ledgers", short(text), accept_loss(facts.uncloseable[0]))
+        text = (
+            f"{_ledgers(facts.uncloseable)} cannot be closed while {', '.join(facts.away)} are away"
+        )
+        yield Reason(
+            Verdict.IN_DANGER,
+            "uncloseable",
+            "ledgers",
+            short(text),
+            accept_loss(facts.uncloseable[0]),
+        )
     if facts.unfinished:
         text = f"the recovery of {_ledgers(facts.unfinished)} was begun and has not ended"
-        step = f"fastbk ledger close {facts.unfinished[0]}; fastbk ledger list --abandoned names all"
+        step = (
+            f"fastbk ledger close {facts.unfinished[0]}; fastbk ledger list --abandoned names all"
+        )
         yield Reason(Verdict.DEGRADED, "unfinished_recovery", "ledgers", short(text), step)
 
 
@@ -276,15 +298,15 @@ def _of_backup(age_s: float | None) -> Iterator[Reason]:
     if age_s is None or age_s <= BACKUP_AGE_MAX_S:
         return
     if math.isinf(age_s):
-        yield Reason(Verdict.WELL, "backup_missing", "metadata", "metadata was never backed up", step)
+        yield Reason(
+            Verdict.WELL, "backup_missing", "metadata", "metadata was never backed up", step
+        )
         return
     text = f"the newest backup of metadata is {format_age_s(age_s)} old"
     yield Reason(Verdict.DEGRADED, "backup_old", "metadata", text, step)
 
 
-def reasons_of_all(
-    bookies: Sequence[BookieFacts], cluster: ClusterFacts
-) -> tuple[Reason, ...]:
+def reasons_of_all(bookies: Sequence[BookieFacts], cluster: ClusterFacts) -> tuple[Reason, ...]:
     """Return what speaks against a cluster, the worst first."""
     found = [reason for one in bookies for reason in reasons_of_bookie(one)]
     found += reasons_of_cluster(cluster)

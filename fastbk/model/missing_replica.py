@@ -131,5 +131,6 @@ def from_json(raw: bytes) -> tuple[MissingReplica, ...]:
     if message.version != 1:
         raise ValueError(f"version {message.version} is not known")
     return tuple(
-        MissingReplica(one.bookie, one.first, one.last, one.reason, one.marked_ms) for one in message.missing
+        MissingReplica(one.bookie, one.first, one.last, one.reason, one.marked_ms)
+        for one in message.missing
     )

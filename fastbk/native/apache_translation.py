@@ -36,12 +36,22 @@ class FrameTranslation:
     def send(self, frames: bytes | bytearray | memoryview) -> None:
         """Take whole frames of ours."""
         size = len(frames)
-        if lib.fbk_apache_translation_send(self._translation, ffi.from_buffer("uint8_t[]", frames), size) != 0:
+        if (
+            lib.fbk_apache_translation_send(
+                self._translation, ffi.from_buffer("uint8_t[]", frames), size
+            )
+            != 0
+        ):
             raise ProtocolError("a request could not be put into Apache's protocol")
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
         """Take what the bookie sent, cut anywhere."""
-        if lib.fbk_apache_translation_receive(self._translation, ffi.from_buffer("uint8_t[]", data), len(data)) != 0:
+        if (
+            lib.fbk_apache_translation_receive(
+                self._translation, ffi.from_buffer("uint8_t[]", data), len(data)
+            )
+            != 0
+        ):
             raise ProtocolError("the bookie sent something that is no answer in Apache's protocol")
 
     def forget(self, request_id: int) -> None:

@@ -116,9 +116,7 @@ def extensions(modules: list[NativeModule] = MODULES) -> list[Extension]:
     With FASTBK_CLIENT_ONLY=1 these are only those that need no liburing.
     """
     bookie_too = sys.platform == "linux" and not os.environ.get("FASTBK_CLIENT_ONLY")
-    return [
-        NativeExtension(module) for module in modules if bookie_too or not module.linux_only
-    ]
+    return [NativeExtension(module) for module in modules if bookie_too or not module.linux_only]
 
 
 class BuildNative(build_ext):

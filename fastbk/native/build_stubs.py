@@ -27,7 +27,8 @@ def parameter_type(ctype: Any) -> str:
     if isinstance(ctype, PointerType | ArrayType):
         item = ctype.totype if isinstance(ctype, PointerType) else ctype.item
         is_bytes = isinstance(item, VoidType) or (
-            isinstance(item, PrimitiveType) and item.name in ("char", "int8_t", "uint8_t", "unsigned char")
+            isinstance(item, PrimitiveType)
+            and item.name in ("char", "int8_t", "uint8_t", "unsigned char")
         )
         return "BytesPointer" if is_bytes else "Pointer"
     return value_type(ctype)

@@ -51,7 +51,8 @@ class Compact(NativeObject):
         fill_struct(native, options)
         super().__init__(
             create(
-                lambda error: lib.fbk_compact_begin(store.handle, native, error), "begin a compaction"
+                lambda error: lib.fbk_compact_begin(store.handle, native, error),
+                "begin a compaction",
             )
         )
 

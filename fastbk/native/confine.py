@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 UNSUPPORTED = 0
 
 
-def confine_paths(
-    read: Sequence[str], write: Sequence[str], *, may_connect: bool
-) -> int:
+def confine_paths(read: Sequence[str], write: Sequence[str], *, may_connect: bool) -> int:
     """Have the calling thread, and those it starts from now on, open only files below these paths.
 
     Without `may_connect` they connect to nobody either, where the kernel is Linux 6.7 or later. Paths that are not
     there are passed over; open descriptors stay good. Returns the version of the kernel's Landlock, UNSUPPORTED where
     it has none. Raises OSError.
     """
-    accesses = [(path, lib.FBK_PATH_READ) for path in read] + [(path, lib.FBK_PATH_WRITE) for path in write]
+    accesses = [(path, lib.FBK_PATH_READ) for path in read] + [
+        (path, lib.FBK_PATH_WRITE) for path in write
+    ]
     texts = [ffi.new("char[]", os.fsencode(path)) for path, _ in accesses]
     rules = ffi.new("struct fbk_confine_path[]", len(accesses))
     for rule, text, (_, access) in zip(rules, texts, accesses, strict=True):

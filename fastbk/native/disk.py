@@ -233,7 +233,9 @@ class Disk:
             size = self.size(file)
             if size > FILE_BYTES_MAX:
                 raise OSError(
-                    errno.EFBIG, f"has {size:,} bytes, and such a file has {FILE_BYTES_MAX:,} at most", os.fspath(path)
+                    errno.EFBIG,
+                    f"has {size:,} bytes, and such a file has {FILE_BYTES_MAX:,} at most",
+                    os.fspath(path),
                 )
             return self.read(file, size)
         finally:

@@ -157,9 +157,7 @@ class Index(LedgerNotices):
             raw.watched_fds[n] = options.watched_fds[n] if n < len(options.watched_fds) else -1
         store_handle = store.handle if store else ffi.NULL
         super().__init__(
-            create(
-                lambda error: lib.fbk_index_create(raw, store_handle, error), "start the index"
-            )
+            create(lambda error: lib.fbk_index_create(raw, store_handle, error), "start the index")
         )
         self._store = store  # C keeps its handle
 

@@ -109,7 +109,9 @@ class LedgerCodec:
         frame = bytearray(size_bytes)
         digests = ffi.NULL
         if self._mac is not None:
-            digests = ffi.from_buffer("uint8_t[]", self._original_hmacs(first_entry_id, lacs, lengths, datas))
+            digests = ffi.from_buffer(
+                "uint8_t[]", self._original_hmacs(first_entry_id, lacs, lengths, datas)
+            )
         written = lib.fbk_client_encode_add_batch(
             self._ledger,
             request_id,
@@ -124,11 +126,17 @@ class LedgerCodec:
             size_bytes,
         )
         if written != size_bytes or not size_bytes:
-            raise ConfigError(f"{len(sizes)} entries of {len(data)} bytes cannot be encoded at once")
+            raise ConfigError(
+                f"{len(sizes)} entries of {len(data)} bytes cannot be encoded at once"
+            )
         return frame
 
     def _original_hmacs(
-        self, entry_id: int, lacs: Sequence[int], lengths: Sequence[int], datas: Sequence[bytes | memoryview]
+        self,
+        entry_id: int,
+        lacs: Sequence[int],
+        lengths: Sequence[int],
+        datas: Sequence[bytes | memoryview],
     ) -> bytes:
         rows = zip(lacs, lengths, datas, strict=True)
         return b"".join(

@@ -25,7 +25,9 @@ NS_PER_S = 1_000_000_000
 
 STATUS_NAMES = {
     int(value): name.removeprefix("FBK_S_")
-    for name, value in ((name, getattr(lib, name)) for name in dir(lib) if name.startswith("FBK_S_"))
+    for name, value in (
+        (name, getattr(lib, name)) for name in dir(lib) if name.startswith("FBK_S_")
+    )
 }
 
 
@@ -174,7 +176,8 @@ class Load:
                 ffi.unpack(raw.latency_buckets, lib.FBK_LOAD_BUCKETS), int(raw.latency_max_ns)
             ),
             tail_latencies=Latencies(
-                ffi.unpack(raw.tail_latency_buckets, lib.FBK_LOAD_BUCKETS), int(raw.tail_latency_max_ns)
+                ffi.unpack(raw.tail_latency_buckets, lib.FBK_LOAD_BUCKETS),
+                int(raw.tail_latency_max_ns),
             ),
         )
 

@@ -167,9 +167,7 @@ class LogScan(NativeObject):
         options.salt, options.end_bytes = salt, end_bytes
         super().__init__(
             create(
-                lambda error: lib.fbk_log_scan_open(
-                    disk.handle, os.fsencode(path), options, error
-                ),
+                lambda error: lib.fbk_log_scan_open(disk.handle, os.fsencode(path), options, error),
                 "read",
                 path,
             )

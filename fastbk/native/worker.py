@@ -51,7 +51,10 @@ PLACED_MAX = lib.FBK_PLACED_MAX
 """Adds, fences and forces of one worker and pair that the journal has not answered, at most."""
 
 INFOS_DONE, INFOS_DONE_US = SLOTS["FBK_C_WORKER_INFOS_DONE"], SLOTS["FBK_C_WORKER_INFOS_DONE_US"]
-INFOS_FAILED, INFOS_FAILED_US = SLOTS["FBK_C_WORKER_INFOS_FAILED"], SLOTS["FBK_C_WORKER_INFOS_FAILED_US"]
+INFOS_FAILED, INFOS_FAILED_US = (
+    SLOTS["FBK_C_WORKER_INFOS_FAILED"],
+    SLOTS["FBK_C_WORKER_INFOS_FAILED_US"],
+)
 
 TIGHT_RECEIVE_BYTES = lib.FBK_TIGHT_RECEIVE_BYTES
 """What a connection may receive at once while the memory for waiting input is half used."""
@@ -162,7 +165,9 @@ class Worker(NativeObject):
         pointer = lib.fbk_worker_receive_buffer(self.handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
         self._wanted = ffi.new("int64_t[]", DIGESTS_WANTED_MAX)
-        self._audits = ffi.new("struct fbk_worker_audit[]", lib.FBK_WORKER_AUDITS_MAX if options.is_audited else 0)
+        self._audits = ffi.new(
+            "struct fbk_worker_audit[]", lib.FBK_WORKER_AUDITS_MAX if options.is_audited else 0
+        )
         self._passed = ffi.new("uint8_t[]", PASSED_BYTES_MAX)
         self._full = shared
         self._tight = shared[:TIGHT_RECEIVE_BYTES]
@@ -315,7 +320,9 @@ class Worker(NativeObject):
         types = ffi.new("uint8_t[]", [digest_type or 0 for _, digest_type in digests])
         lib.fbk_worker_digests_known(self.handle, ledger_ids, types, count)
 
-    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int, ledgers_per_s: float) -> None:
+    def set_quota(
+        self, number: int, adds_per_s: int, bytes_per_s: int, ledgers_per_s: float
+    ) -> None:
         """Say what quota `number`, from 1 to QUOTAS_MAX, allows from now on; 0 is no bound.
 
         All ledgers are new to it."""
@@ -338,7 +345,9 @@ class Worker(NativeObject):
         dropped = ffi.new("uint64_t *")
         count = lib.fbk_worker_audits(self.handle, self._audits, dropped)
         found = self._audits[0:count] if count else ()
-        return [(one.connection, one.operation, one.ledger_id, one.status) for one in found], dropped[0]
+        return [
+            (one.connection, one.operation, one.ledger_id, one.status) for one in found
+        ], dropped[0]
 
     def drain(self) -> list[Event]:
         """Take no more requests, of no connection."""

@@ -40,7 +40,9 @@ class Chain:
         body = printable_json({"sequence": self.sequence, **record})[:-1]
         if len(body) > LINE_BYTES_MAX:
             cut = body[: LINE_BYTES_MAX // 4].decode("utf-8", "replace")
-            body = printable_json({"sequence": self.sequence, "cut_bytes": len(body), "start": cut})[:-1]
+            body = printable_json(
+                {"sequence": self.sequence, "cut_bytes": len(body), "start": cut}
+            )[:-1]
         self.head = _hash(self.head, body)
         return body + _MARK + self.head.encode() + _END + b"\n"
 
@@ -72,7 +74,12 @@ def faults(lines: Iterable[bytes], chain: Chain | None = None) -> Iterator[str]:
 
 def _parts(line: bytes) -> tuple[bytes, str, int] | None:
     body, mark, rest = line.rstrip(b"\n").rpartition(_MARK)
-    if not mark or not line.endswith(b"\n") or len(rest) != 64 + len(_END) or not rest.endswith(_END):
+    if (
+        not mark
+        or not line.endswith(b"\n")
+        or len(rest) != 64 + len(_END)
+        or not rest.endswith(_END)
+    ):
         return None
     try:
         sequence = msgspec.json.decode(body + b"}", type=dict[str, Any])["sequence"]

@@ -28,7 +28,9 @@ NAME = "events.jsonl"
 class EventFile:
     """Appends to the files of one directory. One thread of one process. All of it raises OSError."""
 
-    def __init__(self, path: Path, size_bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:
+    def __init__(
+        self, path: Path, size_bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX
+    ) -> None:
         """`path`: of the newest file, with the ending `.jsonl`. `size_bytes_max`: of each of `files_max` files."""
         self.path = path
         self._size_bytes_max = size_bytes_max
@@ -43,7 +45,10 @@ class EventFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._file = os.open(
-                self.path.name, flags | (os.O_CREAT if may_make else 0), FILE_MODE, dir_fd=self._folder
+                self.path.name,
+                flags | (os.O_CREAT if may_make else 0),
+                FILE_MODE,
+                dir_fd=self._folder,
             )
         except FileNotFoundError:
             return False
@@ -52,7 +57,9 @@ class EventFile:
         except BlockingIOError:
             os.close(self._file)
             self._file = -1
-            raise OSError(errno.EBUSY, "another process writes it: give this one another file") from None
+            raise OSError(
+                errno.EBUSY, "another process writes it: give this one another file"
+            ) from None
         self._size_bytes = os.fstat(self._file).st_size
         if self._size_bytes and os.pread(self._file, 1, self._size_bytes - 1) != b"\n":
             self._write(b"\n")
@@ -113,12 +120,18 @@ def read_events(path: Path, files_max: int = FILES_MAX) -> Iterator[Event]:
     """
     with contextlib.ExitStack() as stack:
         files = []
-        for number in range(files_max):  # the newest first: a file that is renamed meanwhile is met again, not missed
+        for number in range(
+            files_max
+        ):  # the newest first: a file that is renamed meanwhile is met again, not missed
             with contextlib.suppress(FileNotFoundError):
                 files.append(stack.enter_context(open(numbered(path, number), "rb")))
         last = 0
         for file in reversed(files):
             for line in file:
-                if line.endswith(b"\n") and (event := event_of(line)) is not None and event.number > last:
+                if (
+                    line.endswith(b"\n")
+                    and (event := event_of(line)) is not None
+                    and event.number > last
+                ):
                     last = event.number
                     yield event

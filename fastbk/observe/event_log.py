@@ -99,10 +99,14 @@ class EventLog:
                 return
             earlier.extend(read_events(self._path))
         except OSError as error:
-            self._failures.note("open", file=str(self._path), reason=error.strerror, kept="in memory")
+            self._failures.note(
+                "open", file=str(self._path), reason=error.strerror, kept="in memory"
+            )
         with self._changed:
             self._put_behind(earlier)
-            self._thread = threading.Thread(target=self._write, args=(file,), name="fastbk events", daemon=True)
+            self._thread = threading.Thread(
+                target=self._write, args=(file,), name="fastbk events", daemon=True
+            )
             self._thread.start()
 
     def close(self) -> None:
@@ -175,7 +179,9 @@ class EventLog:
         return EventPage(
             source=self.source,
             events=events,
-            next=max(last, query.after if query.after <= last else 0) if is_complete else events[-1].number,
+            next=max(last, query.after if query.after <= last else 0)
+            if is_complete
+            else events[-1].number,
             is_complete=is_complete,
             dropped=self._dropped,
             unwritten=self._unwritten,
@@ -209,12 +215,17 @@ class EventLog:
         """Have what is in memory follow the events of earlier processes, also if the clock was put back since."""
         last = earlier[-1].number if earlier else 0
         if self._memory and self._memory[0].number <= last:
-            moved = [msgspec.structs.replace(one, number=last + at) for at, one in enumerate(self._memory, 1)]
+            moved = [
+                msgspec.structs.replace(one, number=last + at)
+                for at, one in enumerate(self._memory, 1)
+            ]
             self._memory = deque(moved, MEMORY_EVENTS_MAX)
             self._waiting = deque(moved[-len(self._waiting) :] if self._waiting else [])
             last = moved[-1].number
         self._last = max(self._last, last)
-        self._memory.extendleft(itertools.islice(reversed(earlier), MEMORY_EVENTS_MAX - len(self._memory)))
+        self._memory.extendleft(
+            itertools.islice(reversed(earlier), MEMORY_EVENTS_MAX - len(self._memory))
+        )
 
     def _write(self, file: EventFile) -> None:
         """Write events until `close`; the thread's life."""
@@ -235,7 +246,9 @@ class EventLog:
             except OSError as error:
                 is_dirty = False
                 self._unwritten += len(events)
-                self._failures.note("write", file=str(file.path), reason=error.strerror, kept="in memory")
+                self._failures.note(
+                    "write", file=str(file.path), reason=error.strerror, kept="in memory"
+                )
             if is_last:
                 with contextlib.suppress(OSError):
                     file.close()
@@ -244,7 +257,10 @@ class EventLog:
 
 def _is_enough(memory: list[Event], query: Query) -> bool:
     """Return whether no older event than those in memory is wanted, or all are in memory."""
-    if len(memory) < MEMORY_EVENTS_MAX or query.after >= memory[0].number or query.since > memory[0].time:
+    if (
+        len(memory) < MEMORY_EVENTS_MAX
+        or query.after >= memory[0].number
+        or query.since > memory[0].time
+    ):
         return True
     return query.is_newest and sum(query.admits(event) for event in memory) >= query.limit
-

@@ -1,7 +1,7 @@
 """One event, a query for events, and the moments that people write in queries. No I/O.
 
-    query = Query.of({"since": "03:00", "until": "03:20", "kind": "disk,stall"}, time.time())
-    found = [event for event in events if query.admits(event)]
+query = Query.of({"since": "03:00", "until": "03:20", "kind": "disk,stall"}, time.time())
+found = [event for event in events if query.admits(event)]
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def kinds_of(names: list[str]) -> frozenset[str]:
     found = {name.strip() for name in names} - {""}
     unknown = sorted(found - set(KINDS) - set(KIND_OF))
     if unknown:
-        raise ConfigError(f"kind {unknown[0]}: give {', '.join(KINDS)}, or the name of an event as disk.slow")
+        raise ConfigError(
+            f"kind {unknown[0]}: give {', '.join(KINDS)}, or the name of an event as disk.slow"
+        )
     return frozenset(found)
 
 
@@ -202,4 +204,3 @@ def _whole(parameters: Mapping[str, str], name: str, default: int, least: int, m
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         raise ConfigError(f"{name} {text[:40]}: must be {least} to {most}")
     return int(text)
-

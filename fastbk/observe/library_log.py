@@ -77,7 +77,9 @@ class _Lines(logging.Handler):
             event, fields = "log.record", {"logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             fields["traceback"] = logging.Formatter().formatException(record.exc_info)
-        level = next((name for name in reversed(logs.LEVELS) if record.levelno >= logs.LEVELS[name]), "debug")
+        level = next(
+            (name for name in reversed(logs.LEVELS) if record.levelno >= logs.LEVELS[name]), "debug"
+        )
         logs.write(level, event, fields)
 
 

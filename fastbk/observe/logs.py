@@ -130,8 +130,13 @@ def text_line(level: str, event: str, values: dict[str, object], now_s: float) -
     short = {name: value for name, value in values.items() if not _has_lines(value)}
     lines = [f"{clock} {level:<7} {who:<12} {message(f'{event:<24}', short)}".rstrip()]
     for name, value in values.items():
-        if name not in short:  # such as a traceback; no line of it can be taken for one of the log's
-            lines += [f"    {name}:", *(f"    | {printable(one)}" for one in str(value).splitlines())]
+        if (
+            name not in short
+        ):  # such as a traceback; no line of it can be taken for one of the log's
+            lines += [
+                f"    {name}:",
+                *(f"    | {printable(one)}" for one in str(value).splitlines()),
+            ]
     return "\n".join(lines).encode() + b"\n"
 
 
@@ -163,7 +168,11 @@ def write(level: str, event: str, values: dict[str, object]) -> None:
 
 
 def _text(value: object) -> str:
-    text = printable(value, _LINE_BYTES_MAX) if isinstance(value, str) else printable_json(value).decode()
+    text = (
+        printable(value, _LINE_BYTES_MAX)
+        if isinstance(value, str)
+        else printable_json(value).decode()
+    )
     return text if text and " " not in text else f'"{text}"'
 
 
@@ -196,7 +205,9 @@ class LimitLog:
         counts: events of each limit since the process started; a limit without events is missing.
     """
 
-    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic, level: str = "warning") -> None:
+    def __init__(
+        self, event: str, clock: Callable[[], float] = time.monotonic, level: str = "warning"
+    ) -> None:
         """`event`: the name of the log line, and `level` its level."""
         self.counts: dict[str, int] = {}
         self._event = event

@@ -40,31 +40,65 @@ class Instrument(NamedTuple):
 
 SENT, CONSUMED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
 INSTRUMENTS = {
-    SENT: Instrument("counter", "{message}", "Records, or entries of ledgers, that were appended and acknowledged"),
-    CONSUMED: Instrument("counter", "{message}", "Records, or entries of ledgers, that readers handed out"),
+    SENT: Instrument(
+        "counter",
+        "{message}",
+        "Records, or entries of ledgers, that were appended and acknowledged",
+    ),
+    CONSUMED: Instrument(
+        "counter", "{message}", "Records, or entries of ledgers, that readers handed out"
+    ),
     "fastbk.client.send.size": Instrument("counter", "By", "Bytes of what was acknowledged"),
-    "fastbk.client.send.pending": Instrument("sum", "{append}", "Appends that are not acknowledged yet"),
+    "fastbk.client.send.pending": Instrument(
+        "sum", "{append}", "Appends that are not acknowledged yet"
+    ),
     "fastbk.client.send.buffered": Instrument("sum", "By", "Bytes that are not acknowledged yet"),
-    "fastbk.client.send.resent": Instrument("counter", "{copy}", "Copies of entries that were sent to a bookie again"),
-    "fastbk.client.send.ensemble_changes": Instrument("counter", "{change}", "Bookies that writers took others for"),
-    "fastbk.client.send.times_ahead": Instrument("counter", "{segment}", "Segments behind a record of a later time"),
-    "fastbk.client.send.duration.total": Instrument("counter", "s", "Time of all appends together, to their ends"),
-    "fastbk.client.send.duration.p50": Instrument("highest", "s", "Median of an append in the last minutes"),
-    "fastbk.client.send.duration.p99": Instrument("highest", "s", "99 of 100 appends in the last minutes took less"),
+    "fastbk.client.send.resent": Instrument(
+        "counter", "{copy}", "Copies of entries that were sent to a bookie again"
+    ),
+    "fastbk.client.send.ensemble_changes": Instrument(
+        "counter", "{change}", "Bookies that writers took others for"
+    ),
+    "fastbk.client.send.times_ahead": Instrument(
+        "counter", "{segment}", "Segments behind a record of a later time"
+    ),
+    "fastbk.client.send.duration.total": Instrument(
+        "counter", "s", "Time of all appends together, to their ends"
+    ),
+    "fastbk.client.send.duration.p50": Instrument(
+        "highest", "s", "Median of an append in the last minutes"
+    ),
+    "fastbk.client.send.duration.p99": Instrument(
+        "highest", "s", "99 of 100 appends in the last minutes took less"
+    ),
     "fastbk.client.receive.size": Instrument("counter", "By", "Bytes of what readers handed out"),
     "fastbk.client.receive.buffered": Instrument("sum", "By", "Bytes that were read ahead"),
-    "fastbk.client.receive.lag": Instrument("highest", "{message}", "Records that a reader knows of, not handed out"),
-    "fastbk.client.receive.lag.duration": Instrument("highest", "s", "Age of the record that was handed out last"),
-    "fastbk.client.receive.duration.total": Instrument("counter", "s", "Time of all reads from bookies together"),
-    "fastbk.client.receive.duration.p50": Instrument("highest", "s", "Median of a read in the last minutes"),
-    "fastbk.client.receive.duration.p99": Instrument("highest", "s", "99 of 100 reads in the last minutes took less"),
+    "fastbk.client.receive.lag": Instrument(
+        "highest", "{message}", "Records that a reader knows of, not handed out"
+    ),
+    "fastbk.client.receive.lag.duration": Instrument(
+        "highest", "s", "Age of the record that was handed out last"
+    ),
+    "fastbk.client.receive.duration.total": Instrument(
+        "counter", "s", "Time of all reads from bookies together"
+    ),
+    "fastbk.client.receive.duration.p50": Instrument(
+        "highest", "s", "Median of a read in the last minutes"
+    ),
+    "fastbk.client.receive.duration.p99": Instrument(
+        "highest", "s", "99 of 100 reads in the last minutes took less"
+    ),
 }
 
 
 def duration_figures(direction: Literal["send", "receive"], latency: Latency) -> dict[str, float]:
     """Return the figures of a latency."""
     prefix = f"fastbk.client.{direction}.duration"
-    return {f"{prefix}.total": latency.total_s, f"{prefix}.p50": latency.p50_s, f"{prefix}.p99": latency.p99_s}
+    return {
+        f"{prefix}.total": latency.total_s,
+        f"{prefix}.p50": latency.p50_s,
+        f"{prefix}.p99": latency.p99_s,
+    }
 
 
 def sending(stream: str = "") -> dict[str, str]:
@@ -129,7 +163,9 @@ class Meter:
             "highest": meter.create_observable_gauge,
         }
         for name, (kind, unit, description) in INSTRUMENTS.items():
-            makers[kind](name, callbacks=[partial(self._observe, name)], unit=unit, description=description)
+            makers[kind](
+                name, callbacks=[partial(self._observe, name)], unit=unit, description=description
+            )
 
     def add(self, attributes: Attributes, figures: Callable[[], Figures]) -> Source:
         """Measure something; `figures`, a method, is called in any thread, and only while its object lives."""

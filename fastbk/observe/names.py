@@ -46,9 +46,18 @@ _COUNTERS: Slots = {
     "WORKER_SLOW_READERS_CUT": (31, "Connections cut because they did not read their replies."),
     "WORKER_WAITS_CREDIT": (32, "Times that a connection waited for room in the write cache."),
     "WORKER_WAITS_RING": (33, "Times that a connection waited for room in the add ring."),
-    "WORKER_WAITS_REQUEST_RING": (34, "Times that a connection waited for room in the request ring."),
-    "WORKER_WAITS_PENDING": (35, "Times that a connection waited because too many of its requests were unanswered."),
-    "WORKER_WAITS_OUTPUT": (36, "Times that a connection waited because it does not read its replies."),
+    "WORKER_WAITS_REQUEST_RING": (
+        34,
+        "Times that a connection waited for room in the request ring.",
+    ),
+    "WORKER_WAITS_PENDING": (
+        35,
+        "Times that a connection waited because too many of its requests were unanswered.",
+    ),
+    "WORKER_WAITS_OUTPUT": (
+        36,
+        "Times that a connection waited because it does not read its replies.",
+    ),
     "WORKER_WAITS_MEMORY": (37, "Times that a connection waited for memory for its frame."),
     "WORKER_WAKES": (38, "Times that the worker was woken by its bell."),
     "WORKER_JOURNAL_BELLS": (39, "Times that the worker woke the journal."),
@@ -56,9 +65,15 @@ _COUNTERS: Slots = {
     "WORKER_SENDS": (143, "Sends to sockets."),
     "WORKER_POLLS": (144, "Times that the worker received from all readable connections."),
     "WORKER_COLD_REQUESTS": (41, "Requests handled in Python: hello, info, ping."),
-    "WORKER_WAITS_CONTEXT": (42, "Times that a client of Apache's waited for others' requests to be answered."),
+    "WORKER_WAITS_CONTEXT": (
+        42,
+        "Times that a client of Apache's waited for others' requests to be answered.",
+    ),
     "WORKER_APACHE_CONNECTIONS": (43, "Connections that spoke Apache's protocols."),
-    "WORKER_ADDS_UNVERIFIED": (80, "Entries taken with no look at their digest: of unknown type, or HMAC, not DUMMY."),
+    "WORKER_ADDS_UNVERIFIED": (
+        80,
+        "Entries taken with no look at their digest: of unknown type, or HMAC, not DUMMY.",
+    ),
     "JOURNAL_BATCHES": (0, "Batches written and synced."),
     "JOURNAL_BYTES": (1, "Bytes written to journal files, padding included."),
     "JOURNAL_PADDING_BYTES": (2, "Bytes of them that fill blocks up."),
@@ -67,7 +82,10 @@ _COUNTERS: Slots = {
     "JOURNAL_CHECKS": (6, "Adds left to the index to look at, because their id is not new."),
     "JOURNAL_RECOVERY_ADDS": (7, "Adds with the recovery flag."),
     "JOURNAL_FENCES": (8, "Ledgers fenced."),
-    "JOURNAL_FENCES_REPEATED": (9, "Fences of a ledger that was fenced before; nothing is written."),
+    "JOURNAL_FENCES_REPEATED": (
+        9,
+        "Fences of a ledger that was fenced before; nothing is written.",
+    ),
     "JOURNAL_FORCES": (10, "Forces ordered."),
     "JOURNAL_REFUSED_FENCED": (11, "Adds refused because the ledger is fenced."),
     "JOURNAL_REFUSED_UNAUTHORIZED": (12, "Requests refused for another master key."),
@@ -75,7 +93,10 @@ _COUNTERS: Slots = {
     "JOURNAL_REFUSED_LEDGERS": (14, "Adds refused because there are too many ledgers."),
     "JOURNAL_REFUSED_DELETED": (25, "Adds refused because the ledger was deleted."),
     "JOURNAL_REFUSED_BAD_REQUEST": (15, "Records refused for a field that no client may send."),
-    "JOURNAL_STALLS": (16, "Times that nothing could be taken because descriptors or exceptions were all in use."),
+    "JOURNAL_STALLS": (
+        16,
+        "Times that nothing could be taken because descriptors or exceptions were all in use.",
+    ),
     "JOURNAL_WORKER_BELLS": (17, "Times that the journal woke a worker."),
     "JOURNAL_INDEX_BELLS": (18, "Times that the journal woke the index."),
     "JOURNAL_ROLLS": (19, "Changes to another file."),
@@ -86,7 +107,10 @@ _COUNTERS: Slots = {
     "INDEX_ENTRY_BYTES": (2, "Bytes of them."),
     "INDEX_SKIPPED": (3, "Records that the journal had refused."),
     "INDEX_DUPLICATES": (4, "Entries that were stored before with the same data."),
-    "INDEX_CONFLICTS": (5, "Entries that were stored before with other data; the stored one stays."),
+    "INDEX_CONFLICTS": (
+        5,
+        "Entries that were stored before with other data; the stored one stays.",
+    ),
     "INDEX_CHECKS": (6, "Adds that needed a look at what is stored."),
     "INDEX_FENCES": (7, "Fences answered."),
     "INDEX_READS": (8, "Single reads."),
@@ -110,7 +134,10 @@ _COUNTERS: Slots = {
     "INDEX_REPLY_FULL": (25, "Answers that waited for room in a reply ring."),
     "INDEX_CACHE_FULL": (26, "Batches that waited for a flush."),
     "INDEX_FLUSHES": (28, "Flushes finished."),
-    "INDEX_FLUSH_COPIED_BYTES": (57, "Bytes of entries that flushes copied on their way to an entry log."),
+    "INDEX_FLUSH_COPIED_BYTES": (
+        57,
+        "Bytes of entries that flushes copied on their way to an entry log.",
+    ),
     "INDEX_FLUSH_FAILURES": (29, "Flushes that failed and will be tried again."),
     "INDEX_MERGES": (30, "Merges of locations files."),
     "INDEX_DELETED_LEDGERS": (31, "Ledgers deleted on gc's word."),
@@ -121,12 +148,27 @@ _COUNTERS: Slots = {
     "INDEX_REPLAYED_RECORDS": (42, "Records read back from the journal at the start."),
     "INDEX_SCRUB_BYTES": (46, "Bytes read again to find damage."),
     "INDEX_SCRUB_CYCLES": (47, "Times that everything stored was read again to find damage."),
-    "INDEX_SCRUB_DAMAGED": (48, "Runs that were found damaged, with entries that no other copy here is whole of."),
-    "INDEX_DAMAGE_FOUND": (58, "Places that did not read back as they were written, whoever met them."),
+    "INDEX_SCRUB_DAMAGED": (
+        48,
+        "Runs that were found damaged, with entries that no other copy here is whole of.",
+    ),
+    "INDEX_DAMAGE_FOUND": (
+        58,
+        "Places that did not read back as they were written, whoever met them.",
+    ),
     "INDEX_SCRUB_DIGESTS": (51, "Entries of which the scrub computed the digest."),
-    "INDEX_SCRUB_BAD_DIGESTS": (52, "Of these, those stored as they came, with a wrong digest: no reader takes them."),
-    "INDEX_SCRUB_DIGESTS_KEYED": (53, "Entries whose HMAC the scrub could not check: metadata has no password."),
-    "INDEX_SCRUB_DIGESTS_UNKNOWN": (54, "Entries that the scrub read while nobody could say which digest they have."),
+    "INDEX_SCRUB_BAD_DIGESTS": (
+        52,
+        "Of these, those stored as they came, with a wrong digest: no reader takes them.",
+    ),
+    "INDEX_SCRUB_DIGESTS_KEYED": (
+        53,
+        "Entries whose HMAC the scrub could not check: metadata has no password.",
+    ),
+    "INDEX_SCRUB_DIGESTS_UNKNOWN": (
+        54,
+        "Entries that the scrub read while nobody could say which digest they have.",
+    ),
     "INDEX_UNEXPECTED": (43, "Adds that the journal took for new although they were stored."),
     "GC_CYCLES": (0, "Looks for ledgers that metadata no longer lists."),
     "GC_CYCLES_STOPPED": (1, "Looks that ended by an error or a rule before anything was deleted."),
@@ -134,14 +176,26 @@ _COUNTERS: Slots = {
     "GC_KEPT": (4, "Candidates that metadata listed after all."),
     "GC_EXPIRED": (46, "Ledgers that expired because metadata never listed them."),
     "GC_ADMITTED": (48, "Ledgers that were let in by name though too many were unconfirmed."),
-    "GC_LIMBO_OVER": (7, "Ledgers that left limbo, metadata having put others in this bookie's place."),
+    "GC_LIMBO_OVER": (
+        7,
+        "Ledgers that left limbo, metadata having put others in this bookie's place.",
+    ),
     "GC_REFUSED": (5, "Looks that would have deleted too much."),
-    "GC_LOOKUPS": (8, "Ledgers whose metadata was read in search of copies that it counts on no more."),
-    "GC_COPIES_DROPPED": (10, "Copies given to the index to be dropped, metadata having named other bookies."),
+    "GC_LOOKUPS": (
+        8,
+        "Ledgers whose metadata was read in search of copies that it counts on no more.",
+    ),
+    "GC_COPIES_DROPPED": (
+        10,
+        "Copies given to the index to be dropped, metadata having named other bookies.",
+    ),
     "GC_COMPACTIONS": (11, "Compactions begun."),
     "GC_COMPACTION_MOVED_BYTES": (13, "Live bytes that compaction moved."),
     "GC_COMPACTION_FREED_BYTES": (14, "Bytes won back by compaction."),
-    "GC_COMPACTION_BAD_RUNS": (15, "Runs of entries that compaction could not move, being damaged."),
+    "GC_COMPACTION_BAD_RUNS": (
+        15,
+        "Runs of entries that compaction could not move, being damaged.",
+    ),
     "GC_COMPACTION_ERRORS": (16, "Compactions in which something ended early; see the log."),
     "WORKER_ADDS_REJECTED": (128, "Adds of Apache's clients refused because too many waited."),
     "WORKER_READS_REJECTED": (129, "Reads of Apache's clients refused because too many waited."),
@@ -178,10 +232,16 @@ _STATUSES = {
 
 for _version, _first in ((2, 50), (3, 70)):
     _COUNTERS |= {
-        f"WORKER_V{_version}_{name}": (slots[_version - 2], f"{text}, over Apache's version {_version}.")
+        f"WORKER_V{_version}_{name}": (
+            slots[_version - 2],
+            f"{text}, over Apache's version {_version}.",
+        )
         for name, (*slots, text) in _OF_BOTH_VERSIONS.items()
     } | {
-        f"WORKER_V{_version}_{name}": (_first + number, f"Answers over Apache's version {_version} that said: {text}.")
+        f"WORKER_V{_version}_{name}": (
+            _first + number,
+            f"Answers over Apache's version {_version} that said: {text}.",
+        )
         for number, (name, text) in enumerate(_STATUSES.items())
     }
 
@@ -207,12 +267,18 @@ _TIMED: Slots = {
 
 _GAUGES: Slots = {
     "WORKER_UNREAD_REPLY_BYTES": (150, "Bytes of replies that clients have not read yet."),
-    "WORKER_ADDS_IN_PROGRESS": (130, "Adds, fences and forces in the rings that the journal has not answered."),
+    "WORKER_ADDS_IN_PROGRESS": (
+        130,
+        "Adds, fences and forces in the rings that the journal has not answered.",
+    ),
     "WORKER_READS_IN_PROGRESS": (131, "Requests that wait for the index, long polls left out."),
     "WORKER_ADDS_BLOCKED": (132, "Connections whose next add waits for room."),
     "WORKER_READS_BLOCKED": (133, "Connections whose next read waits for room."),
     "WORKER_RING_BYTES": (134, "Bytes in the add rings that the journal has not answered."),
-    "INDEX_STORED_ENTRIES": (96, "Entries stored, those of deleted ledgers until their locations are merged away."),
+    "INDEX_STORED_ENTRIES": (
+        96,
+        "Entries stored, those of deleted ledgers until their locations are merged away.",
+    ),
     "INDEX_CACHE_ENTRIES": (97, "Entries in the write cache that is being filled."),
     "INDEX_READ_CACHE_BYTES": (98, "Bytes of the read cache in use."),
     "INDEX_READ_CACHE_ENTRIES": (99, "Entries in the read cache."),
@@ -220,21 +286,42 @@ _GAUGES: Slots = {
     "WORKER_INPUT_BYTES": (16, "Memory held by frames that are not complete."),
     "WORKER_PENDING": (17, "Requests not answered yet."),
     "JOURNAL_LEDGERS": (20, "Ledgers known to the journal."),
-    "JOURNAL_LEDGERS_UNCONFIRMED": (32, "Ledgers that metadata was never seen to list; they expire."),
+    "JOURNAL_LEDGERS_UNCONFIRMED": (
+        32,
+        "Ledgers that metadata was never seen to list; they expire.",
+    ),
     "JOURNAL_TAKES_NO_NEW_LEDGERS": (33, "1 while the bookie takes no new ledgers."),
-    "JOURNAL_LIMIT": (21, "What is refused: 0 nothing, 1 normal adds, 2 whatever would have to be written."),
+    "JOURNAL_LIMIT": (
+        21,
+        "What is refused: 0 nothing, 1 normal adds, 2 whatever would have to be written.",
+    ),
     "JOURNAL_BEHIND_BYTES": (22, "Bytes of journal files that replay would read."),
     "INDEX_LEDGERS": (34, "Ledgers stored here."),
     "INDEX_WAITERS": (35, "Long polls that wait."),
     "INDEX_CACHE_BYTES": (36, "Bytes in the write cache that is being filled."),
     "INDEX_JOURNAL_BEHIND": (37, "Journal bytes behind the mark, as far as taken in."),
     "INDEX_MARK": (38, "The log mark: the last batch in a finished flush."),
-    "INDEX_READS_ONLY": (39, "What the index refuses: 0 nothing, 1 normal adds, 2 whatever would have to be written."),
+    "INDEX_READS_ONLY": (
+        39,
+        "What the index refuses: 0 nothing, 1 normal adds, 2 whatever would have to be written.",
+    ),
     "INDEX_DAMAGED": (40, "1 when damage is on record: no is never said."),
-    "INDEX_BULK_RATE": (50, "Bytes a second that history may be read at; adds and tail reads go first."),
-    "INDEX_QUARANTINED": (49, "Ranges of entries that were found damaged and are not repaired yet."),
-    "INDEX_LOCATIONS_DAMAGED": (59, "Locations files with damage: `fastbk bookie rebuild-locations` makes them anew."),
-    "INDEX_BAD_DIGESTS": (55, "Ranges of entries that came with a wrong digest, as far as the scrub remembers."),
+    "INDEX_BULK_RATE": (
+        50,
+        "Bytes a second that history may be read at; adds and tail reads go first.",
+    ),
+    "INDEX_QUARANTINED": (
+        49,
+        "Ranges of entries that were found damaged and are not repaired yet.",
+    ),
+    "INDEX_LOCATIONS_DAMAGED": (
+        59,
+        "Locations files with damage: `fastbk bookie rebuild-locations` makes them anew.",
+    ),
+    "INDEX_BAD_DIGESTS": (
+        55,
+        "Ranges of entries that came with a wrong digest, as far as the scrub remembers.",
+    ),
     "INDEX_LIMBO": (44, "Ledgers whose data was lost here and not repaired yet."),
     "GC_UNCONFIRMED": (45, "Ledgers here that metadata was never seen to list."),
     "GC_FOREIGN": (47, "Of these, ledgers that metadata lists with another key or creation."),
@@ -250,11 +337,26 @@ _GAUGES: Slots = {
 }
 
 LIMITS: Slots = {
-    "WORKER_UNREAD_REPLIES_CUT": (151, "Connections cut because all unread replies together were too many."),
-    "WORKER_WRITE_TIMEOUTS": (152, "Connections cut because they read nothing of their replies for too long."),
-    "WORKER_SLOW_FRAMES_CUT": (153, "Connections closed because their frame was slow while others waited for memory."),
-    "WORKER_SILENT_CLOSED": (154, "Silent connections closed because most connections were in use."),
-    "WORKER_UNAUTHENTICATED_CLOSED": (86, "Connections closed to make room before their clients authenticated."),
+    "WORKER_UNREAD_REPLIES_CUT": (
+        151,
+        "Connections cut because all unread replies together were too many.",
+    ),
+    "WORKER_WRITE_TIMEOUTS": (
+        152,
+        "Connections cut because they read nothing of their replies for too long.",
+    ),
+    "WORKER_SLOW_FRAMES_CUT": (
+        153,
+        "Connections closed because their frame was slow while others waited for memory.",
+    ),
+    "WORKER_SILENT_CLOSED": (
+        154,
+        "Silent connections closed because most connections were in use.",
+    ),
+    "WORKER_UNAUTHENTICATED_CLOSED": (
+        86,
+        "Connections closed to make room before their clients authenticated.",
+    ),
     "WORKER_TURNS_ENDED": (155, "Times that a connection had to let others have their turn."),
     "WORKER_MEMORY_RETURNED": (156, "Times that unused memory was given back to the system."),
 }
@@ -262,22 +364,46 @@ LIMITS: Slots = {
 
 _OFF_BY_DEFAULT: Slots = {
     "WORKER_SPINS": (145, "Times that the worker polled for answers instead of sleeping."),
-    "WORKER_CONNECTIONS_FAILED": (90, "Connections ended because their client's bytes found a fault of fastbk's own."),
+    "WORKER_CONNECTIONS_FAILED": (
+        90,
+        "Connections ended because their client's bytes found a fault of fastbk's own.",
+    ),
     "WORKER_TLS_HANDSHAKES": (157, "TLS handshakes that succeeded."),
     "WORKER_TLS_FAILED": (158, "TLS handshakes that failed or did not end in time."),
     "WORKER_TLS_REFUSED": (159, "Hellos refused: in the clear, or without an authorised role."),
-    "WORKER_REFUSED_RIGHTS": (81, "Requests refused because the client's role or token does not allow them."),
-    "WORKER_AUTHENTICATED": (82, "Clients authenticated by a token, renewed ones included, or by SASL."),
+    "WORKER_REFUSED_RIGHTS": (
+        81,
+        "Requests refused because the client's role or token does not allow them.",
+    ),
+    "WORKER_AUTHENTICATED": (
+        82,
+        "Clients authenticated by a token, renewed ones included, or by SASL.",
+    ),
     "WORKER_AUTH_FAILED": (83, "Tokens and SASL responses that did not authenticate their client."),
-    "WORKER_WAITS_QUOTA": (85, "Times that a connection waited because its client had added more than its quota."),
-    "WORKER_AUTH_ENDED": (84, "Connections closed because their token had expired or their client was revoked."),
-    "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
+    "WORKER_WAITS_QUOTA": (
+        85,
+        "Times that a connection waited because its client had added more than its quota.",
+    ),
+    "WORKER_AUTH_ENDED": (
+        84,
+        "Connections closed because their token had expired or their client was revoked.",
+    ),
+    "JOURNAL_SPINS": (
+        34,
+        "Times that the journal polled for the disk's answer instead of sleeping.",
+    ),
 }
 """Of what nobody pays for without having switched it on: they have series from their first event on, too."""
 
 _HISTOGRAMS: Slots = {
-    "WORKER_ADD_US": (0, "From an add's last byte received to its answer, of those that went well."),
-    "WORKER_READ_US": (1, "From a read's last byte received to its answer, of those that went well."),
+    "WORKER_ADD_US": (
+        0,
+        "From an add's last byte received to its answer, of those that went well.",
+    ),
+    "WORKER_READ_US": (
+        1,
+        "From a read's last byte received to its answer, of those that went well.",
+    ),
     "WORKER_RECEIVE_BYTES": (2, "Bytes of one receive from a socket."),
     "WORKER_V2_ADD_US": (3, "The same for adds over Apache's version 2."),
     "WORKER_V2_READ_US": (4, "The same for reads over Apache's version 2, long polls left out."),
@@ -292,29 +418,47 @@ _HISTOGRAMS: Slots = {
 }
 
 _FOR_APACHES_NAMES: Slots = {
-    "INDEX_LOGS_RECLAIMED_BYTES": (100, "Bytes of entry logs that are gone because nothing lived in them any more."),
-    "INDEX_LOGS_NOT_UNLINKED": (101, "Times that such a log could not be unlinked; it is tried again."),
+    "INDEX_LOGS_RECLAIMED_BYTES": (
+        100,
+        "Bytes of entry logs that are gone because nothing lived in them any more.",
+    ),
+    "INDEX_LOGS_NOT_UNLINKED": (
+        101,
+        "Times that such a log could not be unlinked; it is tried again.",
+    ),
     "JOURNAL_BATCHES_OF_ALL": (26, "Batches that took all there was."),
     "JOURNAL_BATCHES_FULL": (27, "Batches that left something in a ring for want of room."),
-    "INDEX_PIGGYBACKS_EMPTY": (108, "Answers with a LAC that grew but without the entry that was asked for with it."),
+    "INDEX_PIGGYBACKS_EMPTY": (
+        108,
+        "Answers with a LAC that grew but without the entry that was asked for with it.",
+    ),
 }
 """Counters that only Apache's names show (`fastbk.observe.apache_names`): they have no `fastbk_` series."""
 
 _TIMED_FOR_APACHES_NAMES: Slots = {
     "INDEX_RECOUNTS_DONE": (102, "Counts of what lives in which entry log."),
     "INDEX_RECOUNTS_FAILED": (104, "Counts that failed and are done again."),
-    "WORKER_RECOVERY_ADDS_DONE": (135, "Recovery adds answered well, of all protocols; they are among the adds, too."),
+    "WORKER_RECOVERY_ADDS_DONE": (
+        135,
+        "Recovery adds answered well, of all protocols; they are among the adds, too.",
+    ),
     "WORKER_RECOVERY_ADDS_FAILED": (137, "Recovery adds answered with anything else."),
     "WORKER_ADD_WAITS": (139, "Waits of connections for room for their next add that are over."),
     "WORKER_READ_WAITS": (141, "Waits of connections for room for their next read that are over."),
     "JOURNAL_QUEUED": (28, "Records written, from received to the submission of their batch."),
     "JOURNAL_FILES_READY": (30, "Files made or taken again, until they were found ready."),
     "INDEX_THROTTLED": (106, "Batches that waited for a flush, until they went on."),
-    "INDEX_READS_TAKEN": (109, "Reads taken out of the request rings, no fencing ones, from received on."),
+    "INDEX_READS_TAKEN": (
+        109,
+        "Reads taken out of the request rings, no fencing ones, from received on.",
+    ),
     "INDEX_FENCE_WAITS": (111, "Fences, from received to durable and taken in."),
     "INDEX_FENCE_READS_DONE": (113, "Reads of fences that went well, from then on."),
     "INDEX_FENCE_READS_FAILED": (115, "Reads of fences answered with anything else."),
-    "INDEX_POLL_STARTS": (117, "Long polls, from received until they wait or are answered at once."),
+    "INDEX_POLL_STARTS": (
+        117,
+        "Long polls, from received until they wait or are answered at once.",
+    ),
     "INDEX_POLL_WAITS_DONE": (119, "Waits of long polls until something came."),
     "INDEX_POLL_WAITS_FAILED": (121, "Waits of long polls until their time was over."),
     "INDEX_POLL_READS_DONE": (123, "Long polls answered well, from the end of their wait on."),
@@ -323,13 +467,19 @@ _TIMED_FOR_APACHES_NAMES: Slots = {
     "GC_TURNS_FAILED": (34, "Looks of both kinds that an error or a rule stopped."),
     "GC_LOOKS_DONE": (36, "Looks for dead ledgers that came to their end."),
     "GC_LOOKS_FAILED": (38, "Looks for dead ledgers that an error or a rule stopped."),
-    "GC_COMPACTIONS_DONE": (40, "Runs of compaction that ended, also those that found nothing to do."),
+    "GC_COMPACTIONS_DONE": (
+        40,
+        "Runs of compaction that ended, also those that found nothing to do.",
+    ),
     "GC_COMPACTIONS_FAILED": (42, "Runs in which something ended early; see the log."),
 }
 
 
 def _with_times(counters: Slots) -> Slots:
-    times = {f"{name}_US": (slot + 1, "How long those took in all.") for name, (slot, _) in counters.items()}
+    times = {
+        f"{name}_US": (slot + 1, "How long those took in all.")
+        for name, (slot, _) in counters.items()
+    }
     return counters | times
 
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 def family(metric: str, kind: str, text: str, series: Iterable[tuple[str, object]]) -> list[str]:
     """Return the lines of a metric with its series, of which each is labels, empty for none, and a value."""
     lines = heading(metric, kind, text)
-    lines += [f"{metric}{{{labels}}} {value}" if labels else f"{metric} {value}" for labels, value in series]
+    lines += [
+        f"{metric}{{{labels}}} {value}" if labels else f"{metric} {value}"
+        for labels, value in series
+    ]
     return lines
 
 

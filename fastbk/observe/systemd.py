@@ -79,13 +79,17 @@ class Systemd:
 
 
 @contextlib.asynccontextmanager
-async def announced(what: str, is_well: Callable[[], bool] = lambda: True) -> AsyncGenerator[None, None]:
+async def announced(
+    what: str, is_well: Callable[[], bool] = lambda: True
+) -> AsyncGenerator[None, None]:
     """Tell systemd that the block serves: `what` it does, and as long as `is_well` that it is alive.
 
     For services without states of their own; the bookie's are told by `server/supervision/systemd_states.py`.
     """
     systemd = Systemd()
-    task = asyncio.get_running_loop().create_task(keep_alive(systemd, is_well), name="fastbk systemd")
+    task = asyncio.get_running_loop().create_task(
+        keep_alive(systemd, is_well), name="fastbk systemd"
+    )
     systemd.notify("READY=1", f"STATUS={what}")
     try:
         yield

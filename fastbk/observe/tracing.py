@@ -48,7 +48,9 @@ class Tracing:
     def __post_init__(self) -> None:
         check_fields(self)
         if not 0 <= self.ratio <= 1:
-            raise ConfigError(f"ratio={self.ratio!r}: must be 0 to 1, the share of appends that begin a trace")
+            raise ConfigError(
+                f"ratio={self.ratio!r}: must be 0 to 1, the share of appends that begin a trace"
+            )
         try:
             import opentelemetry.trace  # noqa: F401
         except ImportError as error:
@@ -81,14 +83,18 @@ class Tracer:
     def wants_span(self) -> bool:
         """Return whether an append may have a span now: decided by the current span, or drawn."""
         current = self._current_span().get_span_context()
-        is_wanted = current.trace_flags.sampled if current.is_valid else random.random() < self._ratio
+        is_wanted = (
+            current.trace_flags.sampled if current.is_valid else random.random() < self._ratio
+        )
         return is_wanted and not self._context.get_value(_UNTRACED)
 
     def begin(
         self, name: str, kind: Kind, attributes: Attributes, links: list[Link] | None = None
     ) -> Span | None:
         """Return a new span, in the current one if there is one; None: the SDK does not sample it."""
-        span = self._tracer.start_span(name, kind=self._kinds[kind], attributes=dict(attributes), links=links)
+        span = self._tracer.start_span(
+            name, kind=self._kinds[kind], attributes=dict(attributes), links=links
+        )
         return Span(self, span) if span.is_recording() else None
 
     def received(
@@ -103,7 +109,11 @@ class Tracer:
 
     def link_of(self, headers: Iterable[tuple[str, bytes]]) -> Link | None:
         """Return a link to the append that these headers of a record name; None: it was not traced."""
-        carrier = {name: value.decode("ascii", "replace") for name, value in headers if name in HEADER_NAMES}
+        carrier = {
+            name: value.decode("ascii", "replace")
+            for name, value in headers
+            if name in HEADER_NAMES
+        }
         if not carrier:
             return None
         found = self._propagator.extract(carrier, self._context.Context())

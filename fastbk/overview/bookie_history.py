@@ -171,7 +171,9 @@ class BookieHistory:
             last_event=last_event_of(newest.events) if newest is not None else None,
             version=str(newest.info.get("software", "")) if newest is not None else "",
             age_s=max(0.0, now_s - newest.at_s) if newest is not None else 0.0,
-            facts=BookieFacts(bookie_id=self.bookie_id, state=state, why=why) if self._has_page else None,
+            facts=BookieFacts(bookie_id=self.bookie_id, state=state, why=why)
+            if self._has_page
+            else None,
         )
 
     def _measured_disks(

@@ -89,7 +89,9 @@ async def read_open_ledgers(client: Client) -> OpenLedgerFacts:
             waiting.append(one.ledger_id)
             if len(waiting) >= UNCLOSEABLE_MAX:
                 break
-    return OpenLedgerFacts(unfinished=tuple(unfinished), uncloseable=tuple(waiting), away=tuple(sorted(away)))
+    return OpenLedgerFacts(
+        unfinished=tuple(unfinished), uncloseable=tuple(waiting), away=tuple(sorted(away))
+    )
 
 
 class CursorReader:

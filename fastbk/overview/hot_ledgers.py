@@ -93,10 +93,14 @@ class LedgerFactsCache:
             return
         found = await self._client.call_store(lambda store: store.read_ledgers(wanted))
         ledgers = {
-            one: each.metadata for one, each in zip(wanted, found, strict=True) if isinstance(each, VersionedLedger)
+            one: each.metadata
+            for one, each in zip(wanted, found, strict=True)
+            if isinstance(each, VersionedLedger)
         }
         streams = {
-            one.custom[STREAM_KEY].decode(errors="replace") for one in ledgers.values() if STREAM_KEY in one.custom
+            one.custom[STREAM_KEY].decode(errors="replace")
+            for one in ledgers.values()
+            if STREAM_KEY in one.custom
         }
         paths = await self._paths(sorted(streams))
         for ledger_id, metadata in ledgers.items():

@@ -64,11 +64,15 @@ class PageReader:
                 raise PageError(f"{where}: {reason}") from error
         return _body(where, answer)
 
-    async def read_object(self, endpoint: Endpoint, target: str, bookie_id: str = "") -> dict[str, Any]:
+    async def read_object(
+        self, endpoint: Endpoint, target: str, bookie_id: str = ""
+    ) -> dict[str, Any]:
         """Return the JSON object of a page, as `read` has it. Raises PageError, ConfigError."""
         body = await self.read(endpoint, target, bookie_id)
         try:
-            found = msgspec.json.decode(body)  # unlike `json` it takes no lone surrogates: nobody could show them
+            found = msgspec.json.decode(
+                body
+            )  # unlike `json` it takes no lone surrogates: nobody could show them
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):

@@ -100,6 +100,7 @@ class OverviewPoller:
         self._ledgers: BackgroundValue[None] = BackgroundValue(
             "hot ledgers", self._facts.read, None, interval_s=0.5, timeout_s=METADATA_TIMEOUT_S
         )
+
         async def hold() -> str:
             found = await client.call_store(read_hold)
             return "" if found is None else str(found)

@@ -33,13 +33,18 @@ def facts_of(row: BookieRow, metrics: MetricText, info: dict[str, Any]) -> Booki
         why=str(info.get("reason", "")),
         is_frozen=bool(metrics.total("fastbk_supervisor_frozen")),
         reads_only=bool(metrics.total("fastbk_supervisor_reads_only")),
-        disks=tuple(DiskFacts(one.role, one.pair, one.state, one.takes, one.slow) for one in row.disks),
+        disks=tuple(
+            DiskFacts(one.role, one.pair, one.state, one.takes, one.slow) for one in row.disks
+        ),
         limbo=row.limbo,
         quarantined=row.quarantined,
         has_damage=bool(info.get("damage_on_record", 0)),
-        slow_commits=format_duration_us(commit.p99_s * 1e6) if commit is not None and is_slow else "",
+        slow_commits=format_duration_us(commit.p99_s * 1e6)
+        if commit is not None and is_slow
+        else "",
         conditions=tuple(
-            (str(one.get("name", "")), str(one.get("reason", ""))) for one in info.get("conditions", ())
+            (str(one.get("name", "")), str(one.get("reason", "")))
+            for one in info.get("conditions", ())
         ),
     )
 

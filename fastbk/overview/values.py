@@ -248,7 +248,9 @@ class ClusterOverview:
     def reasons(self) -> tuple[Reason, ...]:
         """What speaks against the cluster, the worst first; empty: all is well."""
         healing = self.healing
-        facts = ClusterFacts(hold=self.hold, backup_age_s=self.backup_age_s, ledgers=self.open_ledgers)
+        facts = ClusterFacts(
+            hold=self.hold, backup_age_s=self.backup_age_s, ledgers=self.open_ledgers
+        )
         if healing is not None:
             facts = replace(
                 facts,
@@ -263,7 +265,10 @@ class ClusterOverview:
         if not known and self.bookies:
             found = tuple(one for one in found if one.name != "no_bookie")
         step = "fastbk metadata status"
-        return (*found, *(Reason(Verdict.DEGRADED, "not_read", "metadata", one, step) for one in self.errors))
+        return (
+            *found,
+            *(Reason(Verdict.DEGRADED, "not_read", "metadata", one, step) for one in self.errors),
+        )
 
     @property
     def verdict(self) -> Verdict:

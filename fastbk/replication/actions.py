@@ -172,7 +172,14 @@ class Withdraw:
 
 
 Action: TypeAlias = (
-    SendRequest | ReadMetadata | UpdateMetadata | ReadIdentity | MarkReplicas | Choose | Sleep | Withdraw
+    SendRequest
+    | ReadMetadata
+    | UpdateMetadata
+    | ReadIdentity
+    | MarkReplicas
+    | Choose
+    | Sleep
+    | Withdraw
 )
 
 

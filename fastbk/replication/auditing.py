@@ -131,9 +131,7 @@ class AuditPart(Procedure[PartAudited]):
             sums[found.entry_id] = found.length, zlib.crc32(found.data)
             copies.size_bytes += len(found.data)
 
-        look = CheckCopies(
-            copies.bookie_id, runs, self._audited.last, options, see, is_exact=True
-        )
+        look = CheckCopies(copies.bookie_id, runs, self._audited.last, options, see, is_exact=True)
 
         def looked(_: object, at_s: float) -> None:
             copies.good += look.checked

@@ -67,7 +67,9 @@ class HeldEntries:
 class ListHeld(Procedure[HeldEntries]):
     """Asks one bookie which entries it holds from `first` to `last`. Never fails."""
 
-    def __init__(self, bookie_id: BookieId, first: EntryId, last: EntryId, timeout_s: float) -> None:
+    def __init__(
+        self, bookie_id: BookieId, first: EntryId, last: EntryId, timeout_s: float
+    ) -> None:
         super().__init__()
         self._bookie_id = bookie_id
         self._first = first
@@ -77,7 +79,9 @@ class ListHeld(Procedure[HeldEntries]):
 
     def begin(self, now_s: float) -> None:
         """Ask for the first ranges."""
-        self._ask(self._bookie_id, ListEntries(self._first, RANGES_A_CALL), self._timeout_s, self._listed)
+        self._ask(
+            self._bookie_id, ListEntries(self._first, RANGES_A_CALL), self._timeout_s, self._listed
+        )
 
     def _listed(self, outcome: Outcome, now_s: float) -> None:
         held = self._held

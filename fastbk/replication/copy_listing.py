@@ -153,7 +153,9 @@ class ListCopies(Procedure[CopiesListed]):
 
         def was_read(_: object, at_s: float) -> None:
             for bad, why in zip(reading.bad, reading.reasons, strict=True):
-                self.listed.missing.append(MissingReplica(bookie_id, *bad, f"{self._reason}: {why}"))
+                self.listed.missing.append(
+                    MissingReplica(bookie_id, *bad, f"{self._reason}: {why}")
+                )
             if reading.error is not None:
                 first = next(reading.rest(), (0, 0))[0]
                 self._unknown(bookie_id, first, str(reading.error))

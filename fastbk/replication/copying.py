@@ -251,7 +251,9 @@ class CopyShare(Procedure[ShareCopied]):
     def _read_options(self) -> ReadOptions:
         return self._options.reads(self._patience_s, self._was_asked)
 
-    def _was_asked(self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
+    def _was_asked(
+        self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float
+    ) -> None:
         self._worked_with.add(bookie_id)
         self._options.note_read(bookie_id, outcome, asked_s, now_s)
 
@@ -311,7 +313,11 @@ class CopyShare(Procedure[ShareCopied]):
         options, queue = self._options, self._queue
         batch = [queue.popleft()]
         size_bytes = len(batch[0].data)
-        most = min(options.batch_entries_max, options.entries_in_flight_max) if self._takes_batches else 1
+        most = (
+            min(options.batch_entries_max, options.entries_in_flight_max)
+            if self._takes_batches
+            else 1
+        )
         while (
             queue
             and len(batch) < most

@@ -143,7 +143,10 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
 
     def _drop_stale(self, known: VersionedLedger, now_s: float) -> None:
         stale = [
-            one for each in self._marked.values() for one in each if not is_expected(known.metadata, one)
+            one
+            for each in self._marked.values()
+            for one in each
+            if not is_expected(known.metadata, one)
         ]
         if not stale:
             self._close_if_due(known, now_s)
@@ -252,7 +255,9 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
             else:
                 self.repaired.is_open |= _is_of_open_part(metadata, missing)
                 # Of a closed ledger also a mark without an end is verified wholly.
-                verified = missing if metadata.is_closed else verified_copies(bookie_id, metadata, ranges)
+                verified = (
+                    missing if metadata.is_closed else verified_copies(bookie_id, metadata, ranges)
+                )
                 self._unmark(verified, metadata, at_s)
                 return
             self._repair_next(metadata, at_s)

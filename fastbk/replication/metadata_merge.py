@@ -107,9 +107,13 @@ def merge_ledger(
     # A bookie that was not collected may be gone for good: recovery would wait for it for ever.
     absent = sorted(named - held.keys())
     if absent:
-        notes += (f"bookies {', '.join(absent)} were not collected, and no fragment names them now",)
+        notes += (
+            f"bookies {', '.join(absent)} were not collected, and no fragment names them now",
+        )
     members = tuple(sorted((named & held.keys()) | holders))
-    notes += (f"an ensemble change was never seen: entries are looked for on {len(members)} bookies",)
+    notes += (
+        f"an ensemble change was never seen: entries are looked for on {len(members)} bookies",
+    )
     return Merged(_on_all(metadata, members), notes, is_guessed=True)
 
 

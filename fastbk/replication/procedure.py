@@ -146,9 +146,7 @@ class Procedure(Generic[T]):
         part._when_finished = finished
         part.begin(now_s)
 
-    def _run_for(
-        self, part: Procedure[U], then: Callable[[U, float], None], now_s: float
-    ) -> None:
+    def _run_for(self, part: Procedure[U], then: Callable[[U, float], None], now_s: float) -> None:
         """Run a part whose error ends this one, too; `then(its result, now_s)` else."""
 
         def ended(_: Procedure[U], at_s: float) -> None:

@@ -132,7 +132,9 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             return
         self._finish(self.repaired, now_s)
 
-    def _replace(self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float) -> None:
+    def _replace(
+        self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float
+    ) -> None:
         index = fragment.ensemble.index(self._lost)
         begun = self._begun.get((self._lost, fragment.first_entry_id))
         if (
@@ -140,7 +142,9 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             and begun.target not in (*fragment.ensemble, *self._refusing)
             and now_s - begun.taken_s < self._options.recheck_after_s
         ):
-            self._read_identity(_Share(known, fragment, index, last, begun.target), self._go_on, now_s)
+            self._read_identity(
+                _Share(known, fragment, index, last, begun.target), self._go_on, now_s
+            )
         else:
             self._choose(known, fragment, index, last)
 
@@ -157,7 +161,9 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
 
         self._run_for(listing, listed, now_s)
 
-    def _choose(self, known: VersionedLedger, fragment: Fragment, index: int, last: EntryId) -> None:
+    def _choose(
+        self, known: VersionedLedger, fragment: Fragment, index: int, last: EntryId
+    ) -> None:
         def chosen(outcome: Outcome, at_s: float) -> None:
             found = outcome if isinstance(outcome, Replaced) else Replaced()
             target = found.chosen.get(index)
@@ -174,7 +180,9 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         exclude = frozenset(self._refusing) | {self._lost}
         self._act(chosen, Choose, fragment.ensemble, frozenset({index}), exclude)
 
-    def _read_identity(self, share: _Share, then: Callable[[_Share, float], None], now_s: float) -> None:
+    def _read_identity(
+        self, share: _Share, then: Callable[[_Share, float], None], now_s: float
+    ) -> None:
         """Read which life of the bookie it is, before that takes or lists any of the share (INV-E3)."""
         backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, self._options.metadata_timeout_s, now_s)
 
@@ -272,13 +280,17 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             fragments[fragments.index(fragment)] = Fragment(share.first, tuple(ensemble))
             return replace(current, fragments=tuple(fragments))
 
-        update = MetadataUpdate(decide, share.known, self._options.metadata_timeout_s, share.identity)
+        update = MetadataUpdate(
+            decide, share.known, self._options.metadata_timeout_s, share.identity
+        )
 
         def updated(_: Procedure[VersionedLedger], at_s: float) -> None:
             if isinstance(update.error, NoSuchLedger):
                 self._deleted(at_s)
             elif isinstance(update.error, IdentityChanged):
-                self._copy_again(share, "was in vain: it was started anew each time before it was named", at_s)
+                self._copy_again(
+                    share, "was in vain: it was started anew each time before it was named", at_s
+                )
             elif update.error is not None:
                 self._fail(update.error, at_s)
             else:
@@ -300,7 +312,12 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         self._run(update, updated, now_s)
 
     def _named(
-        self, known: VersionedLedger, now: Fragment, target: BookieId, copied: ShareCopied, now_s: float
+        self,
+        known: VersionedLedger,
+        now: Fragment,
+        target: BookieId,
+        copied: ShareCopied,
+        now_s: float,
     ) -> None:
         """Give it its share once more if naming it has taken that long: named, it drops nothing any more (INV-G2)."""
         if not self._is_stale(copied, now_s):

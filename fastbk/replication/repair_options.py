@@ -82,12 +82,16 @@ class RepairOptions:
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             self.pressure.note(bookie_id, outcome.add_wait_s, now_s)
 
-    def note_read(self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
+    def note_read(
+        self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float
+    ) -> None:
         """Take an answer to a read for a copy."""
         self.read_took(now_s - asked_s, isinstance(outcome, Reply) and outcome.status == Status.OK)
         self.note(bookie_id, outcome, now_s)
 
-    def note_write(self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
+    def note_write(
+        self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float
+    ) -> None:
         """Take an answer to the write of copies."""
         self.write_took(now_s - asked_s, isinstance(outcome, Reply) and outcome.status == Status.OK)
         self.note(bookie_id, outcome, now_s)

@@ -66,7 +66,10 @@ def choose_sources(
     while due and candidates:
         best = max(
             candidates,
-            key=lambda index: (ensemble[index] not in pressed, sum(index in holders[one] for one in due)),
+            key=lambda index: (
+                ensemble[index] not in pressed,
+                sum(index in holders[one] for one in due),
+            ),
         )
         covered = {one for one in due if best in holders[one]}
         candidates.remove(best)
@@ -111,7 +114,10 @@ class ReadSpan(Procedure[SpanRead]):
             request = ReadEntries(first, last, options.batch_entries, options.batch_bytes)
 
             def answered(
-                outcome: Outcome, at_s: float, source: BookieId = bookie_id, asked: ReadEntries = request
+                outcome: Outcome,
+                at_s: float,
+                source: BookieId = bookie_id,
+                asked: ReadEntries = request,
             ) -> None:
                 self._answered(source, asked, outcome, at_s)
 
@@ -119,7 +125,9 @@ class ReadSpan(Procedure[SpanRead]):
         if not self._wanted:
             self._end_span(now_s)
 
-    def _answered(self, source: BookieId, asked: ReadEntries, outcome: Outcome, now_s: float) -> None:
+    def _answered(
+        self, source: BookieId, asked: ReadEntries, outcome: Outcome, now_s: float
+    ) -> None:
         self._waiting -= 1
         self._options.noted(source, outcome, self._asked_s, now_s)
         if isinstance(outcome, Reply) and outcome.status == Status.OK:

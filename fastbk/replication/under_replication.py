@@ -133,7 +133,9 @@ class UnderReplication:
         self._missing = merged((*self._missing, *_missing(before, lacking, named_from, head, text)))
         start = adds.replace(index, bookie_id, is_lost=is_lost)
         if adds.owns_any(index, start, head):
-            self._open[index] = UnderReplicatedShare(index, bookie_id, start, head, frozenset(former))
+            self._open[index] = UnderReplicatedShare(
+                index, bookie_id, start, head, frozenset(former)
+            )
         self._named_from[index] = head
 
     def collect(self) -> None:
@@ -152,7 +154,9 @@ class UnderReplication:
                 self.ready.append(replace(share, start=start, end=stop))
             start = max(start, end)
 
-    def named(self, shares: Iterable[UnderReplicatedShare], freed: Sequence[MissingReplica]) -> None:
+    def named(
+        self, shares: Iterable[UnderReplicatedShare], freed: Sequence[MissingReplica]
+    ) -> None:
         """The metadata names the holders of `shares`, and no longer others for `freed`."""
         gone = set(shares)
         self.ready = [one for one in self.ready if one not in gone]
@@ -202,9 +206,7 @@ class UnderReplication:
         """What this writer has marked, or may have, and has not unmarked."""
         return merged((*self.marked, *self.unsure))
 
-    def mark_changed(
-        self, add: Sequence[MissingReplica], remove: Sequence[MissingReplica]
-    ) -> None:
+    def mark_changed(self, add: Sequence[MissingReplica], remove: Sequence[MissingReplica]) -> None:
         """The store has changed the mark."""
         self.marked = merged((*without(self.marked, remove), *add))
         self.unsure = without(self.unsure, (*add, *remove))

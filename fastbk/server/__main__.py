@@ -68,7 +68,9 @@ def serve(
 
         from fastbk.server.supervisor import Supervisor
 
-        supervisor = Supervisor(file.config, lifeline, claim, events, accept_data_loss=accept_data_loss)
+        supervisor = Supervisor(
+            file.config, lifeline, claim, events, accept_data_loss=accept_data_loss
+        )
         return asyncio.run(supervisor.run())
     except (Error, OSError) as error:
         if lifeline is not None:

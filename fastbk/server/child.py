@@ -148,7 +148,9 @@ def send_events(child: Child) -> None:
     def send(level: str, event: str, values: Mapping[str, object]) -> None:
         if event in KIND_OF:
             with contextlib.suppress(SupervisorGone):
-                child.offer({"type": "event", "level": level, "event": event, "values": bounded(values)})
+                child.offer(
+                    {"type": "event", "level": level, "event": event, "values": bounded(values)}
+                )
 
     logs.add_taker(send)
 

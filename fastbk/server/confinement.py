@@ -154,9 +154,15 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
     elif process.role == "gc":
         path = config.metadata.uri.removeprefix("sqlite:")
         is_sqlite = path != config.metadata.uri
-        write = (*config.ledgers.all_directories, *((os.path.dirname(os.path.realpath(path)),) if is_sqlite else ()))
+        write = (
+            *config.ledgers.all_directories,
+            *((os.path.dirname(os.path.realpath(path)),) if is_sqlite else ()),
+        )
         read = NAME_PATHS
-        modules = ("fastbk.observe.library_log", "fastbk.meta.sqlite" if is_sqlite else "fastbk.meta.zookeeper")
+        modules = (
+            "fastbk.observe.library_log",
+            "fastbk.meta.sqlite" if is_sqlite else "fastbk.meta.zookeeper",
+        )
         if not is_sqlite:
             from fastbk.meta import zookeeper_security
 
@@ -167,5 +173,9 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
                 modules = (*modules, "fastbk.meta.zookeeper_tls", *MODULES_OF_KEYS)
         may_connect = not is_sqlite
     return Confinement(
-        mode=config.bookie.confinement, read=read, write=write, may_connect=may_connect, modules=modules
+        mode=config.bookie.confinement,
+        read=read,
+        write=write,
+        may_connect=may_connect,
+        modules=modules,
     )

@@ -167,7 +167,9 @@ def _open(directory: Path) -> DirectoryLock:
         is_no_file = error.errno in (errno.ELOOP, errno.EISDIR, errno.EMEDIUMTYPE)
         text = f"{error.filename if is_no_file else directory}: cannot be used: {error.strerror}"
         if next_step := _NEXT_STEPS.get(error.errno or 0):
-            raise ConfigError(f"{text}. {next_step}") from error  # starting again does not change it
+            raise ConfigError(
+                f"{text}. {next_step}"
+            ) from error  # starting again does not change it
         raise StorageError(text) from error
     return DirectoryLock(directory, descriptor, made, is_new=is_new)
 

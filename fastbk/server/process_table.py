@@ -159,7 +159,9 @@ def _pair_of(process: Process) -> int:
     return process.index if process.role in ("journal", "index") else 0
 
 
-def descriptors(process: Process, worker_count: int, pair_count: int = 1) -> dict[str, DescriptorSource]:
+def descriptors(
+    process: Process, worker_count: int, pair_count: int = 1
+) -> dict[str, DescriptorSource]:
     """Return what `process` is handed, by the names that it knows them by."""
     if process.role == "worker":
         return _worker_descriptors(process, pair_count)
@@ -190,7 +192,10 @@ def descriptors(process: Process, worker_count: int, pair_count: int = 1) -> dic
 
 
 def _worker_descriptors(process: Process, pair_count: int) -> dict[str, DescriptorSource]:
-    found: dict[str, DescriptorSource] = {"listener": Listener(process.index), "bell": Bell(process)}
+    found: dict[str, DescriptorSource] = {
+        "listener": Listener(process.index),
+        "bell": Bell(process),
+    }
     for pair in range(pair_count):
         found |= {
             f"segment.{pair}": Segment(process, writable=True, pair=pair),
@@ -301,8 +306,7 @@ bound, the rest is what an attack may take on top."""
 
 
 def memory_table(config: BookieConfig) -> list[Budget]:
-    """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`.
-    """
+    """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`."""
     count = bookie_config.pair_count(config)
     table = [
         Budget("supervisor", "interpreter", INTERPRETER_BYTES["supervisor"]),

@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
 TRY_AGAIN = "the pause after a crash loop is over: the bookie tries to take writes again"
-ORPHAN_DRAIN_MS = 3_000  # a clean stop when whoever started us is gone: a successor may wait already
+ORPHAN_DRAIN_MS = (
+    3_000  # a clean stop when whoever started us is gone: a successor may wait already
+)
 
 
 class Supervisor:
@@ -79,7 +81,9 @@ class Supervisor:
         self._lifeline = Lifeline(lifeline)
         self._life = Lifecycle(time.monotonic())
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
-        pauses = Backoff(config.bookie.crash_loop_pause_min_ms / 1e3, config.bookie.crash_loop_pause_max_ms / 1e3)
+        pauses = Backoff(
+            config.bookie.crash_loop_pause_min_ms / 1e3, config.bookie.crash_loop_pause_max_ms / 1e3
+        )
         self._restarts = Restarts(budget, pauses)
         self._metrics = Metrics(self._life, budget, config.metrics.names)
         self._disks = DiskReports(self._life)
@@ -111,7 +115,9 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             await self._systemd.begin(stack)
             if (claim := self._claim) is None:
-                claim = self._claim = Claim(self._config, await asyncio.to_thread(lock_directories, self._config))
+                claim = self._claim = Claim(
+                    self._config, await asyncio.to_thread(lock_directories, self._config)
+                )
             stack.callback(claim.close)
             self._guard = claim.guard
             await asyncio.to_thread(self._read_only_admin.load)
@@ -136,9 +142,11 @@ class Supervisor:
                 self._config,
                 endpoints(self._config, self._guard.host, self._guard.port, self._pages.port),
                 lambda reason: self._life.note("metadata", reason, "metadata"),
-                on_hold=self._life.metadata_held, on_level=self._life.level_rose,
+                on_hold=self._life.metadata_held,
+                on_level=self._life.level_rose,
                 listed_id=lambda: self._gc.listed_id,
-                on_unclean_start=self._life.began_unclean, accept_data_loss=self._accept_data_loss,
+                on_unclean_start=self._life.began_unclean,
+                accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
             self._services = MetadataServices(self._membership, self._config.authentication)
@@ -227,8 +235,12 @@ class Supervisor:
                 refuses_adds=bool(self._read_only_admin.reason),
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
-            told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status, "audit": self._audit.take}
-            told[FAULTS_TAKEN] = self._lifeline.faults.taken
+            told = {
+                "disk": self._disks.take_message,
+                "gc_status": self._gc.take_status,
+                "audit": self._audit.take,
+                FAULTS_TAKEN: self._lifeline.faults.taken,
+            }
             self._services.attach(boot)
             asked = {"event": self._events.take_message, **self._services.handlers}
             sequence = BootOrder(boot, watch, self._config, facts, told, asked)
@@ -247,12 +259,19 @@ class Supervisor:
                 writable=not refuses, properties=sequence.properties, reads_only_reason=refuses
             )
             kill_point("supervisor.after_announce")
-            self._life.go(State.READ_ONLY if refuses else State.WRITABLE, refuses or "serving", time.monotonic())
+            state = State.READ_ONLY if refuses else State.WRITABLE
+            self._life.go(state, refuses or "serving", time.monotonic())
             self._restarts.serves(time.monotonic())
             self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
-            for part in (self._services, self._gc, self._read_only_admin, self._lifeline.faults, self._metrics):
+            for part in (
+                self._services,
+                self._gc,
+                self._read_only_admin,
+                self._lifeline.faults,
+                self._metrics,
+            ):
                 part.detach()
             watch.close()
             self._watch = self._boot = None
@@ -262,7 +281,9 @@ class Supervisor:
         if (boot := claim.take_first_boot()) is None:
             is_reads_only = bool(self._no_journal_reason)
             epoch = new_epoch(self._epoch)
-            return Boot(self._config, self._guard, claim.descriptors, epoch, is_reads_only=is_reads_only)
+            return Boot(
+                self._config, self._guard, claim.descriptors, epoch, is_reads_only=is_reads_only
+            )
         try:
             boot.spawn_others()
         except BaseException:
@@ -315,7 +336,9 @@ class Supervisor:
         timeout_ms = self._config.bookie.drain_timeout_ms
         timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS) if self._lifeline.is_cut else timeout_ms
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
-        if clean and not self._no_journal_reason:  # then nothing was flushed, and may have to be replayed
+        if (
+            clean and not self._no_journal_reason
+        ):  # then nothing was flushed, and may have to be replayed
             await asyncio.to_thread(end_life, self._config.ledgers.all_directories)
         reason = "drained" if clean else "drain was cut short"
         self._life.go(State.STOPPED, reason, time.monotonic())
@@ -401,12 +424,16 @@ class Supervisor:
             reason = f"serving reads only failed too: {error}; before that {earlier}"
             self._life.crash_loop = reason
             self._life.go(State.STARTING, f"down for {pause_s:.0f} s: {reason}", time.monotonic())
-            logs.error("bookie.down", reason=reason, pause_s=round(pause_s, 1), next=restarts.down_next)
+            logs.error(
+                "bookie.down", reason=reason, pause_s=round(pause_s, 1), next=restarts.down_next
+            )
             self._lifeline.send({"type": "down", "reason": reason})
         elif restarts.reads_only_reason and not earlier:
             self._life.crash_loop = reason
             lasts_s = round(restarts.reads_only_s, 1)
-            logs.error("bookie.reads_only", reason=reason, pause_s=lasts_s, next=restarts.reads_only_next)
+            logs.error(
+                "bookie.reads_only", reason=reason, pause_s=lasts_s, next=restarts.reads_only_next
+            )
         return pause_s
 
     async def _info(self, _: dict[str, Any]) -> object:

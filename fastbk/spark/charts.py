@@ -57,7 +57,10 @@ class Page:
 
     def save(self, path: Path) -> None:
         """Write the PNG, whole or not at all; the same numbers give the same bytes. Raises ConfigError."""
-        with os_errors_as(ConfigError, f"the chart cannot be written to {path}"), replaced(path) as draft:
+        with (
+            os_errors_as(ConfigError, f"the chart cannot be written to {path}"),
+            replaced(path) as draft,
+        ):
             self.figure.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
 
 

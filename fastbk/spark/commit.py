@@ -139,7 +139,9 @@ class Committer:
             f"batch {batch} of {key} cannot be committed: another driver of this query gave its ledgers up"
         )
 
-    def abort(self, messages: Iterable[CommitMessage | None], batch: int, key: str | None = None) -> None:
+    def abort(
+        self, messages: Iterable[CommitMessage | None], batch: int, key: str | None = None
+    ) -> None:
         """Give up what this batch has written, unless it was attached. `key`: where it is known without messages.
 
         Where every task failed a streaming query's key is not known here: its next commit sweeps.

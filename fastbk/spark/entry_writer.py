@@ -69,7 +69,9 @@ def _checked(batch: pa.RecordBatch, name: str) -> Any:  # noqa: ANN401 -- pyarro
     try:
         array.validate(full=not _is_plain(array.type))
     except pa.ArrowInvalid as error:
-        raise ProtocolError(f"column {name} of a batch of {batch.num_rows} rows makes no sense: {error}") from error
+        raise ProtocolError(
+            f"column {name} of a batch of {batch.num_rows} rows makes no sense: {error}"
+        ) from error
     return array
 
 

@@ -320,7 +320,9 @@ class Cluster:
         said = f"{what} was read up to {place}, and ends at {end} now: it lost records since, or the checkpoint is of"
         if self.options.fail_on_data_loss:
             raise DataLost(f"{said} another one, or was changed: {CHOICE}")
-        _log.warning("spark.place_beyond_end", what=what, place=str(place), end=str(end), reason=ALLOWED)
+        _log.warning(
+            "spark.place_beyond_end", what=what, place=str(place), end=str(end), reason=ALLOWED
+        )
 
     def seq_of(self, now: Now, dlsn: DLSN) -> int:
         """Return the number of the first record that is not before a position; the end's behind the end."""

@@ -96,10 +96,14 @@ def _get(path: str, found: object) -> At:
         split_path(path)
         split_stream_path(path)
     except ConfigError as error:
-        raise ConfigError(f"the checkpoint's offsets name a stream that cannot be: {error}") from error
+        raise ConfigError(
+            f"the checkpoint's offsets name a stream that cannot be: {error}"
+        ) from error
     fields = _object(found)
     stream_id, text = fields.get("id"), fields.get("began")
-    is_known = isinstance(stream_id, str) and _STREAM_ID.fullmatch(stream_id) and _PLACE.issuperset(fields)
+    is_known = (
+        isinstance(stream_id, str) and _STREAM_ID.fullmatch(stream_id) and _PLACE.issuperset(fields)
+    )
     if not is_known or not (text is None or isinstance(text, str)):
         raise _not_ours(path, found)
     dlsn, began = _dlsn(fields), None if text is None else DLSN.parse(text)
@@ -162,7 +166,9 @@ def _place(found: object) -> DLSN | int | Edge:
             ' write its sequence number as {"shop/orders": {"seq": 23}}'
         )
     if unknown:
-        raise ConfigError(f"the offset of a stream has no field {_shown(unknown[0])}; write {EXAMPLE}")
+        raise ConfigError(
+            f"the offset of a stream has no field {_shown(unknown[0])}; write {EXAMPLE}"
+        )
     return _number(fields["seq"]) if set(fields) - {"id"} == {"seq"} else _dlsn(fields)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     """Return the columns that a read of these options has."""
     if options.reads_ledgers:

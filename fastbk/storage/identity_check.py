@@ -145,9 +145,13 @@ def _is_lost(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBook
     return len(alive) < len(found)
 
 
-def _check_nothing_left(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie) -> None:
+def _check_nothing_left(
+    bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie
+) -> None:
     """Say what keeps a start from accepting the loss, where part of the data is there and part of it is not."""
-    if all(each.identity and each.identity.incarnation_number == known.incarnation for each in found):
+    if all(
+        each.identity and each.identity.incarnation_number == known.incarnation for each in found
+    ):
         return  # all of it is there: there is no loss, and the other rules judge
     left = [(each.directory, [*each.data, *([NAME] if each.identity else [])]) for each in found]
     if any(names for _, names in left):
@@ -159,7 +163,9 @@ def _check_nothing_left(bookie_id: str, found: Sequence[DirectoryContent], known
         )
 
 
-def _check_cookie(bookie_id: str, found: DirectoryContent, instance_id: str, *, is_known: bool) -> None:
+def _check_cookie(
+    bookie_id: str, found: DirectoryContent, instance_id: str, *, is_known: bool
+) -> None:
     cookie = found.cookie
     if cookie is None:
         return
@@ -235,7 +241,9 @@ def _check_alike(found: Sequence[DirectoryContent]) -> None:
             )
 
 
-def _judge_known(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie, *, expand: bool) -> Verdict:
+def _judge_known(
+    bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie, *, expand: bool
+) -> Verdict:
     pairs = configured_pairs(found)
     present = {each.identity.directory_id for each in found if each.identity is not None}
     missing = [f"{known.places[one]} {one}" for one in known.places if one not in present]

@@ -167,12 +167,17 @@ class LastMetadata:
             self._write()
             os.fdatasync(self._file)
 
-    def rewrite_if_due(self, is_local: Container[int], *, pause: Callable[[], None] = lambda: None) -> bool:
+    def rewrite_if_due(
+        self, is_local: Container[int], *, pause: Callable[[], None] = lambda: None
+    ) -> bool:
         """Rewrite the file, if half of it is outdated, without ledgers that are not here. Raises OSError.
 
         `pause` is called now and then, at least every 1,000 ledgers.
         """
-        if len(self._changed) < CHANGED_MAX and self.size_bytes < 2 * self._live_bytes + SLACK_BYTES:
+        if (
+            len(self._changed) < CHANGED_MAX
+            and self.size_bytes < 2 * self._live_bytes + SLACK_BYTES
+        ):
             return False
         self.flush()
         self._fold()

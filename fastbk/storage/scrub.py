@@ -200,7 +200,9 @@ class ScrubCycle:
             yield 1
         return self._digests.known(ledger_ids)
 
-    def _verify(self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, KnownDigest]) -> int:
+    def _verify(
+        self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, KnownDigest]
+    ) -> int:
         path = log_path(self._directory, log.log_id)
         look = DigestScan(types)
         try:

@@ -63,7 +63,9 @@ def decode(raw: bytes, kind: type[T], format_known: int, name: str) -> T:
         )
     try:
         right = crc32c(_canonical(fields))
-        json.dumps(fields, ensure_ascii=False).encode()  # lone surrogates: no encoding takes what it says
+        json.dumps(
+            fields, ensure_ascii=False
+        ).encode()  # lone surrogates: no encoding takes what it says
     except (ValueError, RecursionError):
         raise CorruptDataError(f"{name}: not what its name says, or damaged") from None
     if stored != right:

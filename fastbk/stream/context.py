@@ -108,9 +108,7 @@ def clock_us() -> int:
     return time.time_ns() // 1000
 
 
-async def gathered(
-    act: Callable[[A], Awaitable[T]], items: Iterable[A], together: int
-) -> list[T]:
+async def gathered(act: Callable[[A], Awaitable[T]], items: Iterable[A], together: int) -> list[T]:
     """Return what `act` returns of each item, in their order; at most `together` run at a time.
 
     The first error is raised, and then the others are cancelled and have ended.

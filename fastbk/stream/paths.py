@@ -188,5 +188,7 @@ def split_stream_path(path: str) -> tuple[str, str]:
     """Return namespace and name of a stream's path, such as tenant/app/orders. Raises ConfigError."""
     namespace, _, name = path.strip("/").rpartition("/")
     if not name:
-        raise ConfigError(f"{_shown(path)} is no stream: write namespace and name, such as shop/orders")
+        raise ConfigError(
+            f"{_shown(path)} is no stream: write namespace and name, such as shop/orders"
+        )
     return namespace, name

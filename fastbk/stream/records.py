@@ -194,9 +194,20 @@ class Chunk(Sequence[Record]):
         return f"<Chunk of {len(self)} records{of}, {between}, seq from {self.first_seq}, {self.nbytes} bytes>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        base_seq = self.first_seq - self._first - (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
+        base_seq = (
+            self.first_seq
+            - self._first
+            - (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
+        )
         tables = (self._heads.tobytes(), self._rows.tobytes())
-        given = (self.segment, self.first_entry_id, base_seq, self.base_txid, bytes(self.data), *tables)
+        given = (
+            self.segment,
+            self.first_entry_id,
+            base_seq,
+            self.base_txid,
+            bytes(self.data),
+            *tables,
+        )
         return _chunk_part_of, (*given, self._first, self._last, self.origin)
 
     @overload

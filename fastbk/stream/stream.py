@@ -240,7 +240,9 @@ class Stream:
 
         None: it cannot be told now.
         """
-        return await backlogs_of(await self.context(), [*await self.cursors(), *await self.pattern_cursors()])
+        return await backlogs_of(
+            await self.context(), [*await self.cursors(), *await self.pattern_cursors()]
+        )
 
     async def pattern_cursors(self) -> list[CursorInfo]:
         """Return what cursors of patterns say of this stream, by name; their `pattern` says which streams they read."""

@@ -42,7 +42,9 @@ class Authority:
         ca_file: its own certificate: what others verify by.
     """
 
-    def __init__(self, ca_file: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    def __init__(
+        self, ca_file: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+    ) -> None:
         self.ca_file = ca_file
         self._certificate = certificate
         self._key = key
@@ -53,7 +55,9 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name)
         builder = _builder(subject, subject, key.public_key(), VALID_FOR)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         # Without it a file of two authorities of one name is of no use.
         own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -66,7 +70,9 @@ class Authority:
     def load(cls, directory: Path) -> Authority | None:
         """Return the one that was made there; None: there is none, or it ends within a week. Raises OSError."""
         try:
-            certificate = x509.load_pem_x509_certificate((directory / CERTIFICATE_NAME).read_bytes())
+            certificate = x509.load_pem_x509_certificate(
+                (directory / CERTIFICATE_NAME).read_bytes()
+            )
             key = serialization.load_pem_private_key((directory / KEY_NAME).read_bytes(), None)
         except (FileNotFoundError, ValueError):
             return None
@@ -93,9 +99,13 @@ class Authority:
         builder = _builder(
             _name(common_name, roles), self._certificate.subject, key.public_key(), valid_for
         )
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=False, path_length=None), critical=True
+        )
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
-        both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        both = x509.ExtendedKeyUsage(
+            [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        )
         builder = builder.add_extension(both, critical=False)
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(signer, critical=False)
@@ -153,7 +163,10 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def _write(
-    certificate_file: Path, key_file: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+    certificate_file: Path,
+    key_file: Path,
+    certificate: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
 ) -> None:
     make_directory(certificate_file.parent)
     pem = key.private_bytes(

@@ -36,7 +36,9 @@ def read_certificates(path: str, password_file: str = "") -> list[x509.Certifica
 
 def end_s(path: str, password_file: str = "") -> float:
     """Return when the first certificate of a file ends, in seconds of Unix time. Raises ConfigError."""
-    return min(one.not_valid_after_utc.timestamp() for one in read_certificates(path, password_file))
+    return min(
+        one.not_valid_after_utc.timestamp() for one in read_certificates(path, password_file)
+    )
 
 
 def names(path: str, password_file: str = "") -> list[str]:

@@ -54,7 +54,11 @@ class _Peer(ssl.SSLObject):
             return
         assert isinstance(self.context, Context)
         self.context.has_sessions = True
-        if self.session_reused and (certificate := self.getpeercert()) and end_s(certificate) <= time.time():
+        if (
+            self.session_reused
+            and (certificate := self.getpeercert())
+            and end_s(certificate) <= time.time()
+        ):
             raise ssl.SSLError(1, "the certificate of the session has ended")
 
 
@@ -82,14 +86,14 @@ def client_context(files: TlsFiles, *, verify_name: bool) -> Context:
     return context
 
 
-def server_context(
-    files: TlsFiles, client_certificates: ClientCertificates, where: str
-) -> Context:
+def server_context(files: TlsFiles, client_certificates: ClientCertificates, where: str) -> Context:
     """Return the context of connections from clients. Raises ConfigError, beginning with `where`."""
     if not files.certificate_file:
         raise ConfigError(f"{where}: a server needs a certificate and its key")
     if client_certificates != "none" and not files.ca_file:
-        raise ConfigError(f"{where}: client certificates are wanted, and there is no ca to verify them by")
+        raise ConfigError(
+            f"{where}: client certificates are wanted, and there is no ca to verify them by"
+        )
     files.check(where)
     context = _context(ssl.PROTOCOL_TLS_SERVER, files, where)
     context.verify_mode = _VERIFY[client_certificates]
@@ -107,7 +111,9 @@ def _context(protocol: int, files: TlsFiles, where: str) -> Context:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error.message}") from error
     except (OSError, ValueError) as error:
-        names = ", ".join(one for one in (files.ca_file, files.certificate_file, files.key_file) if one)
+        names = ", ".join(
+            one for one in (files.ca_file, files.certificate_file, files.key_file) if one
+        )
         raise ConfigError(f"{where}: {names}: {_reason_of(error)}") from error
     return context
 

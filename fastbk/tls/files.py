@@ -36,7 +36,13 @@ class TlsFiles:
 
     def all_files(self) -> list[str]:
         """Return the paths that are given."""
-        paths = (self.ca_file, self.certificate_file, self.key_file, self.key_password_file, self.ca_password_file)
+        paths = (
+            self.ca_file,
+            self.certificate_file,
+            self.key_file,
+            self.key_password_file,
+            self.ca_password_file,
+        )
         return [path for path in paths if path]
 
     def check(self, where: str) -> None:
@@ -52,12 +58,16 @@ class TlsFiles:
         key_file = self.key_file or self.certificate_file
         for path in filter(None, (key_file, self.key_password_file, self.ca_password_file)):
             if is_open_to_others(path):
-                raise ConfigError(f"{where}: others can read {path}. If it is the right file, run `chmod o= {path}`")
+                raise ConfigError(
+                    f"{where}: others can read {path}. If it is the right file, run `chmod o= {path}`"
+                )
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Give a context what there is. Raises OSError, ValueError, ConfigError."""
         if self.ca_file and format_of(self.ca_file) == "PKCS12":
-            context.load_verify_locations(cadata=pem_of(self.ca_file, self.ca_password_file).decode())
+            context.load_verify_locations(
+                cadata=pem_of(self.ca_file, self.ca_password_file).decode()
+            )
         elif self.ca_file:
             context.load_verify_locations(self.ca_file)
         if not self.certificate_file:

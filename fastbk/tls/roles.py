@@ -18,7 +18,14 @@ _ROLES_FIELD = "0"
 _UNIT = b"\x55\x04\x0b"
 """2.5.4.11, organizationalUnitName."""
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18
-_CHARSETS = {0x0C: "utf-8", 0x13: "ascii", 0x16: "ascii", 0x14: "latin-1", 0x1E: "utf-16-be", 0x1C: "utf-32-be"}
+_CHARSETS = {
+    0x0C: "utf-8",
+    0x13: "ascii",
+    0x16: "ascii",
+    0x14: "latin-1",
+    0x1E: "utf-16-be",
+    0x1C: "utf-32-be",
+}
 """Of texts by their tags: UTF8String, PrintableString, IA5String, TeletexString, BMPString, UniversalString."""
 _TIME = re.compile(rb"(\d{2}|\d{4})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})Z")
 _VALIDITY, _SUBJECT = 3, 4

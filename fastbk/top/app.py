@@ -146,7 +146,9 @@ class TopApp(App[int]):
         try:
             async for overview in self._overviews:
                 if had_terminal and not os.isatty(0):
-                    self.exit(return_code=1)  # it was closed: reading keys from it would never wait again
+                    self.exit(
+                        return_code=1
+                    )  # it was closed: reading keys from it would never wait again
                     return
                 if not self._is_paused:
                     self.overview = overview
@@ -163,7 +165,9 @@ class TopApp(App[int]):
         notes += [f"filter {self._filter_text!r}"] if self._filter_text else []
         notes += ["PAUSED: p goes on"] if self._is_paused else []
         style = STYLES.get(max((one.severity for one in overview.bookies), default=Severity.OK), "")
-        self.query_one("#head", Static).update(Text(screen_text("  ".join([*notes, head])), style, no_wrap=True))
+        self.query_one("#head", Static).update(
+            Text(screen_text("  ".join([*notes, head])), style, no_wrap=True)
+        )
         healing = Text(screen_text(columns.healing_line(overview.healing)), no_wrap=True)
         self.query_one("#healing", Static).update(healing)
         self._show_bookies(overview)

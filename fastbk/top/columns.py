@@ -179,7 +179,9 @@ def headline(overview: ClusterOverview) -> str:
         return f"{clock(overview.at_s)}  no bookie is known"
     bookies = format_count(len(overview.bookies), "bookie")
     work = f"{amount(overview.adds_per_s)} adds/s, {size(overview.add_bytes_per_s)}/s"
-    return f"{clock(overview.at_s)}  {overview.verdict.text}  {bookies}: {ill or 'all well'}  {work}"
+    return (
+        f"{clock(overview.at_s)}  {overview.verdict.text}  {bookies}: {ill or 'all well'}  {work}"
+    )
 
 
 def healing_line(healing: Healing | None) -> str:
@@ -207,7 +209,9 @@ def notices(overview: ClusterOverview) -> list[str]:
     found = [
         f"{one.text}: {one.next_step}"
         for one in overview.reasons
-        if one.subject in ("metadata", "ledgers") and one.verdict is not Verdict.WELL and one.name != "not_read"
+        if one.subject in ("metadata", "ledgers")
+        and one.verdict is not Verdict.WELL
+        and one.name != "not_read"
     ]
     return [*found, *(f"not read: {error}" for error in overview.errors)]
 

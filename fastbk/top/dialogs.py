@@ -59,7 +59,9 @@ class Dialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Make the widgets."""
         with VerticalScroll() as box:
-            box.border_title = Text(screen_text(self._title))  # a text alone would be taken for markup
+            box.border_title = Text(
+                screen_text(self._title)
+            )  # a text alone would be taken for markup
             yield Static(Text(screen_text(self._text)), id="text")
 
     def put(self, text: str) -> None:

@@ -63,7 +63,9 @@ def reasons_against(
     for bookie_id, service in sorted(services.items()):
         if (has := level_of(service)) < level:
             version = service.properties.get("version", "0.1 or Apache's")
-            reasons.append(f"bookie {bookie_id} has levels up to {has} (version {version}): upgrade it")
+            reasons.append(
+                f"bookie {bookie_id} has levels up to {has} (version {version}): upgrade it"
+            )
     reasons += [
         f"bookie {one} is down, and may be of an older version: start it, or forget it (`fastbk cluster cookies`)"
         for one in sorted(set(known) - services.keys())

@@ -106,7 +106,9 @@ async def run_roll(
         await runner.run(report, state)
     finally:
         with suppress(Error):  # the hold ends by itself
-            await state.hold.change(lambda hold: HealingHold() if hold.reason == HOLD_REASON else hold)
+            await state.hold.change(
+                lambda hold: HealingHold() if hold.reason == HOLD_REASON else hold
+            )
     return report
 
 
@@ -181,7 +183,9 @@ class _Runner:
     async def _seen(self) -> Observation:
         hold = await self._client.call_store(read_hold)
         if hold is not None:
-            return Observation({}, doubt=f"metadata is on hold: {hold}; see `fastbk metadata status`")
+            return Observation(
+                {}, doubt=f"metadata is on hold: {hold}; see `fastbk metadata status`"
+            )
         bookies = await read_bookies(self._client)
         if not self._roll.wants_missing:
             return Observation(bookies)
@@ -250,7 +254,9 @@ class _Runner:
                 await asyncio.wait((end,), timeout=self._options.command_s)
             except asyncio.CancelledError:
                 if not end.done():
-                    self._say(f"waiting for the restart command of {bookie_id} to end; Ctrl-C again kills it")
+                    self._say(
+                        f"waiting for the restart command of {bookie_id} to end; Ctrl-C again kills it"
+                    )
                 await asyncio.wait((end,), timeout=self._options.command_s)
                 raise
             return end.done()

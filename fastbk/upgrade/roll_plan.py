@@ -122,12 +122,15 @@ def plan(
     if at_once < 1:
         raise ConfigError(f"--at-once {at_once}: must be 1 or more")
     ours = sorted(
-        (one for one in bookies if one.starts is not None), key=lambda one: (one.location, one.bookie_id)
+        (one for one in bookies if one.starts is not None),
+        key=lambda one: (one.location, one.bookie_id),
     )
     if start_from:
         ids = [one.bookie_id for one in ours]
         if start_from not in ids:
-            raise ConfigError(f"--from {start_from}: the cluster has no such bookie: one of {', '.join(ids)}")
+            raise ConfigError(
+                f"--from {start_from}: the cluster has no such bookie: one of {', '.join(ids)}"
+            )
         ours = ours[ids.index(BookieId(start_from)) :]
     by_location: dict[str, list[BookieId]] = {}
     for one in ours:
@@ -168,7 +171,11 @@ class Roll:
     @property
     def may_miss(self) -> tuple[BookieId, ...]:
         """Return the bookies whose own copies may be missing: a restart of theirs takes no other copy away."""
-        return self.steps[self._at].bookies if self._phase is _Phase.BEFORE and self._at < len(self.steps) else ()
+        return (
+            self.steps[self._at].bookies
+            if self._phase is _Phase.BEFORE and self._at < len(self.steps)
+            else ()
+        )
 
     @property
     def done(self) -> int:
@@ -248,7 +255,9 @@ class Roll:
             elif bookie.state != "up":
                 waits.append(f"bookie {one} is {bookie.state}: {bookie.reason or 'not registered'}")
             elif self.to_version and bookie.version != self.to_version:
-                return self._stop(f"bookie {one} came back with version {bookie.version}, not {self.to_version}")
+                return self._stop(
+                    f"bookie {one} came back with version {bookie.version}, not {self.to_version}"
+                )
         if not waits:
             for one in self._starts:
                 self._starts[one] = seen.bookies[one].starts or 0
@@ -265,13 +274,19 @@ class Roll:
             return wait
         self._at += 1
         self._go(_Phase.BEFORE, now_s)
-        return Done() if self._at == len(self.steps) else Wait(f"step {self._at} of {len(self.steps)} is done")
+        return (
+            Done()
+            if self._at == len(self.steps)
+            else Wait(f"step {self._at} of {len(self.steps)} is done")
+        )
 
     def _wait_for_copies(self, seen: Observation, now_s: float) -> Action | None:
         if seen.missing is None:
             return Wait("checking for missing copies")
         if seen.missing:
-            return self._wait_until(self.limits.whole_s, f"copies are missing: {seen.missing}", now_s)
+            return self._wait_until(
+                self.limits.whole_s, f"copies are missing: {seen.missing}", now_s
+            )
         return None
 
     # --- details --------------------------------------------------------------------------------------------------

@@ -223,7 +223,9 @@ def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
 
 def _stored(builder: Untyped, value: str | bytes | int) -> int:
     if isinstance(value, str):
-        return int(builder.CreateString(printable(value, TEXT_BYTES_MAX)))  # it may quote a library, or a client
+        return int(
+            builder.CreateString(printable(value, TEXT_BYTES_MAX))
+        )  # it may quote a library, or a client
     return int(builder.CreateByteVector(value)) if isinstance(value, bytes) else value
 
 
@@ -250,6 +252,8 @@ def _value(
             continue
         value = getattr(table, _generated(field.name))()
         if field.type == "str":
-            value = printable((value or b"")[:text_bytes_max].decode(errors="replace"), text_bytes_max)
+            value = printable(
+                (value or b"")[:text_bytes_max].decode(errors="replace"), text_bytes_max
+            )
         values[field.name] = value
     return kind(**values)

@@ -98,9 +98,20 @@ def write(path: Path, text: str | bytes, mode: int = 0o644) -> None:
 def install_packages(tree: Path) -> None:
     """Fill /usr/lib/fastbk: fastbk and all that it imports, compiled for the place where they will be."""
     shutil.rmtree(BUILD / "wheels", ignore_errors=True)
-    run(sys.executable, "setup.py", "-q", "sdist", "-d", BUILD / "wheels")  # what users build, without what tests need
+    run(
+        sys.executable, "setup.py", "-q", "sdist", "-d", BUILD / "wheels"
+    )  # what users build, without what tests need
     (sources,) = (BUILD / "wheels").glob("fastbk-*.tar.gz")
-    wheel_words = ("pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", BUILD / "wheels", sources)
+    wheel_words = (
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        BUILD / "wheels",
+        sources,
+    )
     run(sys.executable, "-m", *wheel_words)
     (wheel,) = (BUILD / "wheels").glob("fastbk-*.whl")
     home = tree / HOME
@@ -111,7 +122,9 @@ def install_packages(tree: Path) -> None:
         run(sys.executable, "-m", *install, "--require-hashes", "-r", ROOT / "requirements" / name)
     run(sys.executable, "-m", *install, wheel)
     for surplus in (target / "bin", home / "bin" / "activate", home / "include"):
-        shutil.rmtree(surplus, ignore_errors=True) if surplus.is_dir() else surplus.unlink(missing_ok=True)
+        shutil.rmtree(surplus, ignore_errors=True) if surplus.is_dir() else surplus.unlink(
+            missing_ok=True
+        )
     for script in (home / "bin").iterdir():
         script.unlink()
     for name in ("python", "python3"):
@@ -142,13 +155,21 @@ def install_rest(tree: Path, version: str) -> None:
     log = f"fastbk ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n"
     log += f" -- the fastbk team <fastbk@localhost>  {run('date', '-R', '-d', '@' + epoch()).strip()}\n"
     write(documents / "changelog.Debian.gz", gzip.compress(log.encode(), mtime=0))
-    write(documents / "CHANGELOG.md.gz", gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0))
-    write(documents / "examples/bookie.toml", run(sys.executable, "-m", "fastbk.cli", "bookie", "--example"))
+    write(
+        documents / "CHANGELOG.md.gz", gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0)
+    )
+    write(
+        documents / "examples/bookie.toml",
+        run(sys.executable, "-m", "fastbk.cli", "bookie", "--example"),
+    )
     for shell, place in COMPLETIONS.items():
         write(tree / place, run(sys.executable, "-m", "fastbk.cli", "completion", shell))
     run(sys.executable, ROOT / "packaging/debian/man_pages.py")
     for page in sorted((ROOT / "build" / "man").glob("*.1")):
-        write(tree / "usr/share/man/man1" / f"{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
+        write(
+            tree / "usr/share/man/man1" / f"{page.name}.gz",
+            gzip.compress(page.read_bytes(), mtime=0),
+        )
 
 
 def epoch() -> str:
@@ -182,7 +203,9 @@ def main() -> int:
     out = ROOT / "build" / f"fastbk_{version}_{architecture}.deb"
     run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, out, SOURCE_DATE_EPOCH=epoch())
     shutil.rmtree(tree)
-    print(f"{out.relative_to(ROOT)}: {out.stat().st_size / 1e6:.1f} MB, installed {size_kib / 1024:.0f} MiB")
+    print(
+        f"{out.relative_to(ROOT)}: {out.stat().st_size / 1e6:.1f} MB, installed {size_kib / 1024:.0f} MiB"
+    )
     return 0
 
 

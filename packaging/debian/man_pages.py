@@ -65,7 +65,8 @@ def pages() -> dict[str, str]:
         name = parser.prog.split(" ")[1]
         sections[name] += _of_parser(parser, text, is_command=parser.prog.count(" ") == 1)
     found = {
-        f"fastbk-{name}.1": page(f"fastbk-{name}", COMMANDS[name], parts, version) for name, parts in sections.items()
+        f"fastbk-{name}.1": page(f"fastbk-{name}", COMMANDS[name], parts, version)
+        for name, parts in sections.items()
     }
     parts = [
         ".SH SYNOPSIS",
@@ -74,8 +75,15 @@ def pages() -> dict[str, str]:
         ".SH COMMANDS",
         *(_item(f"\\fBfastbk\\-{_roff(name)}\\fR(1)", text) for name, text in COMMANDS.items()),
     ]
-    for title, facts in (("EXIT STATUS", EXIT_STATUS), ("ENVIRONMENT", ENVIRONMENT), ("FILES", FILES)):
-        parts += [f".SH {title}", *(_item(f"\\fB{_roff(name)}\\fR", text) for name, text in facts.items())]
+    for title, facts in (
+        ("EXIT STATUS", EXIT_STATUS),
+        ("ENVIRONMENT", ENVIRONMENT),
+        ("FILES", FILES),
+    ):
+        parts += [
+            f".SH {title}",
+            *(_item(f"\\fB{_roff(name)}\\fR", text) for name, text in facts.items()),
+        ]
     return {"fastbk.1": page("fastbk", "a distributed log store", parts, version), **found}
 
 
@@ -94,7 +102,10 @@ def _of_parser(parser: argparse.ArgumentParser, text: str, *, is_command: bool) 
 
 
 def _option(action: argparse.Action) -> list[str]:
-    if isinstance(action, argparse._SubParsersAction | argparse._HelpAction) or action.help is argparse.SUPPRESS:
+    if (
+        isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+        or action.help is argparse.SUPPRESS
+    ):
         return []
     value = ""
     if action.nargs != 0:
@@ -110,12 +121,16 @@ def _item(head: str, text: str) -> str:
 
 def _sentence(text: str) -> str:
     joined = " ".join(text.split())
-    return joined and joined[0].upper() + joined[1:] + ("" if joined.endswith((".", ":", "?")) else ".")
+    return joined and joined[0].upper() + joined[1:] + (
+        "" if joined.endswith((".", ":", "?")) else "."
+    )
 
 
 def _roff(text: str) -> str:
     """Return text as roff shows it: no word of it is a request or an escape."""
-    plain = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    plain = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    )
     plain = plain.replace("~", "\\(ti").replace("^", "\\(ha").replace('"', "\\(dq")
     return f"\\&{plain}" if plain.startswith(".") else plain
 
@@ -133,5 +148,7 @@ def write_pages(folder: Path) -> list[Path]:
 if __name__ == "__main__":
     for path in OUT.glob("*.1"):
         path.unlink()
-    print(f"{len(write_pages(OUT))} pages in {OUT.relative_to(ROOT)}; `man -l {OUT.relative_to(ROOT)}/fastbk.1`")
+    print(
+        f"{len(write_pages(OUT))} pages in {OUT.relative_to(ROOT)}; `man -l {OUT.relative_to(ROOT)}/fastbk.1`"
+    )
     sys.exit(0)

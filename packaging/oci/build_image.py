@@ -28,14 +28,23 @@ def run(*command: str | Path, **environment: str) -> str:
         stdin=subprocess.DEVNULL, capture_output=True, check=False,
     )  # fmt: skip
     if found.returncode:
-        sys.exit(f"image: {' '.join(map(str, command))} failed:\n{found.stdout[-2000:]}{found.stderr[-4000:]}")
+        sys.exit(
+            f"image: {' '.join(map(str, command))} failed:\n{found.stdout[-2000:]}{found.stderr[-4000:]}"
+        )
     return found.stdout
 
 
 def make_tree(package: Path) -> Path:
     """Return a tar of a Debian with the package and no more than that needs."""
-    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
-    lists = (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*.sources"))
+    release = dict(
+        line.split("=", 1)
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "=" in line
+    )
+    lists = (
+        Path("/etc/apt/sources.list"),
+        *Path("/etc/apt/sources.list.d").glob("debian*.sources"),
+    )
     tree = BUILD / "tree.tar"
     run(
         "unshare", "--mount",  # its mounts end with it, also where it is killed
@@ -70,7 +79,16 @@ def make_image(tree: Path, version: str, out: Path) -> None:
         out.unlink(missing_ok=True)
         stamp = run("git", "log", "-1", "--format=%ct").strip()
         name = f"oci-archive:{out}:fastbk:{version}"
-        run("buildah", "commit", "-q", "--disable-compression=false", "--timestamp", stamp, container, name)
+        run(
+            "buildah",
+            "commit",
+            "-q",
+            "--disable-compression=false",
+            "--timestamp",
+            stamp,
+            container,
+            name,
+        )
     finally:
         run("buildah", "rm", container)
 
@@ -78,7 +96,9 @@ def make_image(tree: Path, version: str, out: Path) -> None:
 def make_seccomp(out: Path) -> None:
     """Write the profile."""
     profile = json.loads(SECCOMP_DEFAULT.read_text())
-    profile["syscalls"].append({"names": IO_URING, "action": "SCMP_ACT_ALLOW", "args": [], "comment": "the journal"})
+    profile["syscalls"].append(
+        {"names": IO_URING, "action": "SCMP_ACT_ALLOW", "args": [], "comment": "the journal"}
+    )
     out.write_text(json.dumps(profile, indent=1) + "\n")
 
 

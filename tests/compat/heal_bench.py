@@ -94,16 +94,22 @@ async def _heal(cluster: Cluster, system: str, gib: float) -> Healed:
         copied_gib = await _held_gib(client, lost.bookie_id)
         with _daemons(cluster, system):
             async with _appends(client) as latencies:
-                await wait_until_async(lambda: len(latencies) >= CALM_APPENDS, "a calm disk", HEALED_S_MAX)
+                await wait_until_async(
+                    lambda: len(latencies) >= CALM_APPENDS, "a calm disk", HEALED_S_MAX
+                )
                 began_s, count = time.monotonic(), len(latencies) + BASELINE_APPENDS
                 await wait_until_async(lambda: len(latencies) >= count, "a baseline", HEALED_S_MAX)
                 killed_s = time.monotonic()
                 lost.kill()
                 total = await _named(client, lost.bookie_id)
-                await wait_until_async(lambda: _is_marked(client), "the loss is noticed", HEALED_S_MAX)
+                await wait_until_async(
+                    lambda: _is_marked(client), "the loss is noticed", HEALED_S_MAX
+                )
                 first_s, cpu_s = time.monotonic(), _cpu_s(cluster)
                 while left := await _named(client, lost.bookie_id):
-                    assert time.monotonic() < first_s + HEALED_S_MAX, f"{left} of {total} fragments are left"
+                    assert time.monotonic() < first_s + HEALED_S_MAX, (
+                        f"{left} of {total} fragments are left"
+                    )
                     print(f"{system}: {total - left} of {total} fragments", end="\r", flush=True)
                     await asyncio.sleep(0.5)
                 healed_s = time.monotonic()
@@ -126,7 +132,9 @@ async def _fill(client: Client, gib: float) -> None:
     for number in range(count):
         async with await client.create_ledger(3, 2, 2) as writer:
             for first in range(0, LEDGER_ENTRIES, 64):
-                await writer.append_many([data[one % 4096 :][:ENTRY_BYTES] for one in range(first, first + 64)])
+                await writer.append_many(
+                    [data[one % 4096 :][:ENTRY_BYTES] for one in range(first, first + 64)]
+                )
         print(f"{number + 1} of {count} ledgers are written", end="\r", flush=True)
 
 
@@ -135,7 +143,9 @@ async def _held_gib(client: Client, bookie_id: BookieId) -> float:
     async for info in client.list_ledgers():
         for fragment in info.metadata.fragments:
             if bookie_id in fragment.ensemble and info.metadata.is_closed:
-                found += info.metadata.length * info.metadata.write_quorum / info.metadata.ensemble_size
+                found += (
+                    info.metadata.length * info.metadata.write_quorum / info.metadata.ensemble_size
+                )
     return found / 2**30
 
 

@@ -146,7 +146,9 @@ def _append_lines(cluster: Cluster, file: str, stream: str) -> None:
 def _count_same_lines(cluster: Cluster, file: str, stream: str) -> str:
     """Return how many records a stream has; raise if one is not the file's."""
     read = cluster.fastbk("stream", "read", stream, "--json", "--metadata", cluster.metadata_uri)
-    found, wanted = ([_record(line) for line in text.splitlines()] for text in (read, Path(file).read_text()))
+    found, wanted = (
+        [_record(line) for line in text.splitlines()] for text in (read, Path(file).read_text())
+    )
     if found != wanted:
         raise ValueError(f"{len(found)} records of {stream} are not the {len(wanted)} of {file}")
     return str(len(found))
@@ -155,4 +157,6 @@ def _count_same_lines(cluster: Cluster, file: str, stream: str) -> str:
 def _record(line: str) -> tuple[bytes, int]:
     record = json.loads(line)
     text = record.get("payload")
-    return base64.b64decode(record["payload_base64"]) if text is None else text.encode(), record["txid"]
+    return base64.b64decode(record["payload_base64"]) if text is None else text.encode(), record[
+        "txid"
+    ]

@@ -219,7 +219,5 @@ def python_kill_rounds(rig: Rig, rounds: int, seed: int) -> Iterator[Result]:
             ):
                 await Rounds(Killer(cluster), [v3, v2], seed).run(rounds)
 
-        result = run_cell(
-            "python > mixed, kills", "python-kill-rounds", lambda: asyncio.run(run())
-        )
+        result = run_cell("python > mixed, kills", "python-kill-rounds", lambda: asyncio.run(run()))
     yield result

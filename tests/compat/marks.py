@@ -44,9 +44,7 @@ async def repaired_by_autorecovery(cluster: Cluster) -> None:
     async with fastbk.connect(cluster.metadata_uri) as client:
         ledger_id = await _closed_without(client, victim)
     await _away(cluster, victim)
-    printed = await asyncio.to_thread(
-        cluster.shell, "listunderreplicated", "-printmissingreplica"
-    )
+    printed = await asyncio.to_thread(cluster.shell, "listunderreplicated", "-printmissingreplica")
     assert f"MissingReplica : {victim.bookie_id}" in printed, printed
     await _back(cluster, victim, spare)
     assert {one.ledger_id for one in await _missing(cluster)} == {ledger_id}

@@ -363,7 +363,9 @@ def run_python(
     """Run cells, each with a client that has these options."""
     for name, cell in cells.items():
         with warnings.catch_warnings(action="ignore", category=fastbk.errors.WeakQuorumWarning):
-            yield run_cell(column, name, lambda cell=cell: asyncio.run(_with_client(cluster, cell, options)))
+            yield run_cell(
+                column, name, lambda cell=cell: asyncio.run(_with_client(cluster, cell, options))
+            )
 
 
 async def _with_client(cluster: Cluster, cell: Cell, options: dict[str, object]) -> None:

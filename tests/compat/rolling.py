@@ -72,7 +72,16 @@ class Move:
         self._stop(old)
         new = self._import(old)
         uri = self._cluster.metadata_uri
-        forget = ("cluster", "cookies", "--forget", bookie_id, "--yes", "--even-if-named", "--metadata", uri)
+        forget = (
+            "cluster",
+            "cookies",
+            "--forget",
+            bookie_id,
+            "--yes",
+            "--even-if-named",
+            "--metadata",
+            uri,
+        )
         self._cluster.fastbk(*forget)
         cookie = old.folder / "ledgers" / "current" / "VERSION"
         self._cluster.shell("cookie_create", "--cookie-file", str(cookie), bookie_id)
@@ -112,7 +121,9 @@ class Move:
             "BK_ledgerDirectories": str(folder / "ledgers"),
         }
         toml = folder / "bookie.toml"
-        toml.write_text(self._cluster.fastbk("config", "convert", str(old.conf), variables=directories))
+        toml.write_text(
+            self._cluster.fastbk("config", "convert", str(old.conf), variables=directories)
+        )
         words = ("bookie", "import", "--config", str(toml), "--from-conf", str(old.conf), "--json")
         found = json.loads(self._cluster.fastbk(*words, "--dry-run"))
         if found["open_ledgers"]:
@@ -134,7 +145,9 @@ class Move:
         new.spawn()
         new.wait_ready()
         # What a writer with a small ack quorum did not wait for is missing where the bookie was read-only by then.
-        self._cluster.fastbk("bookie", "repair", new.bookie_id, "--metadata", self._cluster.metadata_uri)
+        self._cluster.fastbk(
+            "bookie", "repair", new.bookie_id, "--metadata", self._cluster.metadata_uri
+        )
 
         def is_whole() -> bool:
             words = ("doctor", "--config", str(new.conf), "--problems", "--json")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JAVA_WORDS = ("append", "quorum", "lac", "recovery", "fence")
 PYTHON_WORDS = ("append", "lac", "tail", "recovery", "blocking")
-USER, PASSWORD = "bookkeeper-app", "a \\\"quoted\\\" secret"
+USER, PASSWORD = "bookkeeper-app", 'a \\"quoted\\" secret'
 """Apache's bookies accept names with `bookkeeper` in them by default."""
 LOGIN_FILE = f"""
 Bookie {{
@@ -44,9 +44,7 @@ def sasl_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
     login_file, password_file = folder / "jaas.conf", folder / "password"
     write_text(login_file, LOGIN_FILE)
     write_text(password_file, PASSWORD.replace("\\", ""))
-    credentials = Credentials(
-        user=USER, password_file=str(password_file), sasl_without_tls=True
-    )
+    credentials = Credentials(user=USER, password_file=str(password_file), sasl_without_tls=True)
     java = f"-Djava.security.auth.login.config={login_file}"
     apache = {
         "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",

@@ -70,7 +70,11 @@ def shared_healing(rig: Rig, rounds: int, seed: int) -> Iterator[Result]:
         for auditor in ("apache", "ours"):
             name = f"healing-beside-apache-{auditor}-auditor"
             half = Rounds(cluster, random.Random(f"{seed} {auditor}"), tally, auditor)
-            yield run_cell("both daemons > ours", name, lambda: asyncio.run(half.run((rounds + 1) // 2)))  # noqa: B023
+            yield run_cell(
+                "both daemons > ours",
+                name,
+                lambda half=half: asyncio.run(half.run((rounds + 1) // 2)),
+            )
         print(tally, flush=True)
 
 
@@ -106,7 +110,9 @@ class Rounds:
                 if self._auditor == "apache":
                     await _auditor(client, lambda name: ":" in name)
                     self._start_ours()
-                await wait_until_async(lambda: _are_working(state), "our workers work", HEALED_S_MAX)
+                await wait_until_async(
+                    lambda: _are_working(state), "our workers work", HEALED_S_MAX
+                )
                 yield
         finally:
             for one in self._ours:
@@ -138,7 +144,9 @@ class Rounds:
             if expires:
                 await self._expire(client, ledgers)
             await wait_until_async(
-                lambda: _is_healed(client, ledgers, victim.bookie_id), f"round {number} is healed", HEALED_S_MAX
+                lambda: _is_healed(client, ledgers, victim.bookie_id),
+                f"round {number} is healed",
+                HEALED_S_MAX,
             )
         finally:
             updating.cancel()
@@ -195,12 +203,16 @@ async def _are_working(state: ClusterState) -> bool:
 
 
 async def _copied_by_us(client: Client) -> int:
-    return sum(one.entries_copied for one in (await ClusterState(client.records).workers()).values())
+    return sum(
+        one.entries_copied for one in (await ClusterState(client.records).workers()).values()
+    )
 
 
 async def _write(client: Client, shape: tuple[int, int, int]) -> LedgerId:
     async with await client.create_ledger(*shape) as writer:
-        await writer.append_many([b"%d/%d" % (writer.ledger_id, one) * 20 for one in range(ENTRIES)])
+        await writer.append_many(
+            [b"%d/%d" % (writer.ledger_id, one) * 20 for one in range(ENTRIES)]
+        )
     return writer.ledger_id
 
 

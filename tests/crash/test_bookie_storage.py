@@ -88,7 +88,9 @@ FAULTS = {
 }
 
 
-def run(fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None], seed: int) -> BaseException | None:
+def run(
+    fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None], seed: int
+) -> BaseException | None:
     """One life of the bookie; returns what ended it early."""
     life = None
     try:
@@ -132,7 +134,9 @@ def check_ledger(life: Life, ledger_id: int, note: str) -> None:
     assert answer.status == OK, f"{note}: list {answer.status}"
     assert answer.next_entry_id == -1, note
     listed = {n for first, last in answer.ranges for n in range(first, last + 1)}
-    assert acked <= listed <= sent, f"{note}: ledger {ledger_id}: {acked - listed} missing, {listed - sent} invented"
+    assert acked <= listed <= sent, (
+        f"{note}: ledger {ledger_id}: {acked - listed} missing, {listed - sent} invented"
+    )
     found: dict[int, bytes] = {}
     position = 0
     while position <= LAST_ID:
@@ -253,7 +257,9 @@ def test_every_operation_of_a_replay(fault: str, mode: str, seed: int) -> None:
                 run(fake, book, lambda life, rng: None, 5)
                 fake.clear_faults()
                 restart(fake, mode, nth)
-                check_restart(fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}")
+                check_restart(
+                    fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}"
+                )
 
 
 @pytest.mark.parametrize("fault", ["eio", "short"])
@@ -309,7 +315,9 @@ def damaged(life: Life) -> None:
         assert answer.status != OK or answer.entry in raws
         told += answer.status == OK
     assert told > 0
-    assert life.ask(life.harness.read(123456, 0)).status == CANNOT_TELL, "an unknown ledger may be one of the lost"
+    assert life.ask(life.harness.read(123456, 0)).status == CANNOT_TELL, (
+        "an unknown ledger may be one of the lost"
+    )
     assert life.ask(life.harness.list_entries(1)).status in (CANNOT_TELL,)
 
 
@@ -374,14 +382,20 @@ def test_damage_on_record_ends_in_the_limbo_of_all_that_may_be_harmed() -> None:
         book = Book()
         with_damage_on_record(fake, book)
         for start in range(3):
-            life = Life(fake, book, **({"limbo": IN_DOUBT, "is_listed": True} if start == 0 else {}))
+            life = Life(
+                fake, book, **({"limbo": IN_DOUBT, "is_listed": True} if start == 0 else {})
+            )
             assert bool(life.replayed.ended) == (start == 0)
             assert not life.replayed.is_damaged
             assert not life.index.status.limbo
             assert life.checkpoint.manifest.damage == ()
             batch = life.ask(life.harness.read_batch(1, 0))
-            assert (batch.status, len(batch.entries)) == (OK, 1), "what is on disk is shown, up to a gap"
-            assert [is_in_doubt(life, one) for one in IN_DOUBT] == [True] * 3, "they wait for their repair"
+            assert (batch.status, len(batch.entries)) == (OK, 1), (
+                "what is on disk is shown, up to a gap"
+            )
+            assert [is_in_doubt(life, one) for one in IN_DOUBT] == [True] * 3, (
+                "they wait for their repair"
+            )
             assert life.ask(life.harness.read(123456, 0)).status == NO_LEDGER
             life.add(50, start, b"new ledger")
             life.settle()
@@ -409,7 +423,9 @@ def test_damage_that_is_met_by_the_same_start_stays_on_record() -> None:
         fake.corrupt(f"/journal/{written}", 8192 + 2 * 4096 + 200, 64)
         life = Life(fake, book, limbo=IN_DOUBT, is_listed=True)
         assert life.replayed.is_newly_damaged
-        assert [one.file_id for one in life.checkpoint.manifest.damage] == [int(written.split(".")[0], 16)]
+        assert [one.file_id for one in life.checkpoint.manifest.damage] == [
+            int(written.split(".")[0], 16)
+        ]
         assert life.index.status.limbo
         assert life.ask(life.harness.read(123456, 0)).status == CANNOT_TELL
         life.close()
@@ -442,7 +458,9 @@ def test_cut_anywhere_the_record_ends_with_the_limbo_that_takes_its_place(mode: 
                 life = Life(fake, copy.deepcopy(known))
                 ends.add(not life.checkpoint.manifest.damage)
                 assert [is_in_doubt(life, one) for one in IN_DOUBT[:2]] == [True] * 2, nth
-                assert life.ask(life.harness.read(900, 0)).status == CANNOT_TELL, f"cut at {nth} of {total}"
+                assert life.ask(life.harness.read(900, 0)).status == CANNOT_TELL, (
+                    f"cut at {nth} of {total}"
+                )
                 life.close()
         assert ends == {True, False}
 
@@ -451,7 +469,9 @@ def test_the_checks_find_a_lost_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is too far ahead loses batches: these tests have to notice."""
     real = Checkpoint.run
     monkeypatch.setattr(
-        Checkpoint, "run", lambda self, store, items, mark, **more: real(self, store, items, mark + 3, **more)
+        Checkpoint,
+        "run",
+        lambda self, store, items, mark, **more: real(self, store, items, mark + 3, **more),
     )
     with formatted() as fake:
         book = Book()

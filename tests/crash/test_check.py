@@ -288,7 +288,10 @@ class Metadata:
         if self.is_away:
             raise MetadataUnavailable("away")
         read = self.store.read_ledgers(ledger_ids)
-        damaged = [BadRecord(f"ledger {one}", "damaged") if one in self.damaged else None for one in ledger_ids]
+        damaged = [
+            BadRecord(f"ledger {one}", "damaged") if one in self.damaged else None
+            for one in ledger_ids
+        ]
         return [bad or one for bad, one in zip(damaged, read, strict=True)]
 
 

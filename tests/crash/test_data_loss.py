@@ -183,7 +183,11 @@ async def test_limbo_ends_with_the_ledger_or_its_repair(cluster: LocalCluster) -
     # A repair names others in this bookie's place.
     store = open_store(cluster.metadata_uri)
     read = store.read_ledger(repaired)
-    others = (BookieId(cluster.bookies[0].name), BookieId("bookie-9"), BookieId(cluster.bookies[2].name))
+    others = (
+        BookieId(cluster.bookies[0].name),
+        BookieId("bookie-9"),
+        BookieId(cluster.bookies[2].name),
+    )
     store.update_ledger(
         repaired, replace(read.metadata, fragments=(Fragment(0, others),)), read.version
     )

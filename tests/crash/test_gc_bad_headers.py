@@ -59,7 +59,9 @@ def check_kept(life: Life) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 7, 8, 12, 16, 24, 40, 63, 64, 100, HEADER_BYTES - 1, None])
-def test_4607_a_damaged_log_header_lets_nothing_go_that_lives(world: StoreHarness, at: int | None) -> None:
+def test_4607_a_damaged_log_header_lets_nothing_go_that_lives(
+    world: StoreHarness, at: int | None
+) -> None:
     life = world.life
     assert life is not None
     for log_id in LOGS:

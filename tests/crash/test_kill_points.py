@@ -76,7 +76,9 @@ def numbers(point: str) -> tuple[int, ...]:
     if point.startswith("supervisor.") or point == "index.replay_batch":
         return NUMBERS[:3]
     if point.startswith("journal.prewrite"):
-        return NUMBERS[:1]  # in the steady state files are recycled: how many are made hangs on timing
+        return NUMBERS[
+            :1
+        ]  # in the steady state files are recycled: how many are made hangs on timing
     if SELDOM.match(point):
         return NUMBERS[:2]
     if RARE.match(point):
@@ -173,5 +175,8 @@ def test_the_rig_resumes_and_sums_up(tmp_path: Path) -> None:
     assert "journal.before_ready" in notes[1]
     assert notes[2:] == ["lost: index.after_take:8", "not reached: index.after_take:9"]
     assert report.notes == [*notes[:3]], "what was not reached is to be tried again"
-    assert json.loads((tmp_path / points_rig.DONE_NAME).read_text().splitlines()[0])["point"] == case[0]
+    assert (
+        json.loads((tmp_path / points_rig.DONE_NAME).read_text().splitlines()[0])["point"]
+        == case[0]
+    )
     assert len(points_rig.cases()) > 600

@@ -49,7 +49,9 @@ def test_they_are_of_the_versions_that_the_table_names(
         "identity": json.loads((bookie / "ledgers" / "identity.json").read_text())["format"],
     }
     readable = {one.name: range(one.read_min, one.written[one.since] + 1) for one in FORMATS}
-    assert {name: version in readable[name] for name, version in found.items()} == dict.fromkeys(found, True)
+    assert {name: version in readable[name] for name, version in found.items()} == dict.fromkeys(
+        found, True
+    )
     assert (bookie / "ledgers" / "unclean").exists(), "it was killed"
 
 

@@ -29,7 +29,9 @@ def run(seed: int, tmp_path: Path, cases: int = IMAGES, **how: bool) -> Report:
 @pytest.mark.usefixtures("_needs_fuse")
 @pytest.mark.parametrize("kind", [0, 1])
 def test_power_cuts_lose_nothing(kind: int, seed: int, tmp_path: Path) -> None:
-    report = run(2 * (3 * (seed % 10_000) + 1) + kind, tmp_path)  # not a real bookie: that takes long
+    report = run(
+        2 * (3 * (seed % 10_000) + 1) + kind, tmp_path
+    )  # not a real bookie: that takes long
     assert report.is_good, report.losses[:5]
     assert report.counts[power_cut.KINDS[kind]] == IMAGES
     assert report.counts["un-flushed"] > 0
@@ -48,11 +50,20 @@ def test_a_device_that_does_not_flush_is_caught(tmp_path: Path) -> None:
 @pytest.fixture
 def images(tmp_path: Path) -> Images:
     """A device of four sectors: 'a' is durable everywhere, then 'b' twice and 'c' once on sector 1, 'd' on sector 2."""
-    events = [(0, b"a" * 2048), None, (512, b"b" * 512), (512, b"c" * 512), (1024, b"d" * 512), None]
+    events = [
+        (0, b"a" * 2048),
+        None,
+        (512, b"b" * 512),
+        (512, b"c" * 512),
+        (1024, b"d" * 512),
+        None,
+    ]
     log = tmp_path / "log"
     log.write_bytes(
         b"".join(
-            header(FLUSH, 0, 0) if event is None else header(WRITE, event[0], len(event[1])) + event[1]
+            header(FLUSH, 0, 0)
+            if event is None
+            else header(WRITE, event[0], len(event[1])) + event[1]
             for event in events
         )
     )
@@ -76,7 +87,9 @@ def images(tmp_path: Path) -> Images:
         ("reordered", 4, {"aaaa", "abaa", "acaa"}),
     ],
 )
-def test_images_hold_what_a_cut_may_leave(images: Images, model: str, cut: int, possible: set[str]) -> None:
+def test_images_hold_what_a_cut_may_leave(
+    images: Images, model: str, cut: int, possible: set[str]
+) -> None:
     assert model in MODELS
     rng = random.Random(1)
     found = set()

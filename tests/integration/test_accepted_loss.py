@@ -77,14 +77,20 @@ async def test_ledgers_whose_writers_are_gone_are_listed_and_no_others() -> None
         idle, empty = await written(3, 3, 2), await client.create_ledger(3, 3, 2)
         closed, deleted = await written(3, 3, 2), await written(3, 3, 2)
         await closed.close()
-        recovering, busy, lost = await written(3, 3, 2), await written(3, 3, 2), await written(1, 1, 1)
+        recovering, busy, lost = (
+            await written(3, 3, 2),
+            await written(3, 3, 2),
+            await written(1, 1, 1),
+        )
         while lost.metadata.fragments[0].ensemble[0] in busy.metadata.fragments[0].ensemble:
             lost = await written(1, 1, 1)
         for one in (idle, empty, recovering, lost):
             one.abandon(ClientClosed("the writer is gone"))
         info = await client.ledger_info(recovering.ledger_id)
         begun = replace(info.metadata, state=LedgerState.IN_RECOVERY)
-        await client.call_store(lambda store: store.update_ledger(info.ledger_id, begun, info.version))
+        await client.call_store(
+            lambda store: store.update_ledger(info.ledger_id, begun, info.version)
+        )
         gone = lost.metadata.fragments[0].ensemble[0]
         await cluster.kill_async([one.name for one in cluster.bookies].index(gone))
         await until_down(client, gone)
@@ -105,9 +111,9 @@ async def test_ledgers_whose_writers_are_gone_are_listed_and_no_others() -> None
         code, answer, said = await listing
         reasons = {one["ledger_id"]: one["why"] for one in answer["ledgers"]}
         assert code == 0, said
-        assert {one: reasons.get(one.ledger_id) for one in (busy, closed, deleted)} == dict.fromkeys(
-            (busy, closed, deleted)
-        )
+        assert {
+            one: reasons.get(one.ledger_id) for one in (busy, closed, deleted)
+        } == dict.fromkeys((busy, closed, deleted))
         assert reasons[recovering.ledger_id] == "IN_RECOVERY"
         for one in (idle, empty):
             assert reasons[one.ledger_id] == "open, and nothing was acknowledged for 3 s"

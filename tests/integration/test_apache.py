@@ -52,7 +52,9 @@ async def add_v2(client: Client, *entries: bytes, flags: int = 0) -> list[int]:
     return [(await hear_v2(client)).error for _ in entries]
 
 
-async def test_what_one_client_writes_the_others_read(cluster: LocalCluster, ledger_id: int) -> None:
+async def test_what_one_client_writes_the_others_read(
+    cluster: LocalCluster, ledger_id: int
+) -> None:
     client, own = await connected(cluster.bookies[0].port), await raw_bookie(cluster.bookies[0])
     entries = [whole_entry(i, b"%d" % i * 2000) for i in range(6)]
     assert await add_v2(client, *entries[:4]) == [0, 0, 0, 0]
@@ -74,9 +76,7 @@ async def test_what_one_client_writes_the_others_read(cluster: LocalCluster, led
     ]
     assert [one.rest for one in read[:2]] == [entries[0], entries[4]]
     assert read[2].rest[8:16] == struct.pack(">q", 5)
-    client.send(
-        apache.v3_read(1, 4) + apache.v3_read(2, 99) + apache.v3_read(3, 0, ledger_id=77)
-    )
+    client.send(apache.v3_read(1, 4) + apache.v3_read(2, 99) + apache.v3_read(3, 0, ledger_id=77))
     v3 = [await hear_v3(client) for _ in range(3)]
     assert v3[0].fields == {2: ledger_id, 3: 4, 4: entries[4], 5: 4}, "with the LAC"
     assert [one.status for one in v3[1:]] == [ENOENTRY, ENOLEDGER]
@@ -91,10 +91,15 @@ async def test_what_one_client_writes_the_others_read(cluster: LocalCluster, led
     own.close()
 
 
-async def test_many_large_entries_that_are_requested_at_once(cluster: LocalCluster, ledger_id: int) -> None:
+async def test_many_large_entries_that_are_requested_at_once(
+    cluster: LocalCluster, ledger_id: int
+) -> None:
     """Java's client reads so. Above `reply_backlog_max` its connection was closed, and its read failed with -8."""
     count, data = 48, bytes(900_000)
-    client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
+    client, other = (
+        await connected(cluster.bookies[0].port),
+        await connected(cluster.bookies[0].port),
+    )
     for entry_id in range(count):
         assert await add_v2(client, whole_entry(entry_id, data)) == [0]
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -129,17 +134,25 @@ async def test_fences_and_repairs(cluster: LocalCluster, ledger_id: int) -> None
         + apache.v3_add(4, 1, body=again[1], key=KEY, recovery=True)
     )
     replies = {reply.txn: reply for reply in [await hear_v3(client), await hear_v3(client)]}
-    assert replies[3].fields == {2: ledger_id, 3: -1, 4: whole_entry(1)}, "the first copy stays; no LAC"
+    assert replies[3].fields == {2: ledger_id, 3: -1, 4: whole_entry(1)}, (
+        "the first copy stays; no LAC"
+    )
     assert replies[4].status == EIO
     client.send(apache.v2_batch(7, 0, 9, flags=apache.V2_FENCE, key=KEY))
-    assert apache.v2_batch_entries((await hear_v2(client)).rest) == (7, [whole_entry(0), whole_entry(1)])
+    assert apache.v2_batch_entries((await hear_v2(client)).rest) == (
+        7,
+        [whole_entry(0), whole_entry(1)],
+    )
     await client.close()
     own.close()
 
 
 async def test_the_lac_is_read_written_waited_for_and_outlives_restarts() -> None:
     async with LocalCluster(1) as cluster:
-        client, writer = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
+        client, writer = (
+            await connected(cluster.bookies[0].port),
+            await connected(cluster.bookies[0].port),
+        )
         client.send(apache.v3_read_lac(1))
         assert (await hear_v3(client)).status == ENOLEDGER
         assert await add_v2(writer, whole_entry(0), whole_entry(1)) == [0, 0]
@@ -169,7 +182,9 @@ async def test_the_lac_is_read_written_waited_for_and_outlives_restarts() -> Non
             await client.close()
 
 
-async def test_metadata_tells_where_both_kinds_of_clients_find_a_bookie(cluster: LocalCluster) -> None:
+async def test_metadata_tells_where_both_kinds_of_clients_find_a_bookie(
+    cluster: LocalCluster,
+) -> None:
     store = open_store(cluster.metadata_uri)
     (registered,) = store.list_bookies()
     store.close()

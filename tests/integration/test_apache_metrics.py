@@ -108,7 +108,9 @@ async def test_one_family_without_old_names_and_labels_of_pairs_where_configured
 
 async def check_pages(cluster: LocalCluster) -> None:
     """Users of the field pay by the series. Both together are what an operator sees who asks for neither."""
-    apaches, ours, both = [await scraped(cluster, query) for query in ("?names=apache", "?names=fastbk", "")]
+    apaches, ours, both = [
+        await scraped(cluster, query) for query in ("?names=apache", "?names=fastbk", "")
+    ]
     status, _ = await asyncio.to_thread(page, cluster.bookies[0], "/metrics?names=java")
     assert status == 400
     assert all(is_apaches(name) for name, _ in apaches.samples)

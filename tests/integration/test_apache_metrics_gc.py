@@ -46,7 +46,9 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         await wait_until_confirmed(cluster.bookies)
         await client.delete_ledger(doomed)
         await wait_until_async(lambda: len(buried(cluster)) > 0, "logs are dead", 30)
-        (deletion,) = [one for one in json_lines(deletion_log(bookie)) if doomed in one.get("ledgers", [])]
+        (deletion,) = [
+            one for one in json_lines(deletion_log(bookie)) if doomed in one.get("ledgers", [])
+        ]
         assert "in two cycles" in deletion["reason"]
 
         async def agrees() -> bool:

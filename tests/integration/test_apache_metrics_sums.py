@@ -116,7 +116,10 @@ async def test_version_2(cluster: LocalCluster, ledger_id: int) -> None:
 
 async def test_version_3(cluster: LocalCluster, ledger_id: int) -> None:
     before = await scraped(cluster)
-    client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
+    client, other = (
+        await connected(cluster.bookies[0].port),
+        await connected(cluster.bookies[0].port),
+    )
     assert await ask_v3(client, apache.v3_read_lac(1), apache.v3_list(2)) == [402, 402]
     adds = [apache.v3_add(i, i, body=whole_entry(i), key=KEY) for i in range(4)]
     assert await ask_v3(client, *adds) == [0] * 4
@@ -227,7 +230,9 @@ def time_of(shown: Exposition, *names: str) -> float:
     )
 
 
-async def test_recovery_adds_are_told_apart_over_all_protocols(cluster: LocalCluster, ledger_id: int) -> None:
+async def test_recovery_adds_are_told_apart_over_all_protocols(
+    cluster: LocalCluster, ledger_id: int
+) -> None:
     before = await scraped(cluster)
     own = await raw_bookie(cluster.bookies[0])
     other = await connected(cluster.bookies[0].port)
@@ -242,9 +247,9 @@ async def test_recovery_adds_are_told_apart_over_all_protocols(cluster: LocalClu
     again = apache.v2_add(0, flags=apache.V2_RECOVERY, body=whole_entry(5), key=KEY)
     assert await ask_v2(other, again) == [0]
     third = await connected(cluster.bookies[0].port)
-    assert await ask_v3(third, apache.v3_add(1, 6, body=whole_entry(6), key=KEY, recovery=True)) == [
-        0
-    ]
+    assert await ask_v3(
+        third, apache.v3_add(1, 6, body=whole_entry(6), key=KEY, recovery=True)
+    ) == [0]
     shown = (await scraped(cluster)).since(before)
     for client in (other, third):
         await client.close()
@@ -259,7 +264,10 @@ async def test_recovery_adds_are_told_apart_over_all_protocols(cluster: LocalClu
 async def test_fences_and_polls_by_their_steps(cluster: LocalCluster, ledger_id: int) -> None:
     fence, poll = f"{SERVER}READ_ENTRY_FENCE_", f"{SERVER}READ_ENTRY_LONG_POLL_"
     before = await scraped(cluster)
-    client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
+    client, other = (
+        await connected(cluster.bookies[0].port),
+        await connected(cluster.bookies[0].port),
+    )
     for number in (0, 1, 3):  # 2 lies elsewhere
         assert await ask_v3(
             client, apache.v3_add(number, number, body=whole_entry(number), key=KEY)
@@ -347,7 +355,9 @@ async def test_connections_wait_for_their_turn_with_the_next_add_or_read() -> No
     async with LocalCluster(1, settings=settings) as cluster:
         client = await connected(cluster.bookies[0].port)
         began_s = time.monotonic()
-        adds = [apache.v3_add(number, number, body=whole_entry(number), key=KEY) for number in range(20)]
+        adds = [
+            apache.v3_add(number, number, body=whole_entry(number), key=KEY) for number in range(20)
+        ]
         assert await ask_v3(client, *adds) == [0] * 20
         shown = await scraped(cluster)
         assert [shown.value(f"{name}_count") for name in waits] == [19, 0]

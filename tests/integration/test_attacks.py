@@ -112,7 +112,9 @@ async def test_silent_connections_stay_below_three_quarters_and_make_room_above(
             for sock in silent:
                 hello(sock)
             assert reached(cluster, "silent_closed") == 0
-        await wait_until_async(lambda: metrics(cluster.bookies[0])["fastbk_worker_connections"] <= 2, "they are gone")
+        await wait_until_async(
+            lambda: metrics(cluster.bookies[0])["fastbk_worker_connections"] <= 2, "they are gone"
+        )
         with ExitStack() as stack:
             for _ in range(70):
                 stack.enter_context(dial(cluster.bookies[0]))
@@ -139,7 +141,9 @@ async def send_without_end(port: int) -> None:
                 writer.close()
 
 
-def _as_apaches(config: ClientConfig, known: KnownBookies, bookie_id: str, _: Endpoint, use: Use) -> ApacheTranslation:
+def _as_apaches(
+    config: ClientConfig, known: KnownBookies, bookie_id: str, _: Endpoint, use: Use
+) -> ApacheTranslation:
     return ApacheTranslation(config, known, bookie_id, use)
 
 
@@ -166,7 +170,9 @@ async def test_a_client_whose_connections_end_before_it_is_known_tries_again(
 
         proxy.mangle = mangle
         async with (
-            fastbk.connect(cluster.metadata_uri, credentials=as_user(tmp_path, "honest"), **options) as client,
+            fastbk.connect(
+                cluster.metadata_uri, credentials=as_user(tmp_path, "honest"), **options
+            ) as client,
             await client.create_ledger(1, 1, 1) as writer,
         ):
             assert await writer.append(b"served") == 0
@@ -181,9 +187,13 @@ async def test_strangers_who_keep_sending_leave_room_for_who_authenticates(tmp_p
         "authentication": sasl_section(tmp_path, "honest"),
     }
     async with LocalCluster(1, settings=settings) as cluster:
-        strangers = [asyncio.create_task(send_without_end(cluster.bookies[0].port)) for _ in range(200)]
+        strangers = [
+            asyncio.create_task(send_without_end(cluster.bookies[0].port)) for _ in range(200)
+        ]
         try:
-            await wait_until_async(lambda: reached(cluster, "unauthenticated_closed") >= 100, "strangers to be closed")
+            await wait_until_async(
+                lambda: reached(cluster, "unauthenticated_closed") >= 100, "strangers to be closed"
+            )
             waits_s = []
             for _ in range(10):
                 began_s = time.monotonic()

@@ -44,10 +44,19 @@ async def test_what_clients_and_operators_do_is_on_record(tmp_path: Path) -> Non
             )
 
         expected: list[tuple[str, dict[str, object]]] = [
-            ("client.authenticated", {"principal": "user:writer", "method": "sasl", "address": "127.0.0.1"}),
+            (
+                "client.authenticated",
+                {"principal": "user:writer", "method": "sasl", "address": "127.0.0.1"},
+            ),
             ("client.refused", {"reason": "the user or the password is wrong", "principal": ""}),
-            ("request.allowed", {"operation": "fence", "ledger": ledger_id, "principal": "user:writer"}),
-            ("request.denied", {"operation": "add", "principal": "user:reader", "verdict": "no right"}),
+            (
+                "request.allowed",
+                {"operation": "fence", "ledger": ledger_id, "principal": "user:writer"},
+            ),
+            (
+                "request.denied",
+                {"operation": "add", "principal": "user:reader", "verdict": "no right"},
+            ),
             ("admin.changed", {"operation": "PUT /api/v1/bookie/state/readonly", "verdict": 200}),
         ]
         for event, values in expected:

@@ -78,7 +78,9 @@ def user(folder: Path) -> Credentials:
     return dataclasses.replace(as_user(folder, "bookkeeper"), sasl_without_tls=False)
 
 
-def token_of(path: Path, audience: str, subject: str = "app", lifetime_s: float = 3600) -> Credentials:
+def token_of(
+    path: Path, audience: str, subject: str = "app", lifetime_s: float = 3600
+) -> Credentials:
     write_text(path, KEY.sign(subject, ALL, audience, lifetime_s=lifetime_s))
     return Credentials(token_file=str(path))
 
@@ -122,24 +124,36 @@ def test_the_environment_serves_clients_without_await_and_the_command(
 
 
 async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
-    cluster: LocalCluster, audience: str, tls: TlsOptions, folder: Path, tmp_path: Path,
+    cluster: LocalCluster,
+    audience: str,
+    tls: TlsOptions,
+    folder: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tokens of the new key take the place of the old ones on live connections; nobody else's append fails."""
     monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.1)
     uri = cluster.metadata_uri
-    kept, lost = token_of(tmp_path / "kept", audience), token_of(tmp_path / "lost", audience, "mallory")
+    kept, lost = (
+        token_of(tmp_path / "kept", audience),
+        token_of(tmp_path / "lost", audience, "mallory"),
+    )
     ends = asyncio.Event()
     good = asyncio.create_task(append_until(asyncio.Event(), ends, uri, tls=tls, credentials=kept))
     bad = asyncio.create_task(append_until(asyncio.Event(), ends, uri, tls=tls, credentials=lost))
     try:
         new = TokenKey.generate("k2")
-        write_text(folder / "keys.json", new.public_text([KEY._entry(KEY.private_key.public_key()) | {"kid": "k1"}]))
+        write_text(
+            folder / "keys.json",
+            new.public_text([KEY._entry(KEY.private_key.public_key()) | {"kid": "k1"}]),
+        )
 
         async def is_new_taken() -> bool:
             write_text(tmp_path / "probe", new.sign("probe", ALL, audience, lifetime_s=3600))
             try:
-                await append_and_read(uri, tls=tls, credentials=Credentials(token_file=str(tmp_path / "probe")))
+                await append_and_read(
+                    uri, tls=tls, credentials=Credentials(token_file=str(tmp_path / "probe"))
+                )
             except (fastbk.Unauthorized, fastbk.NotEnoughBookies):
                 return False
             return True
@@ -154,7 +168,9 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
 
         async def is_old_refused() -> bool:
             try:
-                await append_and_read(uri, tls=tls, credentials=token_of(tmp_path / "old", audience, "late"))
+                await append_and_read(
+                    uri, tls=tls, credentials=token_of(tmp_path / "old", audience, "late")
+                )
             except (fastbk.Unauthorized, fastbk.NotEnoughBookies):
                 return True
             return False
@@ -206,6 +222,9 @@ async def test_a_password_can_stay_out_of_metadata() -> None:
                         await other.open_ledger(ledger_id, digest="hmac", password=password)
                 await writer.append(b"still open")
                 reader = await other.open_ledger(ledger_id, digest="hmac", password=b"secret")
-                assert [bytes(one.data) async for one in reader.read(0, 1)] == [b"entry", b"still open"]
+                assert [bytes(one.data) async for one in reader.read(0, 1)] == [
+                    b"entry",
+                    b"still open",
+                ]
             with pytest.raises(fastbk.LedgerFenced):
                 await writer.append(b"too late")

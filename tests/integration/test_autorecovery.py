@@ -66,7 +66,9 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
     await wait_until_async(condition, what, deadline_s)
 
 
-async def test_after_a_loss_copies_come_back_open_ledgers_close_and_what_has_no_source_is_parked() -> None:
+async def test_after_a_loss_copies_come_back_open_ledgers_close_and_what_has_no_source_is_parked() -> (
+    None
+):
     """Not before the delay, and what cannot be healed blocks nobody."""
     async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         whole = [await fill(client) for _ in range(10)]
@@ -79,9 +81,14 @@ async def test_after_a_loss_copies_come_back_open_ledgers_close_and_what_has_no_
             await until_down(client, "bookie-1")
             await until(lambda: healer.worker.counts.repaired, "a ledger is repaired")
             audit = await healer.state.audit.read()
-            code, answer, _ = await Cli(cluster.metadata_uri).answer_async("cluster", "under-replicated")
+            code, answer, _ = await Cli(cluster.metadata_uri).answer_async(
+                "cluster", "under-replicated"
+            )
             # All ledgers that can be may be repaired by now.
-            assert (code, answer["known"]["lost_bookies"]) == (int(bool(answer["missing"])), {"bookie-1": 0})
+            assert (code, answer["known"]["lost_bookies"]) == (
+                int(bool(answer["missing"])),
+                {"bookie-1": 0},
+            )
             assert audit.due == ("bookie-1",)
 
             async def is_marked() -> bool:
@@ -98,7 +105,9 @@ async def test_after_a_loss_copies_come_back_open_ledgers_close_and_what_has_no_
             for ledger_id in (*whole, left):
                 await until(lambda: _is_without(client, ledger_id, "bookie-1"), "it is healed")  # noqa: B023
                 await check(client, ledger_id)
-            await until(lambda: healer.worker.counts.ledgers_closed, "the ledger without a writer is closed")
+            await until(
+                lambda: healer.worker.counts.ledgers_closed, "the ledger without a writer is closed"
+            )
             assert (await client.ledger_info(left)).metadata.is_closed
             parked = healer.worker.report().parked
             assert {one.ledger_id for one in parked} <= set(single)
@@ -200,9 +209,13 @@ async def test_holes_without_a_lost_bookie_are_found_and_filled() -> None:
             assert not healer.worker.parked
             # The cycle that found the hole does not say that the ledger is whole; the next one does.
             await until(lambda: _is_known_whole(healer, other), "a cycle has found it whole")
-            code, answer, _ = await Cli(cluster.metadata_uri).answer_async("cluster", "under-replicated")
+            code, answer, _ = await Cli(cluster.metadata_uri).answer_async(
+                "cluster", "under-replicated"
+            )
             assert (code, answer["missing"], answer["known"]["auditor"]) == (0, [], "healer-1")
-            code, answer, _ = await Cli(cluster.metadata_uri).answer_async("ledger", "show", str(other))
+            code, answer, _ = await Cli(cluster.metadata_uri).answer_async(
+                "ledger", "show", str(other)
+            )
             assert (code, answer["missing_copies_on"]) == (0, [])
             assert answer["known_whole_ms"] > answer["created_ms"]
 

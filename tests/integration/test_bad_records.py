@@ -50,7 +50,9 @@ BAD = CHAINS.keys() - {"page"}
 """All but one whose page is not there: lists read no pages."""
 
 
-async def planted(cluster: LocalCluster, streams: dict[str, Callable[[Chain], bytes]]) -> dict[str, str]:
+async def planted(
+    cluster: LocalCluster, streams: dict[str, Callable[[Chain], bytes]]
+) -> dict[str, str]:
     """Make a good stream and one for each bad chain; return their ids by name."""
     ids: dict[str, str] = {}
     async with fastbk.connect(cluster.metadata_uri) as client:
@@ -88,7 +90,10 @@ def test_bad_records_are_named_and_stop_nobody(tmp_path: Path) -> None:
         assert code == 0
         listed = {one["stream"]: one for one in found["streams"]}
         assert listed.keys() == {f"shop/{name}" for name in ("good", *CHAINS)}
-        assert {name for name, one in listed.items() if "fault" not in one} == {"shop/good", "shop/page"}
+        assert {name for name, one in listed.items() if "fault" not in one} == {
+            "shop/good",
+            "shop/page",
+        }
         text = cli("stream", "list", "shop")
         assert all(f"shop/{name}" in text for name in CHAINS) and text.count("bad:") == len(BAD)
         for name in BAD:

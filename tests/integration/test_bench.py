@@ -71,10 +71,14 @@ def check_append(answer: dict[str, Any]) -> None:
     assert answer["backend"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--entries-a-read", "32", "--connections", "2", "--ledgers", "2"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--entries-a-read", "32", "--connections", "2", "--ledgers", "2"]]
+)
 def test_reads_are_checked_byte_by_byte(bookie: OneBookie, arguments: list[str]) -> None:
     uri = bookie.cluster.metadata_uri
-    answer = bench_of(uri, "read", "--window", "20", "--seconds", "0.1", "--size", "300", *arguments)
+    answer = bench_of(
+        uri, "read", "--window", "20", "--seconds", "0.1", "--size", "300", *arguments
+    )
     assert answer["errors"] == 0
     assert answer["reads_per_s"] > 0
     assert answer["entries_written"] > 0
@@ -89,7 +93,9 @@ def test_reads_are_checked_byte_by_byte(bookie: OneBookie, arguments: list[str])
         ["read", "--protocol", "v3"],
     ],
 )
-def test_apaches_protocols_are_measured_and_checked_as_ours(bookie: OneBookie, arguments: list[str]) -> None:
+def test_apaches_protocols_are_measured_and_checked_as_ours(
+    bookie: OneBookie, arguments: list[str]
+) -> None:
     uri = bookie.cluster.metadata_uri
     answer = bench_of(uri, *arguments, "--window", "20", "--seconds", "0.1", "--size", "300")
     assert answer["errors"] == 0
@@ -109,7 +115,9 @@ def test_an_open_loop_keeps_its_rate_and_its_data_dir(tmp_path: Path) -> None:
 
 
 def test_a_running_cluster_is_measured_and_left_running(tmp_path: Path, bookie: OneBookie) -> None:
-    answer = bench(tmp_path, "append", "--metadata", bookie.cluster.metadata_uri, "--seconds", "0.3")
+    answer = bench(
+        tmp_path, "append", "--metadata", bookie.cluster.metadata_uri, "--seconds", "0.3"
+    )
     assert answer["entries"] > 0
     assert answer["errors"] == 0
     # What is not ours to see is said to be unknown, in the same places.
@@ -121,7 +129,9 @@ def test_a_running_cluster_is_measured_and_left_running(tmp_path: Path, bookie: 
 
 
 def test_bookies_that_are_known_by_a_name_are_loaded(tmp_path: Path) -> None:
-    with LocalCluster(1, data=tmp_path, settings={"bookie": {"advertised": "localhost"}}) as cluster:
+    with LocalCluster(
+        1, data=tmp_path, settings={"bookie": {"advertised": "localhost"}}
+    ) as cluster:
         for what in ("append", "read"):
             assert bench_of(cluster.metadata_uri, what, "--seconds", "0.2")["errors"] == 0
 
@@ -174,13 +184,17 @@ def test_each_load_of_dev_bench_gives_its_figures(
     bookie: OneBookie, what: object, more: set[str], protocol: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Read, "entries", SmallRead.entries)
-    measure = next(function for kind, function in bookie_loads.ON_ONE_BOOKIE.items() if isinstance(what, kind))
+    measure = next(
+        function for kind, function in bookie_loads.ON_ONE_BOOKIE.items() if isinstance(what, kind)
+    )
     bookie.protocol = protocol
     figures = measure(bookie, what, 0.05)
     check_figures(figures, more)
 
 
-def test_cold_reads_of_dev_bench_give_their_figures(bookie: OneBookie, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_reads_of_dev_bench_give_their_figures(
+    bookie: OneBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The bookie starts anew for them, whatever the load speaks."""
     monkeypatch.setattr(Read, "entries", SmallRead.entries)
     bookie.protocol = 0
@@ -217,7 +231,9 @@ def test_a_bookie_of_another_tree_runs_that_trees_code(tmp_path: Path) -> None:
     with bookies_of(other), one_bookie(tmp_path / "cluster") as running:
         supervisor = Path(f"/proc/{running.processes()['supervisor']}")
         assert f"PYTHONPATH={other}".encode() in (supervisor / "environ").read_bytes().split(b"\0")
-        assert str(other / ".venv/bin/python").encode() in (supervisor / "cmdline").read_bytes().split(b"\0")
+        assert str(other / ".venv/bin/python").encode() in (
+            supervisor / "cmdline"
+        ).read_bytes().split(b"\0")
         assert bookie_loads.append(running, Append(5), 0.05)["per_s"] > 0
 
 
@@ -267,7 +283,9 @@ class RespHandler(socketserver.StreamRequestHandler):
                 self.wfile.write(b"$15\r\n1764111111111-0\r\n")
 
 
-def redis_load(*arguments: object, refused: int = 1_000_000) -> tuple[subprocess.CompletedProcess[str], RespServer]:
+def redis_load(
+    *arguments: object, refused: int = 1_000_000
+) -> tuple[subprocess.CompletedProcess[str], RespServer]:
     program = build_program(["bench_redis.c"], [], "release")
     with RespServer(refused) as server:
         thread = threading.Thread(target=server.serve_forever)

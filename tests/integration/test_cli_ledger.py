@@ -147,7 +147,9 @@ def test_what_a_pipe_gives_slowly_is_stored_while_it_stays_open(cli: Cli) -> Non
             writer.stdin.flush()
         wait_until(lambda: len(set(cli("ledger", "list").split()) - before) == 1, "the ledger")
         (ledger_id,) = set(cli("ledger", "list").split()) - before
-        wait_until(lambda: cli.raw("ledger", "read", ledger_id, "--raw") == b"one\ntwo\n", "whole lines")
+        wait_until(
+            lambda: cli.raw("ledger", "read", ledger_id, "--raw") == b"one\ntwo\n", "whole lines"
+        )
         writer.kill()
         writer.communicate(timeout=20)
         assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
@@ -163,7 +165,9 @@ def test_a_line_that_is_too_large_is_named_and_those_before_it_stay(cli: Cli) ->
     assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
 
 
-def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_ledger_whose_writer_was_killed_is_recovered(
+    cli: Cli, cluster: LocalCluster, tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", WRITE_AND_WAIT, cluster.metadata_uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
@@ -192,7 +196,10 @@ def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalC
 def test_custom_metadata_is_printed_set_and_removed(cli: Cli) -> None:
     ledger_id = cli.raw("ledger", "create").decode().strip()
     assert cli.raw("ledger", "metadata", ledger_id) == b""
-    assert cli.raw("ledger", "metadata", ledger_id, "--set", "b=2", "--set", "a=1=1") == b"a=1=1\nb=2\n"
+    assert (
+        cli.raw("ledger", "metadata", ledger_id, "--set", "b=2", "--set", "a=1=1")
+        == b"a=1=1\nb=2\n"
+    )
     answer = cli.json("ledger", "metadata", ledger_id, "--remove", "b", "--set", "c=")
     assert answer == {"ledger_id": int(ledger_id), "metadata": {"a": "1=1", "c": ""}}
     cli.raw("ledger", "metadata", ledger_id, "--set", "novalue", code=2)

@@ -100,7 +100,10 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
 
 
 def _append(uri: str, name: str, payload: bytes) -> None:
-    with fastbk.sync.connect(uri) as client, client.namespace("resumed").stream(name).writer() as writer:
+    with (
+        fastbk.sync.connect(uri) as client,
+        client.namespace("resumed").stream(name).writer() as writer,
+    ):
         writer.append(payload)
 
 
@@ -121,20 +124,31 @@ def test_resume_is_refused_where_others_have_appended(cli: Cli, cluster: LocalCl
     cli("stream", "append", "resumed/c", "--create", "--resume", stdin=b"".join(lines))
     said = cli.fails("stream", "append", "resumed/c", "--resume", stdin=b"new\n", code=2)
     assert "no line has the transaction id of its last record, 8" in said
-    assert cli.json("stream", "append", "resumed/c", "--resume", stdin=b"".join(lines))["passed_over"] == 8
-    assert cli.json("stream", "append", "resumed/c", "--resume")["records"] == 0, "no lines, nothing to tell"
+    assert (
+        cli.json("stream", "append", "resumed/c", "--resume", stdin=b"".join(lines))["passed_over"]
+        == 8
+    )
+    assert cli.json("stream", "append", "resumed/c", "--resume")["records"] == 0, (
+        "no lines, nothing to tell"
+    )
 
 
-def test_lines_of_json_are_resumed_only_behind_the_last_record(cli: Cli, cluster: LocalCluster) -> None:
+def test_lines_of_json_are_resumed_only_behind_the_last_record(
+    cli: Cli, cluster: LocalCluster
+) -> None:
     cli("namespace", "create", "resumed", "--exist-ok")
     words = ("stream", "append", "resumed/j", "--json-lines", "--resume")
     cli(*words, "--create", stdin=b'{"payload": "a", "txid": 10}\n{"payload": "b", "txid": 20}\n')
     found = cli.json(*words, stdin=b'{"payload": "c", "txid": 30}\n')
-    assert (found["records"], found["passed_over"]) == (1, 0), "the next part, which begins behind all"
+    assert (found["records"], found["passed_over"]) == (1, 0), (
+        "the next part, which begins behind all"
+    )
     same = b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 30}\n{"payload": "e", "txid": 40}\n'
     assert "line 2: it has the txid of the line before, 30" in cli.fails(*words, stdin=same, code=2)
     _append(cluster.metadata_uri, "j", b"by another")
-    said = cli.fails(*words, stdin=b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 31}\n', code=2)
+    said = cli.fails(
+        *words, stdin=b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 31}\n', code=2
+    )
     assert "line 2 is not its last record" in said
 
 
@@ -147,9 +161,14 @@ def test_a_line_that_cannot_be_appended_is_named_and_those_before_it_stay(cli: C
     for bad, text in (
         (b'{"payload": "", "headers": {"a": "b"}}', "headers must be a list"),
         (b'{"payload": "", "headers": ["a"]}', "headers must be a list"),
-        (b'{"payload": "", "headers": [{"name": "\\ud800", "value": ""}]}', "surrogates not allowed"),
+        (
+            b'{"payload": "", "headers": [{"name": "\\ud800", "value": ""}]}',
+            "surrogates not allowed",
+        ),
     ):
-        said = cli.fails("stream", "append", "large/a", "--json-lines", stdin=b'{"payload": "x"}\n' + bad, code=2)
+        said = cli.fails(
+            "stream", "append", "large/a", "--json-lines", stdin=b'{"payload": "x"}\n' + bad, code=2
+        )
         assert "line 2: " in said and text in said
     assert cli.json("stream", "info", "large/a")["records"] == 5
 
@@ -295,14 +314,21 @@ def test_cursors_are_listed_and_deleted(cli: Cli, cluster: LocalCluster) -> None
     (found,) = cli.json("stream", "cursors", "held/a")["cursors"]  # type: ignore[misc]
     assert (found["cursor"], found["mark_seq"], found["backlog"]) == ("mail", 1, 2)
     assert cli.json("stream", "cursors", "held/a", "--delete", "mail", "-y") == {"deleted": "mail"}
-    assert "has no cursor mail" in cli.fails("stream", "cursors", "held/a", "--delete", "mail", "-y")
+    assert "has no cursor mail" in cli.fails(
+        "stream", "cursors", "held/a", "--delete", "mail", "-y"
+    )
 
 
 def test_a_cursor_is_rewound_after_a_bad_deployment(cli: Cli, cluster: LocalCluster) -> None:
     cli("namespace", "create", "rewind")
-    cli("stream", "append", "rewind/a", "--create", stdin=b"".join(b"%d\n" % at for at in range(10)))
+    cli(
+        "stream", "append", "rewind/a", "--create", stdin=b"".join(b"%d\n" % at for at in range(10))
+    )
     cursors = ("stream", "cursors", "rewind/a")
-    assert cli(*cursors, "--create", "bill", "--to", "seq:2", "--no-hold", "--expire-after", "7d") == "1.0.2\n"
+    assert (
+        cli(*cursors, "--create", "bill", "--to", "seq:2", "--no-hold", "--expire-after", "7d")
+        == "1.0.2\n"
+    )
     (found,) = cli.json(*cursors)["cursors"]  # type: ignore[misc]
     assert (found["mark_seq"], found["holds"], found["expires_at_us"] > 0) == (2, False, True)
     assert "has a cursor bill already" in cli.fails(*cursors, "--create", "bill")
@@ -315,7 +341,9 @@ def test_a_cursor_is_rewound_after_a_bad_deployment(cli: Cli, cluster: LocalClus
             code, would, _ = cli.answer(*cursors, "--move", "bill", "--back", "3", "--dry-run")
             assert code == 0 and would["mark_seq"] == 5
             assert "(3 records delivered again); its holder is fenced" in would["action"]
-            assert "--yes" in cli.fails(*cursors, "--move", "bill", "--back", "3", code=2), "nobody can be asked"
+            assert "--yes" in cli.fails(*cursors, "--move", "bill", "--back", "3", code=2), (
+                "nobody can be asked"
+            )
             moved = cli.json(*cursors, "--move", "bill", "--back", "3", "--yes")
             assert (moved["moved"], moved["from_seq"], moved["mark_seq"]) == ("bill", 8, 5)
             bad.ack(done[6])
@@ -326,7 +354,14 @@ def test_a_cursor_is_rewound_after_a_bad_deployment(cli: Cli, cluster: LocalClus
             assert [one.seq for one in good] == [5, 6, 7, 8, 9]
             good.abort()
         time = stream.get(AtSeq(0)).time.isoformat()
-    for word, seq in (("earliest", 0), ("latest", 10), (f"time:{time}", 0), ("seq:4", 4), ("1.0.7", 7), ("seq:99", 10)):
+    for word, seq in (
+        ("earliest", 0),
+        ("latest", 10),
+        (f"time:{time}", 0),
+        ("seq:4", 4),
+        ("1.0.7", 7),
+        ("seq:99", 10),
+    ):
         assert cli.json(*cursors, "--move", "bill", "--to", word, "-y")["mark_seq"] == seq, word
     assert cli.json(*cursors, "--move", "bill", "--back", "99", "-y")["mark_seq"] == 0
     assert "never delivered" in cli(*cursors, "--move", "bill", "--to", "latest", "--dry-run")
@@ -339,7 +374,9 @@ def test_a_cursor_is_rewound_after_a_bad_deployment(cli: Cli, cluster: LocalClus
     ):  # fmt: skip
         cli.fails(*cursors, *wrong, "-y", code=2)
     (found,) = cli.json(*cursors)["cursors"]  # type: ignore[misc]
-    assert (found["cursor"], found["mark_seq"]) == ("bill", 0), "what was refused has changed nothing"
+    assert (found["cursor"], found["mark_seq"]) == ("bill", 0), (
+        "what was refused has changed nothing"
+    )
 
 
 def test_the_mark_of_a_query_of_spark_is_not_moved(cli: Cli, cluster: LocalCluster) -> None:
@@ -348,7 +385,9 @@ def test_the_mark_of_a_query_of_spark_is_not_moved(cli: Cli, cluster: LocalClust
     with fastbk.sync.connect(cluster.metadata_uri) as client:
         second = client.namespace("query").stream("a").get(AtSeq(1)).dlsn
         assert client.namespace("").marks("q", {"by": "spark"}).move({"query/a": (second, 1)}) == {}
-    said = cli.fails("stream", "cursors", "query/a", "--move", "q", "--to", "earliest", "-y", code=2)
+    said = cli.fails(
+        "stream", "cursors", "query/a", "--move", "q", "--to", "earliest", "-y", code=2
+    )
     assert "in its checkpoint" in said
 
 

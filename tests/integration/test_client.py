@@ -181,7 +181,10 @@ async def _all_there(client: Client, count: int) -> bool:
 async def test_a_silent_host_is_replaced_and_comes_back_as_a_stranger_to_nobody(
     tmp_path: Path,
 ) -> None:
-    async with isolated_cluster(tmp_path, 4) as (made, uri), fastbk.connect(uri, **QUICK_REPLACEMENT) as client:
+    async with (
+        isolated_cluster(tmp_path, 4) as (made, uri),
+        fastbk.connect(uri, **QUICK_REPLACEMENT) as client,
+    ):
         writer = await client.create_ledger(3, 3, 2)
         await writer.append(b"0")
         ensemble = writer.metadata.fragments[-1].ensemble

@@ -30,7 +30,11 @@ def cluster() -> Iterator[LocalCluster]:
 
 def is_plausible(latency: Latency, count: int) -> bool:
     """Whether appends or reads took a time, of which the quantiles are quantiles."""
-    return latency.count == count and 0 < latency.p50_s <= latency.p99_s * 1.07 < 60 and latency.total_s > 0
+    return (
+        latency.count == count
+        and 0 < latency.p50_s <= latency.p99_s * 1.07 < 60
+        and latency.total_s > 0
+    )
 
 
 async def test_a_ledgers_writer_and_reader_tell_their_figures(cluster: LocalCluster) -> None:
@@ -43,7 +47,12 @@ async def test_a_ledgers_writer_and_reader_tell_their_figures(cluster: LocalClus
             assert writer.stats().bytes_in_flight == 10
             await asyncio.gather(*futures)
             found = writer.stats()
-            assert (found.entries, found.bytes, found.entries_in_flight, found.ensemble_changes) == (60, 5010, 0, 0)
+            assert (
+                found.entries,
+                found.bytes,
+                found.entries_in_flight,
+                found.ensemble_changes,
+            ) == (60, 5010, 0, 0)
             assert is_plausible(found.append_latency, 60)
         with pytest.raises(dataclasses.FrozenInstanceError):
             found.entries = 1  # type: ignore[misc]
@@ -54,7 +63,9 @@ async def test_a_ledgers_writer_and_reader_tell_their_figures(cluster: LocalClus
         assert is_plausible(read.read_latency, 1)
 
 
-async def test_a_streams_writer_reader_and_cursor_tell_their_figures(cluster: LocalCluster, own_name: str) -> None:
+async def test_a_streams_writer_reader_and_cursor_tell_their_figures(
+    cluster: LocalCluster, own_name: str
+) -> None:
     async with fastbk.connect(cluster.metadata_uri) as client:
         namespace = client.namespace(own_name)
         await namespace.create(exist_ok=True)
@@ -62,17 +73,27 @@ async def test_a_streams_writer_reader_and_cursor_tell_their_figures(cluster: Lo
         async with stream.writer(create=True) as writer:
             futures = [writer.append_nowait(b"x" * 10, key=b"k") for _ in range(100)]
             waiting = writer.stats()
-            assert (waiting.records, waiting.appends_in_flight, waiting.appends_waiting) == (0, 100, 0)
+            assert (waiting.records, waiting.appends_in_flight, waiting.appends_waiting) == (
+                0,
+                100,
+                0,
+            )
             assert waiting.bytes_in_flight >= 1100
             await asyncio.gather(*futures)
             await writer.roll()
             await writer.append(b"behind it")
             found = writer.stats()
             assert (found.records, found.bytes, found.segments) == (101, 1109, found.segments)
-            assert (found.appends_in_flight, found.bytes_in_flight, found.entries_resent) == (0, 0, 0)
+            assert (found.appends_in_flight, found.bytes_in_flight, found.entries_resent) == (
+                0,
+                0,
+                0,
+            )
             assert found.segments >= 2 and is_plausible(found.append_latency, 101)
         async with stream.reader(tail=False) as reader:
-            await wait_until_async(lambda: reader.stats().buffered_bytes > 0, "something was read ahead")
+            await wait_until_async(
+                lambda: reader.stats().buffered_bytes > 0, "something was read ahead"
+            )
             assert reader.stats().records == 0
             chunk = await reader.read(30)
             assert chunk is not None
@@ -81,7 +102,9 @@ async def test_a_streams_writer_reader_and_cursor_tell_their_figures(cluster: Lo
             rest = [one async for one in reader]
             done = reader.stats()
             assert (done.records, len(rest), done.lag.records) == (101, 71, 0)
-            assert done.bytes > part.bytes > 300 and done.bytes_read > 0 and done.copies_skipped == 0
+            assert (
+                done.bytes > part.bytes > 300 and done.bytes_read > 0 and done.copies_skipped == 0
+            )
             assert is_plausible(done.read_latency, done.read_latency.count)
         async with stream.cursor("c", tail=False) as cursor:
             first = await anext(aiter(cursor))
@@ -110,7 +133,9 @@ def test_calls_without_await_tell_the_same(cluster: LocalCluster, own_name: str)
             writer.append_many([b"1", b"2", b"3"])
             assert (writer.stats().records, writer.stats().bytes) == (3, 3)
             pending = writer.append_nowait(b"4")
-            assert writer.stats().records + writer.stats().appends_in_flight in (4, 5), "what is on its way counts"
+            assert writer.stats().records + writer.stats().appends_in_flight in (4, 5), (
+                "what is on its way counts"
+            )
             pending.result()
         with stream.reader(tail=False) as reader:
             assert len(list(reader)) == 4
@@ -131,7 +156,9 @@ async def test_opentelemetry_collects_them(cluster: LocalCluster, own_name: str)
         async with stream.writer(create=True) as writer:
             futures = [writer.append_nowait(b"x" * 10) for _ in range(100)]
             found = collected(metrics)
-            assert (found[SENT, path], found[PENDING, path]) == (0, 100) and found[BUFFERED, path] > 1000
+            assert (found[SENT, path], found[PENDING, path]) == (0, 100) and found[
+                BUFFERED, path
+            ] > 1000
             await asyncio.gather(*futures)
             found = collected(metrics)
             assert (found[SENT, path], found[SIZE, path], found[PENDING, path]) == (100, 1000, 0)
@@ -155,24 +182,33 @@ async def test_opentelemetry_collects_them(cluster: LocalCluster, own_name: str)
         assert (found[SENT, ""], found[SIZE, ""], found[CONSUMED, ""]) == (3, 15, 3)
     assert collected(metrics)[SENT, path] == 101
     before = collected(metrics)
-    async with fastbk.connect(cluster.metadata_uri) as client, await client.create_ledger(3, 3, 2) as ledger:
+    async with (
+        fastbk.connect(cluster.metadata_uri) as client,
+        await client.create_ledger(3, 3, 2) as ledger,
+    ):
         await ledger.append(b"not measured")
     assert collected(metrics) == before
 
 
 async def test_what_was_sent_again_and_replaced_is_counted() -> None:
     metrics = InMemoryMetricReader()
-    tracing = fastbk.Tracing(spans=False, meter_provider=MeterProvider([metrics], shutdown_on_exit=False))
+    tracing = fastbk.Tracing(
+        spans=False, meter_provider=MeterProvider([metrics], shutdown_on_exit=False)
+    )
     async with (
         LocalCluster(4) as cluster,
-        fastbk.connect(cluster.metadata_uri, tracing=tracing, bookie_timeout=0.3, replace_after=0.3) as client,
+        fastbk.connect(
+            cluster.metadata_uri, tracing=tracing, bookie_timeout=0.3, replace_after=0.3
+        ) as client,
     ):
         await client.namespace("shop").create()
         stream = client.namespace("shop").stream("a")
         async with stream.writer(create=True) as writer:
             await writer.append(b"x")
             segments = await stream.segments()
-            ensemble = (await client.ledger_info(segments[0].ledger_id)).metadata.fragments[0].ensemble
+            ensemble = (
+                (await client.ledger_info(segments[0].ledger_id)).metadata.fragments[0].ensemble
+            )
             await cluster.kill_async(int(ensemble[0].removeprefix("bookie-")) - 1)
             for _ in range(20):
                 await writer.append(b"y" * 1000)

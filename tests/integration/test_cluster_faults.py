@@ -77,7 +77,8 @@ async def test_a_writer_goes_on_without_a_faulty_bookie(four: LocalCluster, faul
 async def serves(client: Client, cluster: LocalCluster, number: int) -> None:
     """Return once every bookie, the one that had a fault too, takes adds."""
     await wait_until_async(
-        lambda: asyncio.to_thread(lambda: json_page(cluster.bookies[number], "/readyz")["ready"]), "ready again"
+        lambda: asyncio.to_thread(lambda: json_page(cluster.bookies[number], "/readyz")["ready"]),
+        "ready again",
     )
 
     async def all_take() -> bool:
@@ -92,7 +93,9 @@ async def serves(client: Client, cluster: LocalCluster, number: int) -> None:
     await wait_until_async(all_take, "all bookies take adds")
 
 
-async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_longer(one: LocalCluster) -> None:
+async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_longer(
+    one: LocalCluster,
+) -> None:
     cluster = one
     async with fastbk.connect(cluster.metadata_uri) as client:
         writer = await client.create_ledger(1, 1, 1)
@@ -131,7 +134,9 @@ async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_long
         await wait_until_async(is_quick, "an append without the delay")
 
 
-async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledged(one: LocalCluster) -> None:
+async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledged(
+    one: LocalCluster,
+) -> None:
     async with fastbk.connect(one.metadata_uri) as client:
         writer = await client.create_ledger(1, 1, 1)
         is_over = False
@@ -155,7 +160,9 @@ async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledg
         assert await reader.last_add_confirmed() + 1 == appended
 
 
-async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room(one: LocalCluster) -> None:
+async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room(
+    one: LocalCluster,
+) -> None:
     cluster = one
     # The add waits while an index ends and another one starts.
     async with fastbk.connect(cluster.metadata_uri, append_timeout=2 * DEADLINE_S) as client:
@@ -176,7 +183,9 @@ async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room(one: L
             boots = cluster.bookies[0].boots
             await cluster.kill_async(0, "index")
             await cluster.wait_ready_async(0, boots + 1)
-            await wait_until_async(lambda: asyncio.to_thread(is_full), "the next index finds it full, too")
+            await wait_until_async(
+                lambda: asyncio.to_thread(is_full), "the next index finds it full, too"
+            )
         assert await waiting == 0
         assert not is_full()
 
@@ -191,7 +200,9 @@ async def test_a_network_delay_is_added_each_way(one: LocalCluster) -> None:
             assert time.perf_counter() - began_s >= 2 * DELAY_MS / 1e3
 
 
-async def test_a_bookie_that_is_cut_off_from_metadata_is_not_listed(zookeeper: ZooKeeperPlace) -> None:
+async def test_a_bookie_that_is_cut_off_from_metadata_is_not_listed(
+    zookeeper: ZooKeeperPlace,
+) -> None:
     settings = {"metadata": {"session_timeout": "1s"}}
     async with (
         LocalCluster(2, metadata_uri=zookeeper.uri(), settings=settings, proxies=True) as cluster,
@@ -250,8 +261,16 @@ def test_faults_that_cannot_be_say_why() -> None:
             cluster.freeze(0, "journals")
         with pytest.raises(ConfigError, match="it has supervisor"):
             cluster.kill(0, "journals")
-        for wrong in (cluster.kill, cluster.start_bookie, cluster.stop_bookie, cluster.fill, cluster.freeze):
-            with pytest.raises(ConfigError, match="there is no bookie 1: they count from 0, and the last one is 0"):
+        for wrong in (
+            cluster.kill,
+            cluster.start_bookie,
+            cluster.stop_bookie,
+            cluster.fill,
+            cluster.freeze,
+        ):
+            with pytest.raises(
+                ConfigError, match="there is no bookie 1: they count from 0, and the last one is 0"
+            ):
                 wrong(1)
         with pytest.raises(ConfigError, match="bookie-1 runs already"):
             cluster.start_bookie(0)

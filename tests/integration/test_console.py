@@ -35,7 +35,9 @@ async def filled(client: Client) -> None:
     await client.namespace("shop/eu").create(fastbk.PolicyPatch(roll_bytes=4096), exist_ok=True)
     async with client.namespace("shop/eu").stream("orders").writer(create=True) as writer:
         for number in range(100):
-            await writer.append(json.dumps({"order": number, "note": "<b>grüße</b>" * 20}).encode(), key=b"k<1>")
+            await writer.append(
+                json.dumps({"order": number, "note": "<b>grüße</b>" * 20}).encode(), key=b"k<1>"
+            )
         await writer.append(b"\x00\x01\x02\xff")
         await writer.append(b"<script>alert(1)</script>", headers=[("trace", b"<i>")])
     async with client.namespace("shop/eu").stream("orders").cursor("billing") as cursor:
@@ -64,7 +66,11 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
             await ledger.append(b"x")
     async with console_of(cluster.metadata_uri, tmp_path) as (console, visitor):
         await until_read(console, "shop/eu/orders")
-        texts = {path: (await visitor.get(path)).text for path in PAGES if "{" not in path and path != "/series"}
+        texts = {
+            path: (await visitor.get(path)).text
+            for path in PAGES
+            if "{" not in path and path != "/series"
+        }
         for name in ("bookie-1", "bookie-2", "bookie-3"):
             assert name in texts["/bookies"]
             assert name in texts["/disks"]
@@ -82,11 +88,15 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
         missing = await visitor.get("/ledger/99999999")
         assert (missing.status, "There is no ledger 99999999." in missing.text) == (404, True)
         assert (await visitor.get("/bookie/bookie-9")).status == 404
-        series = json.loads((await visitor.get("/series?name=cluster/adds&name=cluster/bytes")).text)
+        series = json.loads(
+            (await visitor.get("/series?name=cluster/adds&name=cluster/bytes")).text
+        )
         assert len(series["times"]) == len(series["series"][0]) == len(series["series"][1]) >= 1
 
 
-async def test_events_have_pages(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_have_pages(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastbk.console.event_pages.EVENTS_MAX", 2)
     seen: list[str] = []
     async with console_of(cluster.metadata_uri, tmp_path) as (_, visitor):
@@ -98,7 +108,9 @@ async def test_events_have_pages(cluster: LocalCluster, tmp_path: Path, monkeypa
     assert len(seen) == len(set(seen)) == 4
 
 
-async def test_the_viewer_shows_records_from_any_position(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_the_viewer_shows_records_from_any_position(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     async with fastbk.connect(cluster.metadata_uri) as client:
         await client.namespace("viewer").create()
         async with client.namespace("viewer").stream("mixed").writer(create=True) as writer:
@@ -113,7 +125,13 @@ async def test_the_viewer_shows_records_from_any_position(cluster: LocalCluster,
         assert "&lt;k&gt;" in newest
         assert "00000000  00 01" in newest
         page = (await visitor.get("/records/viewer/mixed?from=seq:10&count=5")).text
-        assert [number for number in range(60) if f"&#34;n&#34;: {number}}}" in page] == [10, 11, 12, 13, 14]
+        assert [number for number in range(60) if f"&#34;n&#34;: {number}}}" in page] == [
+            10,
+            11,
+            12,
+            13,
+            14,
+        ]
         assert "from=seq%3A15" in page
         assert "from=seq%3A5" in page
         assert "is no position" in (await visitor.get("/records/viewer/mixed?from=nonsense")).text
@@ -124,7 +142,9 @@ async def test_the_viewer_shows_records_from_any_position(cluster: LocalCluster,
         assert "&#34;n&#34;: 20}" in page
 
 
-async def test_the_viewer_of_a_short_stream_waits_for_no_more_records(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_the_viewer_of_a_short_stream_waits_for_no_more_records(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     """It ends at the last record: a page with fewer than it was asked for is whole."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         await client.namespace("short").create()
@@ -226,7 +246,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
     settings = {
         "tls": {"client_certificates": "none"},
         "http": {"client_certificates": "none"},
-        "authentication": {"methods": ["token"], "token_keys_file": str(folder / "keys.json"), "token_audience": "c"},
+        "authentication": {
+            "methods": ["token"],
+            "token_keys_file": str(folder / "keys.json"),
+            "token_audience": "c",
+        },
         "audit": {"file": str(folder / "bookie-audit.log")},
     }
     with LocalCluster(1, tls=True, settings=settings) as running:
@@ -234,13 +258,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
 
 
 @pytest.fixture
-def known_by_bookies(secured: tuple[LocalCluster, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def known_by_bookies(
+    secured: tuple[LocalCluster, Path], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
     """Give consoles of this test a certificate and a token of their own; return their options."""
     cluster, folder = secured
     assert cluster.tls_options is not None
     for name, value in cluster.tls_options.environment().items():
         monkeypatch.setenv(name, value)
-    write_text(folder / "console-token", signed("read", audience="c", subject="console", lifetime_s=600))
+    write_text(
+        folder / "console-token", signed("read", audience="c", subject="console", lifetime_s=600)
+    )
     monkeypatch.setenv("FASTBK_TOKEN_FILE", str(folder / "console-token"))
     return {"token_keys_file": str(folder / "keys.json"), "token_audience": "c"}
 
@@ -264,7 +292,9 @@ async def test_bookies_decide_by_the_users_token_and_record_the_user(
         monkeypatch.setattr("fastbk.console.actions.why_not_change", lambda *_: "")
         assert await visitor_acts(visitor, signed("read", audience="c", subject="mallory")) == 502
     lines = [json.loads(one) for one in (folder / "bookie-audit.log").read_text().splitlines()]
-    changes = [(one["event"], one["principal"]) for one in lines if one["event"].startswith("admin.")]
+    changes = [
+        (one["event"], one["principal"]) for one in lines if one["event"].startswith("admin.")
+    ]
     assert changes == [("admin.changed", "token:alice"), ("admin.denied", "token:mallory")]
 
 
@@ -279,7 +309,10 @@ async def test_with_tls_the_cookie_never_goes_out_in_the_clear(
 ) -> None:
     cluster, _ = secured
     tls = server_tls("none", "--tls")
-    async with console_of(cluster.metadata_uri, tmp_path, tls=tls, **known_by_bookies) as (_, visitor):
+    async with console_of(cluster.metadata_uri, tmp_path, tls=tls, **known_by_bookies) as (
+        _,
+        visitor,
+    ):
         visitor.tls = client_context(cluster.tls_options, verify_name=False)
         page = await visitor.sign_in(signed("read", audience="c"))
         assert page.status == 303
@@ -289,7 +322,9 @@ async def test_with_tls_the_cookie_never_goes_out_in_the_clear(
         assert "token:alice" in (await visitor.get("/")).text
         own = f"https://127.0.0.1:{visitor.port}"
         form = {"form_key": (await visitor.get("/")).form_key}
-        assert (await visitor.post("/logout", form, {"Origin": own.replace("https", "http")})).status == 403
+        assert (
+            await visitor.post("/logout", form, {"Origin": own.replace("https", "http")})
+        ).status == 403
         assert (await visitor.post("/logout", form, {"Origin": own})).status == 303
         visitor.tls = None
         with pytest.raises(OSError):  # noqa: PT011 -- whichever way TLS ends it

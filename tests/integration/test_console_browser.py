@@ -85,7 +85,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         found = f"http://127.0.0.1:{free_port()}"
         words = ["--listen", found.removeprefix("http://"), "--metadata", cluster.metadata_uri]
         with (folder / "log").open("wb") as log:
-            command = [sys.executable, "-m", "fastbk.cli", "console", *words, "--audit", str(folder / "audit.log")]
+            command = [
+                sys.executable,
+                "-m",
+                "fastbk.cli",
+                "console",
+                *words,
+                "--audit",
+                str(folder / "audit.log"),
+            ]
             process = subprocess.Popen(command, stderr=log)
         try:
             wait_until(lambda: "orders" in page(found, "/streams"), "it has read streams")
@@ -109,7 +117,9 @@ def window(base: str) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_page_fits_every_screen_without_complaints(window: Browser, shape: str, tmp_path: Path) -> None:
+def test_every_page_fits_every_screen_without_complaints(
+    window: Browser, shape: str, tmp_path: Path
+) -> None:
     """Light, and dark: the colours change while a page is open."""
     window.size(*SHAPES[shape])
     faults = {}
@@ -139,7 +149,9 @@ def test_the_policy_stops_what_is_injected(window: Browser) -> None:
     script, image = "{ textContent: 'window.hit = 1' }", "{ src: 'http://localhost:9/x.png' }"
     window.run(f"document.body.append(Object.assign(document.createElement('script'), {script}))")
     window.run(f"document.body.append(Object.assign(document.createElement('img'), {image}))")
-    window.run("document.body.insertAdjacentHTML('beforeend', '<b onclick=\"window.hit = 2\" id=injected>x</b>')")
+    window.run(
+        "document.body.insertAdjacentHTML('beforeend', '<b onclick=\"window.hit = 2\" id=injected>x</b>')"
+    )
     window.run("document.getElementById('injected').click()")
     assert window.run("return window.hit") is None
     complaints = window.until("return true", "") and window.complaints()
@@ -163,9 +175,14 @@ def test_the_console_can_be_used_by_keyboard_alone(window: Browser) -> None:
     window.press("/")
     assert window.run("return document.activeElement.id") == "q"
     window.press("shop/orders", Keys.ENTER)
-    window.until("return location.pathname === '/stream/shop/orders'", "the search goes to the stream")
+    window.until(
+        "return location.pathname === '/stream/shop/orders'", "the search goes to the stream"
+    )
     window.press("g", "h")
-    window.until("return location.pathname === '/healing' && document.readyState === 'complete'", "g h goes to healing")
+    window.until(
+        "return location.pathname === '/healing' && document.readyState === 'complete'",
+        "g h goes to healing",
+    )
     window.run("document.querySelector('.actions a').focus()")
     outline = window.run("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline != "none"
@@ -173,7 +190,9 @@ def test_the_console_can_be_used_by_keyboard_alone(window: Browser) -> None:
     window.until("return location.pathname === '/action/pause-healing'", "the confirmation")
     assert window.run("return document.activeElement.id") == "confirm"
     window.press("healing", Keys.ENTER)
-    window.until("return document.body.textContent.includes('AutoRecovery is paused')", "it was done")
+    window.until(
+        "return document.body.textContent.includes('AutoRecovery is paused')", "it was done"
+    )
     window.open("/action/resume-healing?target=healing")
     window.press("healing", Keys.ENTER)
     window.until("return document.body.textContent.includes('AutoRecovery works')", "it was undone")
@@ -183,13 +202,24 @@ def test_the_console_can_be_used_by_keyboard_alone(window: Browser) -> None:
 def test_an_open_page_stays_current_and_keeps_the_focus(window: Browser, base: str) -> None:
     window.size(1280, 900)
     window.open("/bookies")
-    window.run("window.refreshes = 0; document.addEventListener('console:refreshed', () => window.refreshes++)")
-    window.run("window.row = document.querySelector('#bookie-bookie-2'); window.row.querySelector('a').focus()")
-    window.run("document.querySelector('#bookie-bookie-1 [data-label=Queue]').textContent = 'stale'")
+    window.run(
+        "window.refreshes = 0; document.addEventListener('console:refreshed', () => window.refreshes++)"
+    )
+    window.run(
+        "window.row = document.querySelector('#bookie-bookie-2'); window.row.querySelector('a').focus()"
+    )
+    window.run(
+        "document.querySelector('#bookie-bookie-1 [data-label=Queue]').textContent = 'stale'"
+    )
     window.until("return window.refreshes >= 2", "the page was refreshed")
     assert window.run("return document.activeElement.textContent") == "bookie-2"
-    assert window.run("return window.row.isConnected && window.row.querySelector('a').textContent") == "bookie-2"
-    assert "stale" not in window.run("return document.querySelector('#bookie-bookie-1').textContent")
+    assert (
+        window.run("return window.row.isConnected && window.row.querySelector('a').textContent")
+        == "bookie-2"
+    )
+    assert "stale" not in window.run(
+        "return document.querySelector('#bookie-bookie-1').textContent"
+    )
     assert window.complaints() == []
 
 
@@ -208,7 +238,9 @@ def test_pages_work_without_scripts(window: Browser) -> None:
     with window.without_scripts():
         window.open("/")
         window.press("?")
-        assert window.run("return document.querySelector('#keys[open]')") is None, "scripts would open it"
+        assert window.run("return document.querySelector('#keys[open]')") is None, (
+            "scripts would open it"
+        )
         window.open("/records/shop/orders?from=seq:5&count=1")
         source = window.driver.page_source
         assert "&quot;order&quot;: 5" in source or '"order": 5' in source

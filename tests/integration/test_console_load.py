@@ -77,8 +77,15 @@ async def _ready(log: Path) -> Visitor:
     visitor = Visitor(port())
 
     async def has_read() -> bool:
-        bookies, streams = (await visitor.get("/bookies")).text, (await visitor.get("/streams")).text
-        return f"{BOOKIES} bookies" in bookies and f"{STREAMS:,} streams" in streams and "no answer" not in bookies
+        bookies, streams = (
+            (await visitor.get("/bookies")).text,
+            (await visitor.get("/streams")).text,
+        )
+        return (
+            f"{BOOKIES} bookies" in bookies
+            and f"{STREAMS:,} streams" in streams
+            and "no answer" not in bookies
+        )
 
     await wait_until_async(has_read, "the console has read the cluster", 120.0)
     return visitor
@@ -122,7 +129,9 @@ def _watched(base: str) -> dict[str, dict[str, float]]:
         window.size(1280, 900)
         for path in ("/bookies", "/disks", "/streams", "/"):
             window.open(path)
-            window.run("window.refreshes = 0; document.addEventListener('console:refreshed', () => window.refreshes++)")
+            window.run(
+                "window.refreshes = 0; document.addEventListener('console:refreshed', () => window.refreshes++)"
+            )
             window.until("return window.refreshes >= 3", f"{path} was refreshed three times")
             tasks = window.run("return window.longTasks")
             found[path] = {"long_tasks": len(tasks), "worst_ms": max(tasks, default=0.0)}

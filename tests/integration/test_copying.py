@@ -28,8 +28,12 @@ from tests.fixtures.wait import wait_until_async
 LEDGER = 1 << 40
 
 
-async def ask(client: Client, bookie_id: BookieId, requests: LedgerRequests, request: BookieRequest) -> Reply:
-    answer = await client.pool.peer(bookie_id).request(lambda one: requests.frame(request, one), 10.0)
+async def ask(
+    client: Client, bookie_id: BookieId, requests: LedgerRequests, request: BookieRequest
+) -> Reply:
+    answer = await client.pool.peer(bookie_id).request(
+        lambda one: requests.frame(request, one), 10.0
+    )
     return requests.reply(request, answer)
 
 
@@ -52,17 +56,23 @@ async def test_copies_that_are_added_together_are_there_as_they_were(
         alone = AddEntry(first.entry_id, first.lac, first.length, first.data)
         assert (await ask(client, "bookie-1", requests, alone)).status == Status.OK
         for _ in range(2):
-            assert (await ask(client, "bookie-1", requests, AddEntries(entries))).status == Status.OK
+            assert (
+                await ask(client, "bookie-1", requests, AddEntries(entries))
+            ).status == Status.OK
         other = [entries[-1], Found(60, 57, 700, b"new")]
         other[0] = other[0]._replace(data=b"other")
-        assert (await ask(client, "bookie-1", requests, AddEntries(other))).status == Status.CONFLICT
+        assert (
+            await ask(client, "bookie-1", requests, AddEntries(other))
+        ).status == Status.CONFLICT
         read = await ask(client, "bookie-1", requests, ReadEntries(0, 59, 1000, 1 << 20))
         assert [one._replace(data=bytes(one.data)) for one in read.found] == entries
         # Nobody writes here.
         assert read.add_wait_s == 0
 
 
-async def test_a_bookie_says_with_its_answers_to_copying_how_long_adds_wait(cluster: LocalCluster) -> None:
+async def test_a_bookie_says_with_its_answers_to_copying_how_long_adds_wait(
+    cluster: LocalCluster,
+) -> None:
     async with fastbk.connect(cluster.metadata_uri) as client:
         await client.list_bookies()
         requests = LedgerRequests(LEDGER, DigestType.CRC32C, b"")

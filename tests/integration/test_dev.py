@@ -133,8 +133,14 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(three
         except OSError:
             return False  # it is started when the bookies are ready, and listens a little later
 
-    wait_until(lambda: page_has("janitor", "fastbk_janitor_passes_total"), "the janitor's page", 30.0)
-    wait_until(lambda: page_has("autorecovery", "fastbk_autorecovery_elections_total 1"), "an auditor", 30.0)
+    wait_until(
+        lambda: page_has("janitor", "fastbk_janitor_passes_total"), "the janitor's page", 30.0
+    )
+    wait_until(
+        lambda: page_has("autorecovery", "fastbk_autorecovery_elections_total 1"),
+        "an auditor",
+        30.0,
+    )
     dev.stop_cleanly(signal.SIGTERM)
 
 
@@ -144,7 +150,9 @@ def test_a_signal_while_it_starts_stops_it(dev: Dev) -> None:
     assert dev.process.returncode in (0, -signal.SIGTERM)
 
 
-def test_a_killed_bookie_is_started_again_and_kill_9_of_all_leaves_no_orphan_and_the_same_folder(dev: Dev) -> None:
+def test_a_killed_bookie_is_started_again_and_kill_9_of_all_leaves_no_orphan_and_the_same_folder(
+    dev: Dev,
+) -> None:
     uri = dev.wait_ready()
     ledger_id = asyncio.run(write(uri, 1000))
     victim = int(

@@ -28,7 +28,9 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
-async def test_emptying_a_bookie_that_takes_adds_fails_no_append_of_a_stream(cluster: LocalCluster) -> None:
+async def test_emptying_a_bookie_that_takes_adds_fails_no_append_of_a_stream(
+    cluster: LocalCluster,
+) -> None:
     """Open ledgers that nobody writes to are closed, as that of a prepared segment. The writer ended at the roll."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         context = await stream_of(client, "emptied")
@@ -83,10 +85,14 @@ async def test_a_drain_and_a_decommission_under_load_fail_no_append(cluster: Loc
                 return count
 
             load = [asyncio.create_task(append_records()), asyncio.create_task(append_entries())]
-            used = Counter(ledger.metadata.fragments[0].ensemble + idle.metadata.fragments[0].ensemble)
+            used = Counter(
+                ledger.metadata.fragments[0].ensemble + idle.metadata.fragments[0].ensemble
+            )
             bookie_id = used.most_common(1)[0][0]
             at = [one.name for one in cluster.bookies].index(bookie_id)
-            code, _, said = await cli.answer_async("bookie", "maintenance", bookie_id, "--for", "1h")
+            code, _, said = await cli.answer_async(
+                "bookie", "maintenance", bookie_id, "--for", "1h"
+            )
             assert code == 0, said
             words = ("bookie", "recover", bookie_id, "--even-if-alive")
             code, answer, said = await cli.answer_async(*words)

@@ -49,7 +49,10 @@ async def test_a_killed_journal_and_a_killed_bookie_are_in_the_events(tmp_path: 
         await cluster.kill_async(0, "journal")
         await cluster.wait_ready_async(0, 2)
         (death,) = found(bookie, event="bookie.broke_down")
-        assert (death["kind"], death["values"]["reason"]) == ("child", "journal: killed by signal 9")
+        assert (death["kind"], death["values"]["reason"]) == (
+            "child",
+            "journal: killed by signal 9",
+        )
         before = json_page(bookie, "/events")
         await cluster.kill_async(0)
         # What was there is on disk, though nothing was closed.
@@ -57,19 +60,33 @@ async def test_a_killed_journal_and_a_killed_bookie_are_in_the_events(tmp_path: 
         assert [one.number for one in written] == [one["number"] for one in before["events"]]
         await cluster.start_bookie_async(0)
         after = json_page(bookie, f"/events?after={before['next']}")["events"]
-        assert [one["event"] for one in after] == ["bookie.unclean_stop", "journal.replayed", "bookie.started"]
+        assert [one["event"] for one in after] == [
+            "bookie.unclean_stop",
+            "journal.replayed",
+            "bookie.started",
+        ]
         assert {one["source"] for one in after} == {"bookie-1"}
         assert [one["process"] for one in after] == ["supervisor", "index", "supervisor"]
         assert await cluster.stop_bookie_async(0) == 0
-        names = [one.event for one in read_events(tmp_path / "bookie-1" / "ledgers" / "events.jsonl")]
+        names = [
+            one.event for one in read_events(tmp_path / "bookie-1" / "ledgers" / "events.jsonl")
+        ]
         assert names[-3:] == ["bookie.asked_to_stop", "bookie.draining", "bookie.stopped"]
 
 
-def test_a_start_that_is_refused_is_in_the_events_and_leaves_no_file_where_there_was_none(tmp_path: Path) -> None:
+def test_a_start_that_is_refused_is_in_the_events_and_leaves_no_file_where_there_was_none(
+    tmp_path: Path,
+) -> None:
     with LocalCluster(1, data=tmp_path):
         pass
     ledgers = tmp_path / "bookie-1" / "ledgers"
-    start = [sys.executable, "-m", "fastbk.server", "--config", str(tmp_path / "bookie-1" / "bookie.toml")]
+    start = [
+        sys.executable,
+        "-m",
+        "fastbk.server",
+        "--config",
+        str(tmp_path / "bookie-1" / "bookie.toml"),
+    ]
     identity = ledgers / "identity.json"
     identity.write_bytes(identity.read_bytes()[:-10])
     assert subprocess.run(start, timeout=60, capture_output=True).returncode == FAILED
@@ -118,7 +135,8 @@ async def test_a_journal_that_is_30_ms_slow_is_in_the_events_and_so_is_its_end()
             async with stalled(bookie.pids["journal"]):
                 began_wall_s = time.time()
                 await wait_until_async(
-                    lambda: asyncio.to_thread(found, bookie, event="journal.slow"), "the journal is slow"
+                    lambda: asyncio.to_thread(found, bookie, event="journal.slow"),
+                    "the journal is slow",
                 )
             task.cancel()  # a commit of a busy machine may be slow, too
             slow = found(bookie, event="journal.slow")[-1]
@@ -126,7 +144,9 @@ async def test_a_journal_that_is_30_ms_slow_is_in_the_events_and_so_is_its_end()
             assert "1 of 100 commits takes" in slow["values"]["reason"]
             assert slow["time"] > time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(began_wall_s - 1))
             await wait_until_async(
-                lambda: asyncio.to_thread(found, bookie, event="journal.quick_again"), "it is quick again", 60
+                lambda: asyncio.to_thread(found, bookie, event="journal.quick_again"),
+                "it is quick again",
+                60,
             )
         finally:
             task.cancel()
@@ -149,10 +169,16 @@ async def test_an_ensemble_change_names_the_bookie_and_the_reason_and_a_fence_th
         await wait_until_async(is_replaced, "the writer replaces the bookie")
         bookie = cluster.bookies[names.index(spare)]
         wanted = {"event": "ledger.bookie_replaced", "ledger_id": writer.ledger_id}
-        await wait_until_async(lambda: asyncio.to_thread(found, bookie, **wanted), "the bookie that came has it")
+        await wait_until_async(
+            lambda: asyncio.to_thread(found, bookie, **wanted), "the bookie that came has it"
+        )
         (change,) = found(bookie, **wanted)
         values = change["values"]
-        assert (change["kind"], values["bookie"], values["replacement"]) == ("ensemble", lost, spare)
+        assert (change["kind"], values["bookie"], values["replacement"]) == (
+            "ensemble",
+            lost,
+            spare,
+        )
         assert values["cause"] == "writer"
         assert values["client"].endswith(f":{os.getpid()}")
         assert values["reason"]
@@ -161,7 +187,8 @@ async def test_an_ensemble_change_names_the_bookie_and_the_reason_and_a_fence_th
         wanted = {"event": "ledger.fenced", "ledger_id": writer.ledger_id}
         alive = [cluster.bookies[names.index(one)] for one in names if one != lost]
         await wait_until_async(
-            lambda: asyncio.to_thread(lambda: any(found(one, **wanted) for one in alive)), "a bookie has the fence"
+            lambda: asyncio.to_thread(lambda: any(found(one, **wanted) for one in alive)),
+            "a bookie has the fence",
         )
 
 
@@ -175,23 +202,36 @@ async def test_the_command_shows_a_time_of_all_bookies_and_names_those_that_are_
         assert [line[:23] for line in lines] == sorted(line[:23] for line in lines)
         for name in ("bookie-1", "bookie-2"):
             assert any(name in line and "bookie.started" in line for line in lines)
-        moments = {one["source"]: one["time"] for b in cluster.bookies for one in found(b, event="bookie.started")}
+        moments = {
+            one["source"]: one["time"]
+            for b in cluster.bookies
+            for one in found(b, event="bookie.started")
+        }
         first, *_, last = sorted(moments.values())
         words += ["--since", first, "--until", last, "--kind", "start", "--json"]
         assert await asyncio.to_thread(main, words) == 0
         shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         started = [one for one in shown if one["event"] == "bookie.started"]
-        assert [one["time"] for one in started] == [one for one in sorted(moments.values()) if one < last]
+        assert [one["time"] for one in started] == [
+            one for one in sorted(moments.values()) if one < last
+        ]
         await cluster.stop_bookie_async(1)
         assert await asyncio.to_thread(main, [*words[:4], "--since", "-10m", "--kind", "disk"]) == 1
         errors = capsys.readouterr().err
-        assert "bookie-2 did not answer, its events are missing: it is not registered: it is down" in errors
+        assert (
+            "bookie-2 did not answer, its events are missing: it is not registered: it is down"
+            in errors
+        )
         assert "bookie-1 did not" not in errors
 
 
 def test_a_refused_query_says_what_is_wrong(cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0]
-    for query, reason in (("since=3x", "3x: no moment"), ("kind=disks", "kind disks"), ("sinze=1", "sinze")):
+    for query, reason in (
+        ("since=3x", "3x: no moment"),
+        ("kind=disks", "kind disks"),
+        ("sinze=1", "sinze"),
+    ):
         status, text = page(bookie, f"/events?{query}")
         assert (status, reason in text) == (400, True), text
 
@@ -230,19 +270,41 @@ def test_without_metadata_the_events_of_named_pages_are_shown(
 ) -> None:
     """When metadata is away, one wants to know since when."""
     monkeypatch.setattr(options, "METADATA_TIMEOUT_S", 1.0)
-    words = ["cluster", "events", "--metadata", "zk+hierarchical://127.0.0.1:1/ledgers", "--since", "-1d"]
+    words = [
+        "cluster",
+        "events",
+        "--metadata",
+        "zk+hierarchical://127.0.0.1:1/ledgers",
+        "--since",
+        "-1d",
+    ]
     assert main(words) == UNREACHABLE
     assert "without metadata, --page HOST:PORT reads the events" in capsys.readouterr().err
     assert main([*words, "--page", f"127.0.0.1:{cluster.bookies[0].http_port}"]) == FAILED
     shown = capsys.readouterr()
     assert "bookie.started" in shown.out
-    assert "metadata cannot be read, events are of the pages of --page only: ZooKeeper 127.0.0.1:1" in shown.err
+    assert (
+        "metadata cannot be read, events are of the pages of --page only: ZooKeeper 127.0.0.1:1"
+        in shown.err
+    )
 
 
 def test_following_shows_what_happens_next_until_ctrl_c(one: LocalCluster) -> None:
-    words = ["cluster", "events", "--metadata", one.metadata_uri, "--since", "-10m", "--follow", "--json"]
+    words = [
+        "cluster",
+        "events",
+        "--metadata",
+        one.metadata_uri,
+        "--since",
+        "-10m",
+        "--follow",
+        "--json",
+    ]
     following = subprocess.Popen(
-        [sys.executable, "-m", "fastbk.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "fastbk.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert following.stdout is not None
     try:

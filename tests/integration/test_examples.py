@@ -37,7 +37,11 @@ def test_an_example_runs_and_runs_again(cluster: LocalCluster, name: str, says: 
 def test_the_example_of_tests_with_faults_passes() -> None:
     words = ["-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_with_faults.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=False, timeout=110
+        [sys.executable, "-m", "pytest", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
     )
     assert done.returncode == 0, done.stdout
     assert "6 passed" in done.stdout

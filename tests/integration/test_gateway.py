@@ -53,7 +53,9 @@ WRITER = ("read", "add", "recover")
 
 
 @pytest.fixture(scope="module")
-def guarded(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+def guarded(
+    zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuardedCluster]:
     with GuardedCluster(tmp_path_factory.mktemp("gateway"), zookeeper_server, gateways=2) as made:
         yield made
 
@@ -96,11 +98,15 @@ async def test_a_client_with_a_token_and_no_way_to_zookeeper_writes_and_reads(
             for number in range(20):
                 await writer.append(b"%d" % number)
         async with await client.open_ledger(writer.ledger_id, password=b"mine") as reader:
-            assert [bytes(one.data) async for one in reader.read(0, 19)] == [b"%d" % one for one in range(20)]
+            assert [bytes(one.data) async for one in reader.read(0, 19)] == [
+                b"%d" % one for one in range(20)
+            ]
         eu = client.namespace("shop/eu")
         await eu.create()
         stream = eu.stream("orders")
-        for _ in range(2):  # the second one recovers what the first one left, and makes a new segment
+        for _ in range(
+            2
+        ):  # the second one recovers what the first one left, and makes a new segment
             async with stream.writer(create=True) as appender:
                 await asyncio.gather(*[appender.append(b"x" * 100) for _ in range(50)])
         async with stream.reader() as records:
@@ -138,7 +144,9 @@ async def test_truncating_and_deleting_need_their_own_rights(
         await client.namespace("cuts").stream("s").truncate(positions[4])
         with pytest.raises(Unauthorized, match="needs the operation delete"):
             await client.namespace("cuts").delete_stream("s")
-    async with fastbk.connect(uri, tls=tls, credentials=token(*WRITER, "truncate", "delete")) as client:
+    async with fastbk.connect(
+        uri, tls=tls, credentials=token(*WRITER, "truncate", "delete")
+    ) as client:
         await client.namespace("cuts").delete_stream("s")
     done = {line["operation"] for one in gateways for line in one.audited("request.allowed")}
     assert {"truncate", "delete"} <= done
@@ -174,7 +182,12 @@ async def test_others_namespaces_and_passwords_stay_hidden(
     ],
 )
 async def test_who_is_not_known_is_refused_with_the_reason(
-    uri: str, tls: TlsOptions, token: Callable[..., Credentials], tmp_path: Path, kind: str, reason: str
+    uri: str,
+    tls: TlsOptions,
+    token: Callable[..., Credentials],
+    tmp_path: Path,
+    kind: str,
+    reason: str,
 ) -> None:
     credentials: Credentials | None = None
     if kind == "expired":
@@ -193,7 +206,9 @@ async def test_a_revoked_client_is_refused_on_the_connection_that_it_has(
     guarded: GuardedCluster, uri: str, tls: TlsOptions, token: Callable[..., Credentials]
 ) -> None:
     revoked = guarded.folder / "public" / "revoked"
-    with closing(open_store(uri, access=GatewayAccess(tls, token("read", subject="leaver")))) as store:
+    with closing(
+        open_store(uri, access=GatewayAccess(tls, token("read", subject="leaver")))
+    ) as store:
         await asyncio.to_thread(store.list_ledgers)
         try:
             write_text(revoked, "token:leaver\n")
@@ -217,7 +232,10 @@ async def test_a_change_is_pushed_to_who_watches_and_no_request_is_made_meanwhil
     monkeypatch.setattr(gateway_watches, "LONG_WAIT_S", 30.0)
     monkeypatch.setattr(gateway_calls, "ATTEMPT_S_MAX", 60.0)
     access = GatewayAccess(tls, token(*WRITER, "admin"))
-    with closing(open_store(uri, access=access)) as near, closing(open_store(uri, access=access)) as far:
+    with (
+        closing(open_store(uri, access=access)) as near,
+        closing(open_store(uri, access=access)) as far,
+    ):
         ledger_id = far.next_ledger_id()
         version = far.create_ledger(ledger_id, metadata())
         changes: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -226,10 +244,14 @@ async def test_a_change_is_pushed_to_who_watches_and_no_request_is_made_meanwhil
             value = dataclasses.replace(metadata(), custom={"n": b"%d" % number})
             version = far.update_ledger(ledger_id, value, version)
             assert changes.get(timeout=20) == ledger_id
-    await wait_until_async(lambda: "fastbk-watch" not in [one.name for one in threading.enumerate()], "threads end")
+    await wait_until_async(
+        lambda: "fastbk-watch" not in [one.name for one in threading.enumerate()], "threads end"
+    )
 
 
-def test_plaintext_and_other_requests_are_refused(gateways: list[GatewayProcess], tls: TlsOptions) -> None:
+def test_plaintext_and_other_requests_are_refused(
+    gateways: list[GatewayProcess], tls: TlsOptions
+) -> None:
     with pytest.raises((urllib.error.URLError, ConnectionError, OSError)):
         urllib.request.urlopen(f"http://{gateways[0].address}/v1/list-ledgers", b"x", timeout=10)
     context = tls.context().current()
@@ -239,7 +261,9 @@ def test_plaintext_and_other_requests_are_refused(gateways: list[GatewayProcess]
         ("/v1/list-ledgers", b"\x90", "application/msgpack", 401),
         ("/v1/" + "x" * 7000, b"\x90", "application/msgpack", 401),
     ):
-        request = urllib.request.Request(f"https://{gateways[0].address}{path}", body, {"Content-Type": kind})
+        request = urllib.request.Request(
+            f"https://{gateways[0].address}{path}", body, {"Content-Type": kind}
+        )
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=10, context=context)
         assert caught.value.code == status
@@ -277,7 +301,9 @@ async def test_a_killed_gateway_costs_no_append_and_no_ledger(
 
     async with fastbk.connect(uri, tls=tls, credentials=token(*WRITER)) as client:
         await client.namespace("killed").create()
-        working = [asyncio.create_task(one) for one in (ledgers(client), ledgers(client), records(client))]
+        working = [
+            asyncio.create_task(one) for one in (ledgers(client), ledgers(client), records(client))
+        ]
         for victim in (0, 1, 0):
             count, before = len(acknowledged), appended
             gateways[victim].kill()
@@ -301,8 +327,12 @@ async def test_a_killed_gateway_costs_no_append_and_no_ledger(
     assert len(acknowledged) > 10
 
 
-def test_without_any_gateway_calls_end_in_time_and_say_so(tls: TlsOptions, token: Callable[..., Credentials]) -> None:
-    store = open_store("gateway://127.0.0.1:1;127.0.0.1:2", 1.0, access=GatewayAccess(tls, token("read")))
+def test_without_any_gateway_calls_end_in_time_and_say_so(
+    tls: TlsOptions, token: Callable[..., Credentials]
+) -> None:
+    store = open_store(
+        "gateway://127.0.0.1:1;127.0.0.1:2", 1.0, access=GatewayAccess(tls, token("read"))
+    )
     reason = "is `fastbk gateway` running there"
     with closing(store), pytest.raises(MetadataUnavailable, match=reason) as caught:
         store.list_ledgers()
@@ -314,7 +344,10 @@ def test_without_any_gateway_calls_end_in_time_and_say_so(tls: TlsOptions, token
 
 
 def test_a_client_without_tls_is_told_so(gateways: list[GatewayProcess]) -> None:
-    with closing(open_store(gateways[0].uri, 1.0)) as store, pytest.raises(MetadataUnavailable, match="TLS_CA_FILE"):
+    with (
+        closing(open_store(gateways[0].uri, 1.0)) as store,
+        pytest.raises(MetadataUnavailable, match="TLS_CA_FILE"),
+    ):
         store.list_ledgers()
 
 
@@ -356,7 +389,9 @@ class Liar:
         path = chain_path(self._stream_id)
         (found,) = self.store.records.read([path])
         assert found is not None
-        self.store.records.change([Change(path, put_chain(decide(get_chain(found.value))), found.version)])
+        self.store.records.change(
+            [Change(path, put_chain(decide(get_chain(found.value))), found.version)]
+        )
 
     def segment(self, last_entry_id: int, length: int, records: int = 1) -> int:
         """Add a segment of an empty ledger that says it has so much; return the ledger's id."""
@@ -370,14 +405,19 @@ class Liar:
         version = self.store.create_ledger(ledger_id, value)
         now_us = time.time_ns() // 1000
         self.change(lambda chain: add_segment(chain, chain.epoch, ledger_id, now_us))
-        closed = dataclasses.replace(value, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+        closed = dataclasses.replace(
+            value, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length
+        )
         self.store.update_ledger(ledger_id, closed, version)
 
         def close(chain: Chain) -> Chain:
             dlsn = DLSN(chain.next_number - 1, last_entry_id, 0)
             txid = max(chain.last_txid, 0)
             return close_segment(
-                chain, ledger_id, Contents(records, txid, txid, now_us, now_us, dlsn, -1, length), chain.epoch
+                chain,
+                ledger_id,
+                Contents(records, txid, txid, now_us, now_us, dlsn, -1, length),
+                chain.epoch,
             )
 
         self.change(close)
@@ -419,7 +459,9 @@ async def test_who_may_only_add_deletes_no_segment_by_what_it_says_of_its_own(
         for _ in range(3):
             await janitor.pass_once()
         info = await stream.info()
-        assert (info.segments, info.records) == (6, before + 3), "the closed segments of others stay"
+        assert (info.segments, info.records) == (6, before + 3), (
+            "the closed segments of others stay"
+        )
         # An honest client's large segments do count.
         await stream.set_policy(fastbk.PolicyPatch(retention_bytes=1000))
         await janitor.pass_once()

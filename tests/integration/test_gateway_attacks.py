@@ -53,7 +53,9 @@ class Port:
         return self._context.wrap_socket(plain, server_hostname="127.0.0.1")
 
     @staticmethod
-    def send(connection: ssl.SSLSocket, name: str, body: bytes, token: str = "", head: str = "") -> None:
+    def send(
+        connection: ssl.SSLSocket, name: str, body: bytes, token: str = "", head: str = ""
+    ) -> None:
         lines = [f"POST /v1/{name} HTTP/1.1", "Content-Type: application/msgpack"]
         lines += [head or f"Content-Length: {len(body)}"]
         lines += [f"Authorization: Bearer {token}"] if token else []
@@ -66,13 +68,19 @@ class Port:
             first = answer.readline()
             if not first:
                 return 0
-            lengths = [int(line.split(b":")[1]) for line in iter(answer.readline, b"\r\n") if b"ngth:" in line]
+            lengths = [
+                int(line.split(b":")[1])
+                for line in iter(answer.readline, b"\r\n")
+                if b"ngth:" in line
+            ]
             answer.read(lengths[0])
             return int(first.split()[1])
 
 
 @pytest.fixture(scope="module")
-def port(authority: Authority, issued: Issued, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
+def port(
+    authority: Authority, issued: Issued, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Port]:
     folder = tmp_path_factory.mktemp("attacks")
     uri = new_cluster(folder / "metadata.sqlite")
     write_text(folder / "keys.json", KEY.public_text())
@@ -82,7 +90,11 @@ def port(authority: Authority, issued: Issued, tmp_path_factory: pytest.TempPath
         audience = store.instance_id()
     own = shown(TlsOptions(ca_file=str(authority.ca_file)), issued)
     gateway = GatewayProcess(
-        folder / "gateway", uri, own, keys_file=str(folder / "keys.json"), revoked_file=str(folder / "revoked")
+        folder / "gateway",
+        uri,
+        own,
+        keys_file=str(folder / "keys.json"),
+        revoked_file=str(folder / "revoked"),
     )
     gateway.start()
     yield Port(gateway, authority.ca_file, audience)
@@ -112,20 +124,28 @@ def test_a_connection_that_showed_a_token_serves_no_request_without_one(port: Po
 
 def test_clients_share_a_connection_behind_a_proxy_each_judged_by_its_own_token(port: Port) -> None:
     with port.connect() as connection:
-        for subject, operation, status in (("one", "add", 200), ("two", "read", 403), ("one", "add", 200)):
+        for subject, operation, status in (
+            ("one", "add", 200),
+            ("two", "read", 403),
+            ("one", "add", 200),
+        ):
             port.send(connection, "draw-id", DRAW, port.token(operation, subject=subject))
             assert port.status(connection) == status
 
 
 def test_a_client_beyond_its_budget_is_slowed_down_to_it(tmp_path: Path) -> None:
-    gateway = GatewayProcess(tmp_path / "gateway", new_cluster(tmp_path / "metadata.sqlite"), None, writes_rate=5)
+    gateway = GatewayProcess(
+        tmp_path / "gateway", new_cluster(tmp_path / "metadata.sqlite"), None, writes_rate=5
+    )
     gateway.start()
     with ExitStack() as stack:
         stack.callback(gateway.stop)
         with closing(open_store(gateway.uri, 20)) as store:
             began_s = time.monotonic()
             drawn = {store.next_ledger_id() for _ in range(60)}
-            assert len(drawn) == 60 and time.monotonic() - began_s > 1.0, "fifty at once, and five a second"
+            assert len(drawn) == 60 and time.monotonic() - began_s > 1.0, (
+                "fifty at once, and five a second"
+            )
         assert any(line["limit"] == "writes" for line in gateway.logged("gateway.limit_reached"))
 
 
@@ -147,15 +167,22 @@ def test_subjects_that_may_not_be_seen_count_while_a_request_waits_for_them(port
     """Each takes memory of the gateway's, though it watches none of them."""
     token = port.token("add", subject="blind")  # it may not read records
     paths = tuple(f"=other/{'x' * 200}{number}" for number in range(messages.KEYS_MAX))
-    body = messages.encode(messages.ReadStates(1000, paths, (messages.FORBIDDEN,) * len(paths), 3000))
+    body = messages.encode(
+        messages.ReadStates(1000, paths, (messages.FORBIDDEN,) * len(paths), 3000)
+    )
     with ExitStack() as stack:
-        all_of_one = [stack.enter_context(port.connect()) for _ in range(SUBJECTS_OF_ONE_MAX // len(paths) + 1)]
+        all_of_one = [
+            stack.enter_context(port.connect())
+            for _ in range(SUBJECTS_OF_ONE_MAX // len(paths) + 1)
+        ]
         for one in all_of_one:
             port.send(one, "read-states", body, token)
         # On a busy machine some wait for a turn of their client's for too long.
         assert {200} <= {port.status(one) for one in all_of_one} <= {200, 503}
     wait_until(
-        lambda: any(line["limit"] == "watched" for line in port.gateway.logged("gateway.limit_reached")),
+        lambda: any(
+            line["limit"] == "watched" for line in port.gateway.logged("gateway.limit_reached")
+        ),
         "one that has no place is answered at once",
     )
 
@@ -175,9 +202,12 @@ def open_count(connections: list[ssl.SSLSocket]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "most", "limit"), [(60_000, SMALL_MAX, "bodies"), (2_000_000, LARGE_MAX, "large_bodies")]
+    ("size_bytes", "most", "limit"),
+    [(60_000, SMALL_MAX, "bodies"), (2_000_000, LARGE_MAX, "large_bodies")],
 )
-def test_strangers_who_send_slowly_have_few_places(port: Port, size_bytes: int, most: int, limit: str) -> None:
+def test_strangers_who_send_slowly_have_few_places(
+    port: Port, size_bytes: int, most: int, limit: str
+) -> None:
     with ExitStack() as stack:
         slow = []
         for _ in range(most + 10):
@@ -200,7 +230,9 @@ def test_who_does_not_read_its_large_answers_has_few_places(port: Port) -> None:
             port.send(connection, "read-records", body, port.token("read", subject="slow"))
             assert connection.recv(12) == b"HTTP/1.1 200"  # the answer has begun
             slow.append(connection)
-        assert "large_answers" in [line["limit"] for line in port.gateway.logged("gateway.limit_reached")]
+        assert "large_answers" in [
+            line["limit"] for line in port.gateway.logged("gateway.limit_reached")
+        ]
         found = 0
         with suppress(OSError):  # the connection was cut off
             while more := slow[0].recv(1 << 20):
@@ -210,7 +242,9 @@ def test_who_does_not_read_its_large_answers_has_few_places(port: Port) -> None:
             assert len(whole.read(8 * VALUE_BYTES_MAX)) == 8 * VALUE_BYTES_MAX
 
 
-def test_a_transaction_that_zookeeper_takes_for_an_attack_is_not_sent(zookeeper: ZooKeeperPlace) -> None:
+def test_a_transaction_that_zookeeper_takes_for_an_attack_is_not_sent(
+    zookeeper: ZooKeeperPlace,
+) -> None:
     """The server would cut off the session, with all requests of others on it, again and again."""
     with closing(open_store(zookeeper.uri())) as store:
         large = [Change(f"other/{number}", os.urandom(600_000)) for number in range(3)]
@@ -221,8 +255,6 @@ def test_a_transaction_that_zookeeper_takes_for_an_attack_is_not_sent(zookeeper:
         many = [Change(f"other/{'x' * 200}{number}", b"1") for number in range(4096)]
         with pytest.raises(ConfigError, match="change less at once"):
             store.records.change(many)
-
-
 
 
 def test_a_client_sends_no_token_in_the_clear(tmp_path: Path) -> None:
@@ -240,7 +272,10 @@ def test_a_client_sends_no_token_in_the_clear(tmp_path: Path) -> None:
         thread.start()
         uri = f"gateway://127.0.0.1:{listener.getsockname()[1]}"
         access = GatewayAccess(None, Credentials(token_file=str(tmp_path / "token")))
-        with closing(open_store(uri, 0.5, access=access)) as store, pytest.raises(MetadataUnavailable):
+        with (
+            closing(open_store(uri, 0.5, access=access)) as store,
+            pytest.raises(MetadataUnavailable),
+        ):
             store.instance_id()
         thread.join(10)
     assert heads[0].startswith(b"POST /v1/instance-id")

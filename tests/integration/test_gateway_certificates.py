@@ -29,12 +29,17 @@ Open = Callable[[str], MetadataStore]
 
 
 @pytest.fixture(scope="module")
-def open_as(authority: Authority, issued: Issued, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+def open_as(
+    authority: Authority, issued: Issued, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Open]:
     """Opens a store as the holder of a certificate with a role."""
     folder = tmp_path_factory.mktemp("certificates")
     own = TlsOptions(ca_file=str(authority.ca_file))
     gateway = GatewayProcess(
-        folder / "gateway", new_cluster(folder / "metadata.sqlite"), shown(own, issued), authentication=ROLES
+        folder / "gateway",
+        new_cluster(folder / "metadata.sqlite"),
+        shown(own, issued),
+        authentication=ROLES,
     )
     gateway.start()
 
@@ -56,7 +61,11 @@ def outcome(call: Callable[[], object]) -> str:
 
 
 def test_a_role_has_the_rights_that_it_has_at_bookies_and_admins_have_more(open_as: Open) -> None:
-    with closing(open_as("admin")) as admin, closing(open_as("writer")) as writer, closing(open_as("reader")) as reader:
+    with (
+        closing(open_as("admin")) as admin,
+        closing(open_as("writer")) as writer,
+        closing(open_as("reader")) as reader,
+    ):
         ledger_id = writer.next_ledger_id()
         version = writer.create_ledger(ledger_id, metadata(token=3))
         writer.update_ledger(ledger_id, metadata(token=3).closed(9, 90), version)
@@ -65,7 +74,10 @@ def test_a_role_has_the_rights_that_it_has_at_bookies_and_admins_have_more(open_
         assert outcome(lambda: writer.delete_ledger(ledger_id)) == "delete"
         admin.delete_ledger(ledger_id)
         assert writer.list_ledgers() == []
-    with closing(open_as("stranger")) as stranger, pytest.raises(Unauthorized, match="has no role at this gateway"):
+    with (
+        closing(open_as("stranger")) as stranger,
+        pytest.raises(Unauthorized, match="has no role at this gateway"),
+    ):
         stranger.list_ledgers()
 
 

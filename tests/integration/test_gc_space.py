@@ -47,7 +47,9 @@ async def write(client: fastbk.Client, count: int) -> int:
     return writer.ledger_id
 
 
-async def write_mixed(client: fastbk.Client, count: int, size_bytes: int = ENTRY_BYTES) -> list[int]:
+async def write_mixed(
+    client: fastbk.Client, count: int, size_bytes: int = ENTRY_BYTES
+) -> list[int]:
     """Write eight ledgers of `count` entries at once, so that they lie mixed in every log."""
     writers = [await client.create_ledger(1, 1, 1) for _ in range(8)]
     for n in range(count):
@@ -170,7 +172,11 @@ async def test_a_copy_that_a_repair_replaced_goes_and_its_fence_stays() -> None:
             return False
 
         await wait_until_async(is_gone, "the copy too many is dropped", WAIT_S)
-        dropped = [event for event in json_lines(deletion_log(old)) if ledger_id in event.get("dropped", [])]
+        dropped = [
+            event
+            for event in json_lines(deletion_log(old))
+            if ledger_id in event.get("dropped", [])
+        ]
         assert "named other bookies" in dropped[0]["reason"]
         assert await raw.add(ledger_id, 100, b"late") == Status.FENCED
         for each, count in ((ledger_id, 100), (kept, 10)):

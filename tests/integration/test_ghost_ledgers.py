@@ -103,7 +103,9 @@ async def test_a_bookie_without_room_for_new_ledgers_says_so_and_stays_writable(
             lambda: metric(cluster, "takes_no_new_ledgers") == 1, "it says so", 20.0
         )
         await wait_until_async(
-            lambda: "takes no new ledgers" in page(cluster.bookies[0], "/readyz")[1], "/readyz says so", 20.0
+            lambda: "takes no new ledgers" in page(cluster.bookies[0], "/readyz")[1],
+            "/readyz says so",
+            20.0,
         )
         assert (await bookie.info()).writable, "writers that are here are not moved"
         assert await bookie.add(ghosts[0], 1, b"more", password=b"ghost") == Status.OK
@@ -174,9 +176,13 @@ async def test_a_ledger_that_is_deleted_soon_after_it_was_made_is_gone_within_se
                 statuses = [await raw.status(codec.put_read, one, 0) for one in gone]
                 return statuses == [Status.NO_LEDGER] * len(gone)
 
-            await wait_until_async(is_forgotten, "the bookie says that there is no such ledger", 60.0)
+            await wait_until_async(
+                is_forgotten, "the bookie says that there is no such ledger", 60.0
+            )
         assert time.monotonic() - began_s < 20 * crowd()
-        for writer in writers:  # INV-G8: before, a bookie that had forgotten the ledger acknowledged this
+        for (
+            writer
+        ) in writers:  # INV-G8: before, a bookie that had forgotten the ledger acknowledged this
             with pytest.raises((fastbk.NoSuchLedger, fastbk.LedgerFenced)):
                 await writer.append(b"of a writer that nobody told")
         reader = await client.open_ledger(kept, password=b"real")

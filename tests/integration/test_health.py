@@ -41,7 +41,9 @@ from tests.integration.test_journal_damage import data_of, fill, flip_one_byte
 
 WAIT_S = 60.0
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
-FAST = AuditorOptions(bookie_interval_s=0.2, verify_interval_s=0.2, cycle_interval_s=0.2, confirm_after_s=0.2)
+FAST = AuditorOptions(
+    bookie_interval_s=0.2, verify_interval_s=0.2, cycle_interval_s=0.2, confirm_after_s=0.2
+)
 DOCTORS = {"well": Status.OK, "degraded": Status.WARN, "in danger": Status.FAIL}
 
 
@@ -124,7 +126,12 @@ def _reasons(listed: list[dict[str, str]]) -> set[tuple[str, str, str]]:
 
 
 async def agreed(
-    verdicts: Verdicts, verdict: str, name: str = "", *, is_own: bool = True, in_doctor: bool | None = None
+    verdicts: Verdicts,
+    verdict: str,
+    name: str = "",
+    *,
+    is_own: bool = True,
+    in_doctor: bool | None = None,
 ) -> None:
     """Wait until all say so, by the same reason and with the same exit code.
 
@@ -218,7 +225,9 @@ async def test_all_five_agree_in_each_state(three: LocalCluster) -> None:
                 for _ in range(60):
                     await load.append(b"x")
                 said[:] = [await verdicts.read()]
-                return "journal_slow" in {name for _, name, _ in said[0].status_reasons & said[0].ready}
+                return "journal_slow" in {
+                    name for _, name, _ in said[0].status_reasons & said[0].ready
+                }
 
             await wait_until_async(is_slow, "the journal is called slow", WAIT_S)
             assert said[0].status == (1, "degraded") and said[0].top == (1, "degraded")
@@ -251,7 +260,10 @@ async def test_an_old_backup_and_a_recovery_that_does_not_end(three: LocalCluste
             (found,) = store.records.read([LAST_BACKUP])
             assert found is not None
             store.records.change([Change(LAST_BACKUP, None, found.version)])
-            note_backup(store, LastBackup(began_ms=clock_ms() - int(BACKUP_AGE_MAX_S * 1500), backup_id="old"))
+            note_backup(
+                store,
+                LastBackup(began_ms=clock_ms() - int(BACKUP_AGE_MAX_S * 1500), backup_id="old"),
+            )
 
         await client.call_store(age)
         await agreed(verdicts, "degraded", "backup_old", is_own=False, in_doctor=True)
@@ -264,7 +276,9 @@ async def test_an_old_backup_and_a_recovery_that_does_not_end(three: LocalCluste
         # As a client leaves it that began to recover the ledger, and died.
         info = await client.ledger_info(writer.ledger_id)
         begun = replace(info.metadata, state=LedgerState.IN_RECOVERY)
-        await client.call_store(lambda store: store.update_ledger(info.ledger_id, begun, info.version))
+        await client.call_store(
+            lambda store: store.update_ledger(info.ledger_id, begun, info.version)
+        )
         async with healing(client):
             await agreed(verdicts, "degraded", "unfinished_recovery", is_own=False, in_doctor=True)
         assert (await cli.answer_async("ledger", "close", str(writer.ledger_id)))[0] == 0
@@ -299,8 +313,12 @@ async def test_damage_on_record_while_metadata_is_on_hold(three: LocalCluster) -
         with Disk(directory, "plain") as disk:
             slots = ManifestSlots(disk, str(directory))
             now = slots.load()
-            damage = Damage(what="batch 7 is gone", file_id=1, first_sequence=7, last_sequence=7, found_s=1)
-            slots.commit(msgspec.structs.replace(now, generation=now.generation + 1, damage=(damage,)))
+            damage = Damage(
+                what="batch 7 is gone", file_id=1, first_sequence=7, last_sequence=7, found_s=1
+            )
+            slots.commit(
+                msgspec.structs.replace(now, generation=now.generation + 1, damage=(damage,))
+            )
         assert (await cli.answer_async("metadata", "hold", "--reason", "a test"))[0] == 0
         await cluster.start_bookie_async(2)
         await agreed(verdicts, "in danger", "damage_on_record")
@@ -336,7 +354,11 @@ async def test_a_lost_bookie_and_ledgers_that_cannot_be_closed() -> None:
         assert code == 1 and step in found["next_step"]
         assert found["text"] == f"ledger {writer.ledger_id} cannot be closed while {away} are away"
         code, answer, _ = await cli.answer_async("cluster", "under-replicated")
-        told = {(one["ledger_id"], one["bookie_id"]) for one in answer["missing"] if step in one["reason"]}
+        told = {
+            (one["ledger_id"], one["bookie_id"])
+            for one in answer["missing"]
+            if step in one["reason"]
+        }
         assert code == 1 and told == {(writer.ledger_id, first), (writer.ledger_id, second)}
         code, answer, said = await cli.answer_async("bookie", "repair", third, "--patience", "1")
         assert answer["uncloseable"] == 1

@@ -351,7 +351,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Hostile:
     """A bookie of that build."""
 
-    def __init__(self, build: Path, folder: Path, last: str = "", confinement: str = "require") -> None:
+    def __init__(
+        self, build: Path, folder: Path, last: str = "", confinement: str = "require"
+    ) -> None:
         for name in ("journal", "ledgers", "tls"):
             (folder / name).mkdir(parents=True)
         (folder / "secret").write_text("of the user, and nobody's business")
@@ -385,7 +387,13 @@ revoked_file = "{folder}/tls/revoked"
         command = [sys.executable, "-P", "-s", "-m", "fastbk.server", "--config", str(config)]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=folder, process_group=0
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=folder,
+                process_group=0,
             )
 
     def stop(self) -> None:
@@ -416,11 +424,15 @@ def test_what_a_taken_over_process_cannot_do(started: Any) -> None:
     found = {one["role"]: one["found"] for one in events(bookie.log, "hostile")}
     assert set(found) == set(ROLES)
     for role, outcomes in found.items():
-        achieved = {name: outcome for name, outcome in outcomes.items() if outcome != "PermissionError"}
+        achieved = {
+            name: outcome for name, outcome in outcomes.items() if outcome != "PermissionError"
+        }
         if not has_landlock():
             achieved = {name: outcome for name, outcome in achieved.items() if name not in PATHS}
         assert achieved == {}, role
-    wait_until(lambda: bool(events(bookie.log, "bookie.started")), "the bookie to start beside them")
+    wait_until(
+        lambda: bool(events(bookie.log, "bookie.started")), "the bookie to start beside them"
+    )
     assert not events(bookie.log, "bookie.broke_down")
 
 
@@ -430,9 +442,21 @@ def test_without_confinement_the_attacks_succeed(started: Any) -> None:
     wait_until(lambda: len(events(bookie.log, "hostile")) >= len(ROLES), "the attacks to end")
     for one in events(bookie.log, "hostile"):
         achieved = {name for name, outcome in one["found"].items() if outcome == "done"}
-        wanted = {"read_secret", "list_root", "read_configuration", "read_other_directory", "write_beside"}
+        wanted = {
+            "read_secret",
+            "list_root",
+            "read_configuration",
+            "read_other_directory",
+            "write_beside",
+        }
         wanted |= {"write_program", "signal_supervisor", "bind", "become_dumpable", "make_code"}
-        wanted |= {"limit_supervisor", "limit_itself", "read_limits", "own_signals", "own_signals_of_a_kind"}
+        wanted |= {
+            "limit_supervisor",
+            "limit_itself",
+            "read_limits",
+            "own_signals",
+            "own_signals_of_a_kind",
+        }
         wanted |= {"choose_signal", "pin_supervisor", "slow_supervisor", "slow_group", "slow_user"}
         wanted |= {"starve_supervisor", "schedule_supervisor", "send_to_any_socket", "make_socket"}
         wanted |= {"run_shared_memory", "run_copy_of_memory", "run_file", "make_memory_code"}
@@ -443,7 +467,10 @@ def test_without_confinement_the_attacks_succeed(started: Any) -> None:
 def test_an_attempt_to_get_out_ends_the_process(started: Any) -> None:
     """Of each process, by each way; and the supervisor says so."""
     bookie = started(last="worker:run_program", confinement="auto")
-    wait_until(lambda: {one["role"] for one in events(bookie.log, "escape")} == set(ROLES), "all to have tried")
+    wait_until(
+        lambda: {one["role"] for one in events(bookie.log, "escape")} == set(ROLES),
+        "all to have tried",
+    )
     ways = ("run_program", "trace_supervisor", "read_memory", "make_ring")
     for one in events(bookie.log, "escape"):
         assert one["found"] == dict.fromkeys(ways, -signal.SIGSYS), one["role"]

@@ -30,7 +30,9 @@ def bookie() -> Iterator[Bookie]:
 def test_health_pages_answer_beside_slow_connections(bookie: Bookie, begun: bytes) -> None:
     with ExitStack() as stack:
         for _ in range(SLOW):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", bookie.http_port), 20))
+            slow = stack.enter_context(
+                socket.create_connection(("127.0.0.1", bookie.http_port), 20)
+            )
             slow.sendall(begun)
         for path in ("/livez", "/readyz", "/metrics"):
             assert page(bookie, path)[0] == 200

@@ -87,7 +87,9 @@ def test_a_pass_does_all_that_is_due(single: LocalCluster, tmp_path: Path) -> No
     asyncio.run(prepare())
     cli = Cli(uri)
     done = cli.json("janitor", "--once", "--roll-grace", "0", "--audit", str(audit))
-    assert 8 * 1000 < done.pop("reclaimed_bytes") < 8 * 2000, "a record of 1000 bytes and an index each"
+    assert 8 * 1000 < done.pop("reclaimed_bytes") < 8 * 2000, (
+        "a record of 1000 bytes and an index each"
+    )
     assert done == {
         "passes": 1, "streams": 4, "rolled": 1, "left_closed": 0, "segments_deleted": 5, "ledgers_deleted": 8,
         "orphans_deleted": 0, "cursors_expired": 0, "streams_deleted": 1, "errors": 0,
@@ -123,7 +125,9 @@ def test_it_runs_until_sigterm(single: LocalCluster, tmp_path: Path) -> None:
         port = json.loads(log.read_text().splitlines()[0])["http_port"]
         asyncio.run(cut())
         wait_until(lambda: asyncio.run(ledgers()) == 1, "the janitor", 30.0)
-        wait_until(lambda: scraped_at(port).value("fastbk_janitor_segments_deleted_total") == 3, "it", 30.0)
+        wait_until(
+            lambda: scraped_at(port).value("fastbk_janitor_segments_deleted_total") == 3, "it", 30.0
+        )
         found = scraped_at(port)
         # A ledger that the writer had ready and did not need may be among them.
         not_needed = found.value("fastbk_janitor_orphans_deleted_total")

@@ -21,7 +21,14 @@ from tests.fixtures.bookie_image import make_image
 from tests.fixtures.cli import Cli
 from tests.tools.json_shapes import PAGE, differences, documented
 
-SPARK = ("spark archive", "spark audit", "spark ingest", "spark rebuild", "spark restore", "spark usage")
+SPARK = (
+    "spark archive",
+    "spark audit",
+    "spark ingest",
+    "spark rebuild",
+    "spark restore",
+    "spark usage",
+)
 """Documented, and run by the tests of Spark: each starts a Java machine."""
 NOT_RUN = {*SPARK, "dev", "metadata format", "metadata secure"}
 """`dev` is a service, and the last two need a ZooKeeper: their own tests run them."""
@@ -44,7 +51,9 @@ class Recorder:
         self.answers: dict[str, list[object]] = {}
         self._cli = cli
 
-    def __call__(self, command: str, *words: str, codes: tuple[int, ...] = (0,), stdin: bytes = b"") -> list[object]:
+    def __call__(
+        self, command: str, *words: str, codes: tuple[int, ...] = (0,), stdin: bytes = b""
+    ) -> list[object]:
         """Run a command; return the documents that it printed, one a line."""
         code, written = self._cli.run(*command.split(), *words, "--json", stdin=stdin)
         assert code in codes, f"{command} {words}: {code}: {self._cli.err}"
@@ -219,7 +228,11 @@ def use_machine(run: Recorder, folder: Path, bookie: Path) -> None:
 
 
 def use_stopped_bookie(run: Recorder, folder: Path, bookie: Path) -> None:
-    config, ledgers, journal = folder / "more.toml", str(bookie / "ledgers"), str(bookie / "journal")
+    config, ledgers, journal = (
+        folder / "more.toml",
+        str(bookie / "ledgers"),
+        str(bookie / "journal"),
+    )
     text = (bookie / "bookie.toml").read_text()
     for section in ("ledgers", "journal"):
         one = f'"{bookie}/{section}"'
@@ -238,9 +251,19 @@ def use_stopped_bookie(run: Recorder, folder: Path, bookie: Path) -> None:
     image = folder / "image"
     image.mkdir()
     run("inspect audit", str(make_image(image).ledgers))
-    data = [word for place in (bookie, folder / "ledgers2", folder / "journal2") for word in ("--data", str(place))]
+    data = [
+        word
+        for place in (bookie, folder / "ledgers2", folder / "journal2")
+        for word in ("--data", str(place))
+    ]
     run("metadata collect", *data, "--to", str(folder / "collected"))
-    run("metadata rebuild", str(folder / "collected"), "--metadata", f"sqlite:{folder}/rebuilt.sqlite", codes=(0, 1))
+    run(
+        "metadata rebuild",
+        str(folder / "collected"),
+        "--metadata",
+        f"sqlite:{folder}/rebuilt.sqlite",
+        codes=(0, 1),
+    )
     run("bookie rebuild-locations", "--config", str(config), "--dry-run", codes=(0, 1))
     run("bookie rebuild-locations", "--config", str(config), codes=(0, 1))
 
@@ -252,7 +275,12 @@ def use_import(run: Recorder, folder: Path) -> None:
         f"[bookie]\nid = '{recorded.bookie_id}'\n[metadata]\nuri = 'sqlite:{folder}/import.sqlite'\n"
         f"[journal]\ndirectory = '{folder}/import-journal'\n[ledgers]\ndirectory = '{folder}/import-ledgers'\n"
     )
-    words = ("--config", str(config), f"--journal={recorded.folder}/journal", f"--ledgers={recorded.folder}/ledgers")
+    words = (
+        "--config",
+        str(config),
+        f"--journal={recorded.folder}/journal",
+        f"--ledgers={recorded.folder}/ledgers",
+    )
     run("bookie import", *words, "--dry-run")
     run("bookie import", *words)
 
@@ -274,7 +302,9 @@ def test_answers_of_jobs_on_spark_have_the_documented_names() -> None:
         (shapes["spark usage"]["streams"][0], UsageLine),
     ):
         assert set(shape) == {field.name for field in dataclasses.fields(kind)}
-    assert set(shapes["spark audit"]) == {field.name for field in dataclasses.fields(Audited)} | {"is_whole"}
+    assert set(shapes["spark audit"]) == {field.name for field in dataclasses.fields(Audited)} | {
+        "is_whole"
+    }
 
 
 @pytest.fixture(scope="module")

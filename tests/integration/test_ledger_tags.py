@@ -83,7 +83,9 @@ async def write(client: Client, count: int = 20) -> LedgerId:
 
 async def read(client: Client, ledger_id: LedgerId, count: int = 20) -> None:
     async with await client.open_ledger(ledger_id) as reader:
-        assert [bytes(one.data) async for one in reader.read(0, count - 1)] == [b"e%d" % n for n in range(count)]
+        assert [bytes(one.data) async for one in reader.read(0, count - 1)] == [
+            b"e%d" % n for n in range(count)
+        ]
 
 
 async def test_ledgers_of_the_tokens_namespaces_and_no_others(
@@ -91,11 +93,19 @@ async def test_ledgers_of_the_tokens_namespaces_and_no_others(
 ) -> None:
     uri = cluster.metadata_uri
     async with (
-        fastbk.connect(uri, tls=tls, credentials=credentials("orders", "orders/*"), namespace="orders/eu") as orders,
-        fastbk.connect(uri, tls=tls, credentials=credentials("bills", name="b"), namespace="bills") as bills,
+        fastbk.connect(
+            uri, tls=tls, credentials=credentials("orders", "orders/*"), namespace="orders/eu"
+        ) as orders,
+        fastbk.connect(
+            uri, tls=tls, credentials=credentials("bills", name="b"), namespace="bills"
+        ) as bills,
         fastbk.connect(uri, tls=tls, credentials=credentials(name="all")) as everything,
     ):
-        of_orders, of_bills, of_none = await write(orders), await write(bills), await write(everything)
+        of_orders, of_bills, of_none = (
+            await write(orders),
+            await write(bills),
+            await write(everything),
+        )
         await read(orders, of_orders)
         await read(bills, of_bills)
         for ledger_id in (of_orders, of_bills, of_none):
@@ -126,13 +136,20 @@ async def test_readers_see_what_a_blocked_writer_appended(
 
 
 async def test_who_shows_no_tag_is_refused_whatever_its_client_does(
-    cluster: LocalCluster, tls: TlsOptions, credentials: Callable[..., Credentials], monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster,
+    tls: TlsOptions,
+    credentials: Callable[..., Credentials],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that has been changed to ask for no tags, and one that shows another ledger's."""
     uri = cluster.metadata_uri
     async with (
-        fastbk.connect(uri, tls=tls, credentials=credentials(name="all"), namespace="bills") as owner,
-        fastbk.connect(uri, tls=tls, credentials=credentials("orders"), namespace="orders") as hostile,
+        fastbk.connect(
+            uri, tls=tls, credentials=credentials(name="all"), namespace="bills"
+        ) as owner,
+        fastbk.connect(
+            uri, tls=tls, credentials=credentials("orders"), namespace="orders"
+        ) as hostile,
     ):
         secret, own = await write(owner), await write(hostile)
         good = await hostile.pool.tags.get(own, (await hostile.ledger_info(own)).metadata)
@@ -151,13 +168,18 @@ async def test_who_shows_no_tag_is_refused_whatever_its_client_does(
 
 
 async def test_appends_go_on_while_bookies_and_tokens_change(
-    cluster: LocalCluster, tls: TlsOptions, credentials: Callable[..., Credentials], monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster,
+    tls: TlsOptions,
+    credentials: Callable[..., Credentials],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The tag is shown again on new connections, and nothing is asked of metadata for it."""
     monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.05)
     limited = credentials("orders")
     async with (
-        fastbk.connect(cluster.metadata_uri, tls=tls, credentials=limited, namespace="orders") as client,
+        fastbk.connect(
+            cluster.metadata_uri, tls=tls, credentials=limited, namespace="orders"
+        ) as client,
         await client.create_ledger(3, 3, 2) as writer,
     ):
         appended = [await writer.append(b"first")]
@@ -168,14 +190,20 @@ async def test_appends_go_on_while_bookies_and_tokens_change(
             appended.append(await writer.append(b"without one"))
             await cluster.start_bookie_async(number)
             await wait_until_async(
-                lambda: all(peer.adds.connection is not None for peer in client.pool._peers.values()), "all are back"
+                lambda: all(
+                    peer.adds.connection is not None for peer in client.pool._peers.values()
+                ),
+                "all are back",
             )
             appended.append(await writer.append(b"with it"))
         credentials("orders", "more")
-        await wait_until_async(lambda: client.pool.token_renewal.token not in (b"", token), "the token is new")
+        await wait_until_async(
+            lambda: client.pool.token_renewal.token not in (b"", token), "the token is new"
+        )
         await wait_until_async(
             lambda: all(
-                peer.adds.connection is not None and peer.adds.connection.token == client.pool.token_renewal.token
+                peer.adds.connection is not None
+                and peer.adds.connection.token == client.pool.token_renewal.token
                 for peer in client.pool._peers.values()
             ),
             "all have it",
@@ -187,13 +215,18 @@ async def test_appends_go_on_while_bookies_and_tokens_change(
 
 
 async def test_tags_are_signed_anew_where_bookies_were_replaced(
-    cluster: LocalCluster, tls: TlsOptions, credentials: Callable[..., Credentials], monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster,
+    tls: TlsOptions,
+    credentials: Callable[..., Credentials],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a writer that outlives its first bookies would end with the key that signed its first tag."""
     monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.05)
     limited = credentials("orders")
     async with (
-        fastbk.connect(cluster.metadata_uri, tls=tls, credentials=limited, namespace="orders") as client,
+        fastbk.connect(
+            cluster.metadata_uri, tls=tls, credentials=limited, namespace="orders"
+        ) as client,
         await client.create_ledger(1, 1, 1) as writer,
     ):
         await writer.append(b"first")
@@ -205,7 +238,9 @@ async def test_tags_are_signed_anew_where_bookies_were_replaced(
             (tag,) = client.pool.tags._used
             old = tag.value
             then_s = int(time.time())
-            await wait_until_async(lambda: int(time.time()) > then_s, "its time is another, in whole seconds")
+            await wait_until_async(
+                lambda: int(time.time()) > then_s, "its time is another, in whole seconds"
+            )
             credentials("orders", "more")
             await wait_until_async(lambda: tag.value != old, "the tag is signed anew")
             assert await writer.append(b"with it") == 2

@@ -38,10 +38,14 @@ def log_of(cluster: LocalCluster) -> Path:
 
 
 def roles_that_debug(cluster: LocalCluster, since: int) -> set[object]:
-    return {one.get("role", "supervisor") for one in lines(cluster, since) if one["level"] == "debug"}
+    return {
+        one.get("role", "supervisor") for one in lines(cluster, since) if one["level"] == "debug"
+    }
 
 
-def test_the_level_reaches_all_processes_and_those_that_come_after_them(cluster: LocalCluster, cli: Cli) -> None:
+def test_the_level_reaches_all_processes_and_those_that_come_after_them(
+    cluster: LocalCluster, cli: Cli
+) -> None:
     since = log_of(cluster).stat().st_size
     assert cli("bookie", "log-level") == "info\n"
     assert roles_that_debug(cluster, since) == set()
@@ -74,7 +78,9 @@ def test_a_running_child_changes_its_level(cluster: LocalCluster, cli: Cli) -> N
 
 
 def test_a_wrong_level_changes_nothing(cluster: LocalCluster, cli: Cli) -> None:
-    assert "choose one of debug, info, warning, error" in cli.fails("bookie", "log-level", "bookie-1", "loud", code=2)
+    assert "choose one of debug, info, warning, error" in cli.fails(
+        "bookie", "log-level", "bookie-1", "loud", code=2
+    )
     port = cluster.bookies[0].http_port
     assert port is not None
     for body in (b"{}", b'{"level": "loud"}', b'{"level": ["debug"]}', b"debug"):

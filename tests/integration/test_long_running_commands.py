@@ -24,7 +24,11 @@ def test_this_list_is_whole() -> None:
     """A command that ends with its starter runs until a signal."""
     folder = Path(fastbk.cli.__file__).parent
     texts = {path.stem: path.read_text() for path in folder.rglob("*.py")}
-    found = {name for name, text in texts.items() if re.search(r"^    add_lifeline\(|--lifeline", text, re.MULTILINE)}
+    found = {
+        name
+        for name, text in texts.items()
+        if re.search(r"^    add_lifeline\(|--lifeline", text, re.MULTILINE)
+    }
     assert found - {"options"} == set(SERVICES) - {"bookie"}
     for name in found - {"options"}:
         assert f'begin_service("{name}")' in texts[name]
@@ -32,7 +36,9 @@ def test_this_list_is_whole() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_not_dumpable(name: str, tmp_path: Path) -> None:
-    user: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+    user: dict[str, Any] = (
+        {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+    )
     with LocalCluster(1) as cluster:
         configurations = {
             "gateway": f'[gateway]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{cluster.metadata_uri}"\n',
@@ -50,7 +56,12 @@ def test_a_service_is_not_dumpable(name: str, tmp_path: Path) -> None:
         environment = {**os.environ, "FASTBK_METADATA": cluster.metadata_uri}
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, **user
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                **user,
             )
         status = Path(f"/proc/{process.pid}/status")
         try:

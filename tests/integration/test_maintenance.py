@@ -41,21 +41,27 @@ def waits_of(cli: Cli) -> tuple[list[str], dict[str, str]]:
     return answer["audit"]["due"], answer["audit"]["held"]
 
 
-def test_a_bookie_in_maintenance_is_read_only_and_its_loss_is_held(cluster: LocalCluster, cli: Cli) -> None:
+def test_a_bookie_in_maintenance_is_read_only_and_its_loss_is_held(
+    cluster: LocalCluster, cli: Cli
+) -> None:
     set_delay(cluster, 1)
     text = cli("bookie", "maintenance", "bookie-2", "--for", "10min", "--reason", "a new disk")
     assert text.startswith("bookie-2 is in maintenance until ") and "it refuses normal adds" in text
     code, status, _ = cli.answer("cluster", "status")
     assert code == 1 and status["bookies"]["read-only"] == 1
     assert status["maintenance"]["bookie-2"]["reason"] == "a new disk"
-    assert "bookie-2 is in maintenance for another 10 min: a new disk\n" in cli("cluster", "status", code=1)
+    assert "bookie-2 is in maintenance for another 10 min: a new disk\n" in cli(
+        "cluster", "status", code=1
+    )
     cluster.stop_bookie(1)
     wait_until(lambda: "bookie-2" in waits_of(cli)[1], "the loss is seen, and held")
     # What is due without maintenance after a second is not after four of them.
     end_s = time.monotonic() + 4.0
     while time.monotonic() < end_s:
         assert waits_of(cli) == ([], {"bookie-2": "it is in maintenance: a new disk"})
-    assert cli("bookie", "maintenance", "bookie-2", "--end") == "maintenance of bookie-2 has ended\n"
+    assert (
+        cli("bookie", "maintenance", "bookie-2", "--end") == "maintenance of bookie-2 has ended\n"
+    )
     assert "could not be made to take adds" in cli.err  # it is down
     assert "If it is down, its own log says why" in cli.err
     text = cli("bookie", "maintenance", "bookie-2", "--for", "10min")

@@ -166,9 +166,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
 
 
 @pytest.fixture(scope="module")
-def world(
-    ensemble: ZooKeeperEnsemble, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def world(ensemble: ZooKeeperEnsemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Bookies on that ensemble. No test leaves a hold."""
     folder = tmp_path_factory.mktemp("bookies")
     # Its cycles cost more than all else while servers come and go.

@@ -31,14 +31,16 @@ from tests.fixtures.zookeeper import ZooKeeperPlace
 
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 BOOKIES = 4
-APACHE_COOKIE = b"4\nbookieHost: \"host:3181\"\n"
+APACHE_COOKIE = b'4\nbookieHost: "host:3181"\n'
 WAIT_S = 60.0
 
 
 class World:
     """A cluster, and what was acknowledged to each of its ledgers."""
 
-    def __init__(self, cluster: LocalCluster, uri: str, shape: tuple[int, int, int] = (3, 3, 2)) -> None:
+    def __init__(
+        self, cluster: LocalCluster, uri: str, shape: tuple[int, int, int] = (3, 3, 2)
+    ) -> None:
         """`shape`: ensemble size and quorums of ledgers that are simply written."""
         self.cluster = cluster
         self.uri = uri
@@ -184,7 +186,9 @@ def cut_a_start_short(directory: Path) -> None:
     with Disk(directory, "plain") as disk:
         identity = read_identity(disk, str(directory))
         assert identity is not None
-        write_identity(disk, str(directory), msgspec.structs.replace(identity, starts=identity.starts + 1))
+        write_identity(
+            disk, str(directory), msgspec.structs.replace(identity, starts=identity.starts + 1)
+        )
 
 
 def keep_deletions(directory: Path, ranges: list[tuple[int, int]]) -> None:
@@ -199,7 +203,10 @@ def damage_ledger(backup: Path, other: Path, ledger_id: int) -> None:
         writer = ArchiveWriter(file)
         for frame in read_archive(backup):
             if isinstance(frame, Ledgers):
-                cut = [one.metadata[: -5 if one.ledger_id == ledger_id else None] for one in frame.items]
+                cut = [
+                    one.metadata[: -5 if one.ledger_id == ledger_id else None]
+                    for one in frame.items
+                ]
                 replaced = zip(frame.items, cut, strict=True)
                 frame.items = [Ledger(one.ledger_id, raw, one.version) for one, raw in replaced]
             writer.write(frame)
@@ -231,15 +238,26 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
             ("ledger", "added"),
             ("ledger", "deleted"),
         }
-        wait_until(lambda: world.seen_by_all({newer} | set(world.acked) - {deleted}), "new ones", WAIT_S)
+        wait_until(
+            lambda: world.seen_by_all({newer} | set(world.acked) - {deleted}), "new ones", WAIT_S
+        )
         wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
         world.kill()
         lose(path)
-        rebuild = ("metadata", "rebuild", *world.collect(tmp_path, cli), "--backup", backup, "--json")
+        rebuild = (
+            "metadata",
+            "rebuild",
+            *world.collect(tmp_path, cli),
+            "--backup",
+            backup,
+            "--json",
+        )
         done = json.loads(cli(*rebuild))
         assert (done["created"], done["deleted"]) == (3, 1)
         assert done["streams"] == {}, "the backup has its record"
-        assert done["unlisted"] == {"shop/orders": [newer]}, "its record is older than its last segment"
+        assert done["unlisted"] == {"shop/orders": [newer]}, (
+            "its record is older than its last segment"
+        )
         again = json.loads(cli(*rebuild))
         assert (again["created"], again["updated"], again["deleted"]) == (0, 0, 0)
         assert cli.json("metadata", "show")["instance_id"] == taken["instance_id"]
@@ -282,7 +300,9 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         before = {one: cli.raw("stream", "read", one, "--json") for one in names}
         ledgers = set(map(int, cli("ledger", "list").split()))
         wait_until(lambda: world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
-        wait_until(lambda: all(map(world.someone_saw_deleted, deleted)), "the deletion is seen", WAIT_S)
+        wait_until(
+            lambda: all(map(world.someone_saw_deleted, deleted)), "the deletion is seen", WAIT_S
+        )
         world.kill()
         lose(path)
         done = json.loads(cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--json"))
@@ -298,12 +318,17 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         assert cli("stream", "reattach") == "no stream lacks segments\n"
         more = lines + b"one more\n"
         cli("stream", "append", "shop/eu/orders", "--resume", stdin=more)
-        records = [json.loads(one) for one in cli.raw("stream", "read", "shop/eu/orders", "--json").splitlines()]
+        records = [
+            json.loads(one)
+            for one in cli.raw("stream", "read", "shop/eu/orders", "--json").splitlines()
+        ]
         assert len(records) == 301, "nothing is missing or twice"
         cli("metadata", "confirm", "--yes")
 
 
-def test_wiped_zookeeper_is_made_anew(zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path) -> None:
+def test_wiped_zookeeper_is_made_anew(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path
+) -> None:
     """Restored from a backup, and made anew without one; servers that lost their data: test_operator_walk."""
     uri = zookeeper.uri()
     location, backup = parse_zookeeper(uri), str(tmp_path / "backup")

@@ -129,7 +129,9 @@ async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_re
         assert await texts(stream) == wanted
 
 
-async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes(cluster: LocalCluster) -> None:
+async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes(
+    cluster: LocalCluster,
+) -> None:
     async with fastbk.connect(cluster.metadata_uri) as client:
         await cluster.stop_bookie_async(1)
         away = cluster.bookies[1].name

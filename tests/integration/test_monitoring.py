@@ -113,7 +113,9 @@ def answers(port: int) -> bool:
 @pytest.mark.parametrize(
     "words",
     [
-        "check config prometheus.yml", "check rules rules.yml", "test rules rules_test.yml",
+        "check config prometheus.yml",
+        "check rules rules.yml",
+        "test rules rules_test.yml",
         "test rules rules_hours_test.yml",
     ],
 )
@@ -377,7 +379,9 @@ def harm_services(world: World) -> None:
 
 async def append_ahead(world: World) -> None:
     """Append a record by a writer whose clock is an hour ahead."""
-    clock = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: time.time_ns() + 3_600_000_000_000)
+    clock = SimpleNamespace(
+        monotonic=time.monotonic, time_ns=lambda: time.time_ns() + 3_600_000_000_000
+    )
     async with world.connect() as client:
         with patch.object(segment_writer, "time", clock):
             async with (await client.namespace("shop").create_stream("ahead")).writer() as writer:
@@ -393,7 +397,9 @@ def harm_metadata(world: World) -> None:
         other.execute("BEGIN EXCLUSIVE")
         world.expect("FastbkMetadataAway", PLAIN, "another process locks the file")
         gateway = f"127.0.0.1:{world.gateway.page_port}"
-        world.expect("FastbkGatewayFails", gateway, "another process locks the file", world.gateway.request)
+        world.expect(
+            "FastbkGatewayFails", gateway, "another process locks the file", world.gateway.request
+        )
         other.execute("ROLLBACK")
 
 

@@ -63,7 +63,9 @@ class Walk:
         for stream, lines in self.streams.items():
             assert self.cli.raw("stream", "read", stream, "--payload") == lines, stream
         for ledger_id, entries in self.world.acked.items():
-            assert self.cli.raw("ledger", "read", str(ledger_id), "--raw") == b"".join(entries), ledger_id
+            assert self.cli.raw("ledger", "read", str(ledger_id), "--raw") == b"".join(entries), (
+                ledger_id
+            )
 
     def loses_all_metadata(self) -> None:
         """Backup, wipe, restore; then a rebuild, which finds the segments that are newer than the backup."""
@@ -127,7 +129,11 @@ class Walk:
         assert (code, answer["entries_lost"]) == (0, 0), said
         assert answer["entries_copied"] > 0
         with self.step("until the verdict is well"):
-            wait_until(lambda: cli.run("cluster", "status")[0] == 0, "nothing of the damage is left", WAIT_S)
+            wait_until(
+                lambda: cli.run("cluster", "status")[0] == 0,
+                "nothing of the damage is left",
+                WAIT_S,
+            )
         code, answer, said = cli.answer("cluster", "under-replicated", "--verify")
         assert (code, answer["missing"]) == (0, []), said
 
@@ -138,9 +144,10 @@ class Walk:
     async def rolls(self) -> None:
         with self.step("roll of three"):
             async with restart_server(self.folder, restarts_into(self.cluster, None)) as command:
-                code, done, said = await self.cli.answer_async("cluster", "roll", "--restart", command)
+                code, done, said = await self.cli.answer_async(
+                    "cluster", "roll", "--restart", command
+                )
         assert (code, len(done["restarted"])) == (0, 3), said
-
 
     def uses_a_gateway(self) -> None:
         """Versions of records are those of three servers there, too."""
@@ -150,7 +157,10 @@ class Walk:
             direct, self.cli = self.cli, Cli(gateway.uri)
             with self.step("through a gateway"):
                 self.append("shop/orders", b"through a gateway\n")
-                assert self.cli.raw("stream", "read", "shop/orders", "--payload") == self.streams["shop/orders"]
+                assert (
+                    self.cli.raw("stream", "read", "shop/orders", "--payload")
+                    == self.streams["shop/orders"]
+                )
             self.cli = direct
         finally:
             assert gateway.stop() == 0

@@ -109,11 +109,16 @@ async def test_a_ledger_goes_around_the_bookies_that_hold_another_creation(
 
 async def test_requests_without_a_creation_are_served_as_ever(uri: str) -> None:
     """Apache's clients and older ones of ours name none; a ledger that they made has none."""
-    async with LocalCluster(1, metadata_uri=uri) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+    async with (
+        LocalCluster(1, metadata_uri=uri) as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+    ):
         async with await client.create_ledger(1, 1, 1) as writer:
             await writer.append(b"marked")
         bookie = await raw_bookie(cluster.bookies[0])
-        assert await bookie.add(writer.ledger_id, 0, b"marked", recovery=True, length=0) == Status.OK
+        assert (
+            await bookie.add(writer.ledger_id, 0, b"marked", recovery=True, length=0) == Status.OK
+        )
         ledger_id = writer.ledger_id + 50
         assert await bookie.add(ledger_id, 0, b"unmarked") == Status.OK
         store = open_store(cluster.metadata_uri)

@@ -62,8 +62,12 @@ class Pages:
         context = ssl.create_default_context(cafile=self.tls.ca_file)
         if certificate:
             context.load_cert_chain(self.tls.certificate_file, self.tls.key_file)
-        with closing(http.client.HTTPSConnection("127.0.0.1", self.port, timeout=WAIT_S, context=context)) as made:
-            made.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        with closing(
+            http.client.HTTPSConnection("127.0.0.1", self.port, timeout=WAIT_S, context=context)
+        ) as made:
+            made.request(
+                method, path, headers={"Authorization": f"Bearer {token}"} if token else {}
+            )
             answer = made.getresponse()
             return answer.status, answer.read().decode()
 
@@ -104,7 +108,9 @@ def pages(cluster: LocalCluster) -> Pages:
 def write_ledger(cluster: LocalCluster, namespace: str = "") -> int:
     async def write() -> int:
         async with (
-            fastbk.connect(cluster.metadata_uri, tls=cluster.tls_options, namespace=namespace) as client,
+            fastbk.connect(
+                cluster.metadata_uri, tls=cluster.tls_options, namespace=namespace
+            ) as client,
             await client.create_ledger(1, 1, 1) as writer,
         ):
             await writer.append(b"hello")
@@ -122,7 +128,9 @@ def exists(cluster: LocalCluster, ledger_id: int) -> bool:
         return True
 
 
-def test_only_the_right_to_delete_deletes_a_ledger(cluster: LocalCluster, pages: Pages, folder: Path) -> None:
+def test_only_the_right_to_delete_deletes_a_ledger(
+    cluster: LocalCluster, pages: Pages, folder: Path
+) -> None:
     ledger_id = write_ledger(cluster)
     path = f"{DELETE}{ledger_id}"
     assert pages(path, "DELETE")[0] == 401
@@ -134,7 +142,9 @@ def test_only_the_right_to_delete_deletes_a_ledger(cluster: LocalCluster, pages:
     assert exists(cluster, ledger_id)
     assert pages(path, "DELETE", token=token("delete"))[0] == 200
     assert not exists(cluster, ledger_id)
-    noted = [one for one in json_lines(folder / "audit.log") if one.get("operation") == f"DELETE {path}"]
+    noted = [
+        one for one in json_lines(folder / "audit.log") if one.get("operation") == f"DELETE {path}"
+    ]
     assert [(one["event"], one["principal"], one["verdict"]) for one in noted] == [
         ("admin.denied", "", 401),
         ("admin.denied", "", 403),
@@ -146,16 +156,30 @@ def test_only_the_right_to_delete_deletes_a_ledger(cluster: LocalCluster, pages:
 
 def test_a_stranger_gets_only_the_pages_that_are_named(pages: Pages) -> None:
     assert pages("/metrics")[0] == 200
-    for path in ("/livez", "/info", "/events", "/api/v1/config/server_config", "/api/v1/ledger/list", "/nothing"):
+    for path in (
+        "/livez",
+        "/info",
+        "/events",
+        "/api/v1/config/server_config",
+        "/api/v1/ledger/list",
+        "/nothing",
+    ):
         assert pages(path)[0] == 401, path
         assert pages(path, token=token("read"))[0] == (404 if path == "/nothing" else 200), path
         assert pages(path, certificate=True)[0] == (404 if path == "/nothing" else 200), path
-    for path in ("/gc/run", "/api/v1/bookie/state/readonly", "/log_level", "/api/v1/autorecovery/status?enabled=true"):
+    for path in (
+        "/gc/run",
+        "/api/v1/bookie/state/readonly",
+        "/log_level",
+        "/api/v1/autorecovery/status?enabled=true",
+    ):
         for method in ("PUT", "POST"):
             assert pages(path, method)[0] in (401, 415), path
 
 
-def test_entries_are_read_with_the_right_to_read_them(cluster: LocalCluster, pages: Pages, folder: Path) -> None:
+def test_entries_are_read_with_the_right_to_read_them(
+    cluster: LocalCluster, pages: Pages, folder: Path
+) -> None:
     """The bookie reads by its own certificate, which the client does not have."""
     path = f"{READ}{write_ledger(cluster, 'shop')}"
     assert pages(path)[0] == 401
@@ -165,7 +189,9 @@ def test_entries_are_read_with_the_right_to_read_them(cluster: LocalCluster, pag
         status, text = pages(path, token=shown)
         assert (status, json.loads(text)) == (200, {"0": "hello"})
     assert pages(path, certificate=True)[0] == 200
-    noted = [one for one in json_lines(folder / "audit.log") if one.get("operation") == f"GET {path}"]
+    noted = [
+        one for one in json_lines(folder / "audit.log") if one.get("operation") == f"GET {path}"
+    ]
     assert [one["event"] for one in noted] == ["admin.denied"] * 3 + ["admin.read"] * 3
 
 
@@ -175,7 +201,9 @@ def test_the_sanity_page_works_with_tls(pages: Pages) -> None:
     assert (status, json.loads(text)) == (200, {"passed": True, "readOnly": False})
 
 
-def test_commands_show_pages_their_token(cluster: LocalCluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_show_pages_their_token(
+    cluster: LocalCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cluster.tls_options is not None
     monkeypatch.setenv("FASTBK_TLS_CA_FILE", cluster.tls_options.ca_file)
     cli = Cli(cluster.metadata_uri)
@@ -199,7 +227,10 @@ def test_a_token_for_one_kind_of_servers_is_good_at_no_other(
     """Who takes a worker over has the tokens of its clients: those for bookies open no gateway, and no page."""
     assert cluster.tls_options is not None
     tls = fastbk.TlsOptions(ca_file=cluster.tls_options.ca_file)
-    write_text(tmp_path / "token", token("read", "add", audience=f"{AUDIENCE}/{kind}" if kind else AUDIENCE))
+    write_text(
+        tmp_path / "token",
+        token("read", "add", audience=f"{AUDIENCE}/{kind}" if kind else AUDIENCE),
+    )
     credentials = Credentials(token_file=str(tmp_path / "token"))
     authentication = (
         f'[authentication]\nmethods = ["token"]\ntoken_keys_file = "{folder / "keys.json"}"\n'
@@ -210,11 +241,15 @@ def test_a_token_for_one_kind_of_servers_is_good_at_no_other(
         certificate_file=str(cluster.data / "tls" / "bookie" / "tls.crt"),
         key_file=str(cluster.data / "tls" / "bookie" / "tls.key"),
     )
-    gateway = GatewayProcess(tmp_path / "gateway", cluster.metadata_uri, server, authentication=authentication)
+    gateway = GatewayProcess(
+        tmp_path / "gateway", cluster.metadata_uri, server, authentication=authentication
+    )
     gateway.start()
 
     async def append(uri: str, **options: Any) -> bool:
-        async with fastbk.connect(uri, tls=tls, credentials=credentials, append_timeout=3.0, **options) as client:
+        async with fastbk.connect(
+            uri, tls=tls, credentials=credentials, append_timeout=3.0, **options
+        ) as client:
             try:
                 async with await client.create_ledger(1, 1, 1) as writer:
                     await writer.append(b"x")
@@ -232,7 +267,9 @@ def test_a_token_for_one_kind_of_servers_is_good_at_no_other(
     try:
         found = {BOOKIES} if asyncio.run(append(cluster.metadata_uri)) else set()
         found |= {GATEWAYS} if asyncio.run(list_ledgers()) else set()
-        found |= {PAGES} if pages("/info", token=(tmp_path / "token").read_text())[0] == 200 else set()
+        found |= (
+            {PAGES} if pages("/info", token=(tmp_path / "token").read_text())[0] == 200 else set()
+        )
     finally:
         gateway.stop()
     assert found == works_at
@@ -268,12 +305,26 @@ class Service:
 
 def begun(folder: Path, uri: str, name: str, *words: str) -> Service:
     with open(folder / "log", "wb") as out:
-        command = [sys.executable, "-m", "fastbk.cli", name, "--metadata", uri, "--http", "LOCALHOST:0", *words]
-        return Service(subprocess.Popen(command, stdout=out, stderr=out, env=os.environ), folder / "log")
+        command = [
+            sys.executable,
+            "-m",
+            "fastbk.cli",
+            name,
+            "--metadata",
+            uri,
+            "--http",
+            "LOCALHOST:0",
+            *words,
+        ]
+        return Service(
+            subprocess.Popen(command, stdout=out, stderr=out, env=os.environ), folder / "log"
+        )
 
 
 @pytest.mark.parametrize("name", ["janitor", "autorecovery"])
-def test_janitor_and_healer_do_not_serve_strangers_unless_they_are_told_to(name: str, tmp_path: Path) -> None:
+def test_janitor_and_healer_do_not_serve_strangers_unless_they_are_told_to(
+    name: str, tmp_path: Path
+) -> None:
     service = begun(tmp_path, f"sqlite:{tmp_path / 'm.sqlite'}", name)
     assert service.process.wait(WAIT_S) == USAGE
     assert "--http LOCALHOST:0 is reachable from other machines" in (tmp_path / "log").read_text()
@@ -283,7 +334,9 @@ def test_a_healer_shows_strangers_its_metrics_and_lets_them_change_nothing(tmp_p
     delay = "/api/v1/autorecovery/lost_bookie_recovery_delay"
     with LocalCluster(1) as cluster:
         uri = cluster.metadata_uri
-        service = begun(tmp_path, uri, "autorecovery", "--http-public", "health", "--http-public", "metrics")
+        service = begun(
+            tmp_path, uri, "autorecovery", "--http-public", "health", "--http-public", "metrics"
+        )
         try:
             port = service.port()
             for path in ("/metrics", "/livez"):
@@ -306,14 +359,31 @@ def test_a_healer_changes_for_tokens_with_the_right_and_records_it(
         monkeypatch.setenv(name, value)
     delay = "/api/v1/autorecovery/trigger_audit"
     with LocalCluster(1) as cluster:
-        words = ("--http-tls", "--http-token-keys", str(folder / "keys.json"), "--http-token-audience", AUDIENCE)
-        service = begun(tmp_path, cluster.metadata_uri, "autorecovery", *words, "--audit", str(tmp_path / "audit"))
+        words = (
+            "--http-tls",
+            "--http-token-keys",
+            str(folder / "keys.json"),
+            "--http-token-audience",
+            AUDIENCE,
+        )
+        service = begun(
+            tmp_path,
+            cluster.metadata_uri,
+            "autorecovery",
+            *words,
+            "--audit",
+            str(tmp_path / "audit"),
+        )
         try:
             pages = Pages(service.port(), tls.options)
             auditor = "/api/v1/autorecovery/who_is_auditor"
             wait_until(lambda: pages(auditor, token=token("read"))[0] == 200, "its election")
-            assert [pages(delay, "PUT", token=one)[0] for one in ("", token("read"), token("admin"))] == [401, 403, 200]
+            assert [
+                pages(delay, "PUT", token=one)[0] for one in ("", token("read"), token("admin"))
+            ] == [401, 403, 200]
         finally:
             service.end()
-    noted = [one for one in json_lines(tmp_path / "audit") if str(one["event"]).startswith("admin.")]
+    noted = [
+        one for one in json_lines(tmp_path / "audit") if str(one["event"]).startswith("admin.")
+    ]
     assert [one["event"] for one in noted] == ["admin.denied", "admin.denied", "admin.changed"]

@@ -22,18 +22,27 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until_async
 from tests.style.tree import ROOT
 
-README, STREAMS, TESTING, METRICS = "README.md", "docs/streams.md", "docs/testing.md", "docs/client-metrics.md"
+README, STREAMS, TESTING, METRICS = (
+    "README.md",
+    "docs/streams.md",
+    "docs/testing.md",
+    "docs/client-metrics.md",
+)
 COUNTS = {README: 2, STREAMS: 4, TESTING: 2, METRICS: 2}
 """Examples in Python: a new one wants a test here."""
 
 
 def example(page: str, number: int) -> str:
-    found = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
     assert len(found) == COUNTS[page]
     return textwrap.dedent(found[number])
 
 
-async def run(code: str, names: dict[str, Any], until: Callable[[], Awaitable[object]] | None = None) -> None:
+async def run(
+    code: str, names: dict[str, Any], until: Callable[[], Awaitable[object]] | None = None
+) -> None:
     """Run an example in these names, to its end; or, where it goes on for ever, until that is so."""
     compiled = compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     made = eval(compiled, names)
@@ -65,13 +74,19 @@ def test_the_readme_from_its_first_ledger_to_a_cursor(
     monkeypatch.setenv("FASTBK_METADATA", cluster.metadata_uri)
     (tmp_path / "example.py").write_text(example(README, 0))
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "example.py")], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(tmp_path / "example.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert (done.stdout, done.stderr) == ("0 b'durable on two bookies when this returns'\n", "")
     cli, lines = Cli(cluster.metadata_uri), b"".join(b"%d\n" % one for one in range(1, 1001))
     cli("namespace", "create", "shop", "--set", "roll_bytes=64MiB", "--set", "compression=lz4")
     for _ in range(2):
-        assert cli.run("stream", "append", "shop/orders", "--create", "--resume", stdin=lines)[0] == 0
+        assert (
+            cli.run("stream", "append", "shop/orders", "--create", "--resume", stdin=lines)[0] == 0
+        )
     cli.end()
 
     async def inside() -> None:
@@ -123,7 +138,11 @@ async def test_many_streams_are_read_as_one(cluster: LocalCluster) -> None:
         async def is_charged() -> bool:
             return len(charged) == 20
 
-        names = {"client": client, "charge": charge, "print": lambda stream, *_: printed.append(stream)}
+        names = {
+            "client": client,
+            "charge": charge,
+            "print": lambda stream, *_: printed.append(stream),
+        }
         reading, billing = example(STREAMS, 2).split("\n\n")
         await run(reading, names, is_printed)
         await run(billing, names, is_charged)

@@ -93,13 +93,18 @@ def test_other_pages_answer_by_their_own_names_only(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "port"), [("autorecovery", HEALER_PORT), ("janitor", JANITOR_PORT), ("console", CONSOLE_PORT)]
+    ("command", "port"),
+    [("autorecovery", HEALER_PORT), ("janitor", JANITOR_PORT), ("console", CONSOLE_PORT)],
 )
-def test_services_are_scraped_by_the_names_of_the_example(host: Host, command: str, port: int, tmp_path: Path) -> None:
+def test_services_are_scraped_by_the_names_of_the_example(
+    host: Host, command: str, port: int, tmp_path: Path
+) -> None:
     """With the options of the shipped unit, and by the names and ports of the shipped example."""
     unit = (ROOT / "packaging" / "systemd" / f"fastbk-{command}.service").read_text()
     options = re.findall(r"^#   FASTBK_OPTIONS=(.+)$", unit, re.MULTILINE)[0].split()
-    targets = re.findall(rf'"([a-z]+-\d):{port}"', (FOLDER / "prometheus" / "prometheus.yml").read_text())
+    targets = re.findall(
+        rf'"([a-z]+-\d):{port}"', (FOLDER / "prometheus" / "prometheus.yml").read_text()
+    )
     entered = [
         "ip", "netns", "exec", host.name,
         sys.executable, "-m", "fastbk.cli", command, "--metadata", uri_of(host), *options,

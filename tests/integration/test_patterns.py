@@ -75,7 +75,10 @@ def test_streams_that_come_and_go_are_read_as_one(client: fastbk.sync.Client, cl
         last = next(cursor)
         assert (last.stream, last.value) == ("shop/orders-b", b"orders-b 0")
         cursor.ack_one(last).result()
-        wait_until(lambda: cursor.streams == ["shop/orders-b", "shop/orders-new"], "the deleted stream to go")
+        wait_until(
+            lambda: cursor.streams == ["shop/orders-b", "shop/orders-new"],
+            "the deleted stream to go",
+        )
     assert "billing" in cli("namespace", "cursors", "shop")
     assert "orders-* billing" in cli("stream", "cursors", "shop/orders-b")
     assert "billing" not in cli("stream", "cursors", "shop/other")
@@ -117,9 +120,12 @@ def test_a_holder_that_is_killed_loses_nothing_and_repeats_what_was_not_kept(
     with client.namespace("shop").cursor("*", "killed", tail=False) as cursor:
         rest = [(one.stream, one.seq) for one in cursor]
     assert not set(told) & set(rest), "what was kept is not delivered again"
-    assert {*told, *rest} >= {(f"shop/{name}", at) for name in ("a", "b", "c") for at in range(200)} - {
+    assert {*told, *rest} >= {
+        (f"shop/{name}", at) for name in ("a", "b", "c") for at in range(200)
+    } - {
         # The one that was acknowledged as the signal came, and not told of any more.
-        one for one in [(told[-1][0], told[-1][1] + 1)]
+        one
+        for one in [(told[-1][0], told[-1][1] + 1)]
     }
 
 
@@ -166,8 +172,12 @@ def test_commands_take_patterns(client: fastbk.sync.Client, fastbk_cluster: Loca
     assert cli("stream", "read", "shop/a*", "--payload", "--from", "latest") == ""
     last = cli("stream", "tail", "shop/[ab]", "-n", "1", "--max", "2").splitlines()
     assert sorted(line.split("\t")[2] for line in last) == ["a 2", "b 2"]
-    assert "is a place in one stream" in cli.fails("stream", "read", "shop/*", "--from", "seq:1", code=USAGE)
-    assert "--to is a place in one stream" in cli.fails("stream", "read", "shop/*", "--to", "latest", code=USAGE)
+    assert "is a place in one stream" in cli.fails(
+        "stream", "read", "shop/*", "--from", "seq:1", code=USAGE
+    )
+    assert "--to is a place in one stream" in cli.fails(
+        "stream", "read", "shop/*", "--to", "latest", code=USAGE
+    )
     # A stream that is called so is meant by its name.
     write(client, "a*", 1)
     assert cli("stream", "read", "shop/a*", "--payload") == "a* 0\n"
@@ -177,7 +187,9 @@ def test_commands_take_patterns(client: fastbk.sync.Client, fastbk_cluster: Loca
     assert "has no cursors" in (cli("stream", "cursors", "shop/*"), cli.err)[1]
     with client.namespace("shop").cursor("[ab]", "billing", tail=False) as cursor:
         assert list(cursor) == []
-    said = cli.fails("stream", "cursors", "shop/a", "--move", "billing", "--to", "earliest", "--yes")
+    said = cli.fails(
+        "stream", "cursors", "shop/a", "--move", "billing", "--to", "earliest", "--yes"
+    )
     assert "shop/a has no cursor billing of its own: billing reads the pattern shop/[ab]" in said
     assert "for a pattern give --to" in cli.fails(
         "stream", "cursors", "shop/[ab]", "--move", "billing", "--back", "3", code=USAGE
@@ -187,7 +199,9 @@ def test_commands_take_patterns(client: fastbk.sync.Client, fastbk_cluster: Loca
     cli(*move, "--yes")
     with client.namespace("shop").cursor("[ab]", "billing", tail=False) as cursor:
         assert len(list(cursor)) == 6
-    assert "that one reads [ab]" in cli.fails("stream", "cursors", "shop/*", "--delete", "billing", "--yes")
+    assert "that one reads [ab]" in cli.fails(
+        "stream", "cursors", "shop/*", "--delete", "billing", "--yes"
+    )
     cli("stream", "cursors", "shop/[ab]", "--delete", "billing", "--yes")
     assert client.namespace("shop").pattern_cursors() == []
 
@@ -198,7 +212,9 @@ def test_interrupted_calls_skip_nothing(client: fastbk.sync.Client) -> None:
         write(client, name, 300)
 
     def alarm(_: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code.co_filename != __file__:  # in a call, not between two of them
+        if (
+            frame is not None and frame.f_code.co_filename != __file__
+        ):  # in a call, not between two of them
             raise TimeoutError
 
     found: list[bytes] = []

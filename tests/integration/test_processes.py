@@ -162,7 +162,8 @@ def test_a_second_bookie_on_the_same_data_is_refused(cluster: LocalCluster) -> N
     )  # fmt: skip
     assert done.returncode == 75
     assert (
-        f"in use by a running bookie (process {cluster.bookies[0].pids['supervisor']})" in done.stderr
+        f"in use by a running bookie (process {cluster.bookies[0].pids['supervisor']})"
+        in done.stderr
     )
 
 

@@ -23,7 +23,9 @@ def test_workers_and_journals_keep_to_their_processors(tmp_path: Path) -> None:
 
 def test_a_processor_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageError, match=r"\[bookie\] processors: 4095 cannot be used here, but 0"),
+        pytest.raises(
+            StorageError, match=r"\[bookie\] processors: 4095 cannot be used here, but 0"
+        ),
         one_bookie(tmp_path, {"bookie": {"processors": [0, 4095]}}),
     ):
         pass

@@ -56,7 +56,10 @@ def settings_of(folder: Path, *exceptions: str) -> dict[str, dict[str, object]]:
 
 async def test_a_principal_is_held_to_its_rates_and_others_are_not(tmp_path: Path) -> None:
     settings = settings_of(
-        tmp_path, "user:batch adds_rate=500", "user:bytes data_rate=512KiB", "user:few connections_max=1"
+        tmp_path,
+        "user:batch adds_rate=500",
+        "user:bytes data_rate=512KiB",
+        "user:few connections_max=1",
     )
     async with LocalCluster(1, settings=settings) as cluster:
         uri = cluster.metadata_uri
@@ -82,8 +85,12 @@ async def test_a_principal_is_held_to_its_rates_and_others_are_not(tmp_path: Pat
             await writer.append(b"y")
 
 
-async def test_a_principal_is_held_to_its_rate_of_ledgers_and_others_are_not(tmp_path: Path) -> None:
-    async with LocalCluster(1, settings=settings_of(tmp_path, "user:maker ledgers_rate=5")) as cluster:
+async def test_a_principal_is_held_to_its_rate_of_ledgers_and_others_are_not(
+    tmp_path: Path,
+) -> None:
+    async with LocalCluster(
+        1, settings=settings_of(tmp_path, "user:maker ledgers_rate=5")
+    ) as cluster:
         uri = cluster.metadata_uri
         maker = as_user(tmp_path, "maker")
         async with (
@@ -94,7 +101,8 @@ async def test_a_principal_is_held_to_its_rate_of_ledgers_and_others_are_not(tmp
             began_s = time.monotonic()
             until_s = began_s + 3.0
             made, others = await asyncio.gather(
-                create_for(uri, maker, until_s), create_for(uri, as_user(tmp_path, "other"), until_s)
+                create_for(uri, maker, until_s),
+                create_for(uri, as_user(tmp_path, "other"), until_s),
             )
             took_s = time.monotonic() - began_s
             assert 5 <= made <= 5 * took_s + 1

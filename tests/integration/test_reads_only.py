@@ -26,7 +26,12 @@ from tests.integration.test_dev import Dev
 
 LONG = {"crash_loop_pause_min": "1h", "crash_loop_pause_max": "1h"}
 SETTINGS = {"bookie": {"restarts_max": 2, **LONG}, "gc": {"interval": "200ms"}}
-TRIES = {"restarts_max": 1, "restarts_window": "2s", "crash_loop_pause_min": "500ms", "crash_loop_pause_max": "2s"}
+TRIES = {
+    "restarts_max": 1,
+    "restarts_window": "2s",
+    "crash_loop_pause_min": "500ms",
+    "crash_loop_pause_max": "2s",
+}
 FEW_RESTARTS = """
 import functools, sys
 from fastbk import devcluster
@@ -236,7 +241,9 @@ async def test_it_takes_writes_again_by_itself_once_the_cause_is_gone(tmp_path: 
         await read_back(cluster, await fill(cluster))
         metrics = (await asyncio.to_thread(page, bookie, "/metrics"))[1]
         assert "fastbk_supervisor_reads_only 0" in metrics
-        assert "fastbk_supervisor_crash_loops_total 3" in metrics or "crash_loops_total 4" in metrics
+        assert (
+            "fastbk_supervisor_crash_loops_total 3" in metrics or "crash_loops_total 4" in metrics
+        )
         assert events(bookie.log_path, "bookie.tries_again")
         kinds = (bookie.directory / "ledgers").rglob("events.jsonl")
         assert any("bookie.tries_again" in file.read_text() for file in kinds)
@@ -262,7 +269,9 @@ def test_an_index_that_dies_while_reads_are_served_is_tried_again(tmp_path: Path
         until_reads_only(bookie, tmp_path / "none")
         pids = bookie.pids
         bookie.kill("index")
-        wait_until(lambda: events(bookie.log_path, "bookie.down") != [], "no process any more", WAIT_S)
+        wait_until(
+            lambda: events(bookie.log_path, "bookie.down") != [], "no process any more", WAIT_S
+        )
         (down,) = events(bookie.log_path, "bookie.down")
         assert "serving reads only failed too: index: killed by signal 9" in down["reason"]
         assert "gc: killed by signal 9" in down["reason"]

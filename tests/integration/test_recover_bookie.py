@@ -56,7 +56,9 @@ async def check_all(uri: str, ledger_ids: list[int]) -> None:
             assert entries == [data_of(ledger_id, one) for one in range(ENTRIES)]
 
 
-async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_done(cluster: LocalCluster) -> None:
+async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_done(
+    cluster: LocalCluster,
+) -> None:
     """It held up the whole run, at "0 of 15", for as long as its entries times twenty seconds."""
     uri = cluster.metadata_uri
     cli = Cli(uri)
@@ -119,7 +121,9 @@ async def test_an_open_ledger_is_closed_after_its_grace_and_a_second_run_has_not
     await check_all(cluster.metadata_uri, [writer.ledger_id])
 
 
-async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies(cluster: LocalCluster) -> None:
+async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies(
+    cluster: LocalCluster,
+) -> None:
     uri = cluster.metadata_uri
     cli = Cli(uri)
     async with fastbk.connect(uri) as client:
@@ -131,7 +135,9 @@ async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies(cluster
             for one in (ledger_id, other_id, deleted_id)
         ]
         code, answer, _ = await cli.answer_async("cluster", "under-replicated")
-        assert (code, answer["missing"], answer["known"]["auditor"]) == (1, [], None), "nobody looks"
+        assert (code, answer["missing"], answer["known"]["auditor"]) == (1, [], None), (
+            "nobody looks"
+        )
         await client.marks.update(ledger_id, add=[MissingReplica(first, 10, 19, "it was away")])
         await client.marks.update(other_id, add=[MissingReplica(second, 0)])
         await client.marks.update(deleted_id, add=[MissingReplica(first, 0)])
@@ -159,7 +165,9 @@ async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies(cluster
         assert (await cli.answer_async(*words))[:2] == (0, {"missing": []})
 
 
-async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_verify(cluster: LocalCluster) -> None:
+async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_verify(
+    cluster: LocalCluster,
+) -> None:
     async with fastbk.connect(cluster.metadata_uri) as client:
         async with await client.create_ledger(3, 3, 2) as writer:
             await writer.append(b"x")
@@ -171,7 +179,9 @@ async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_veri
         assert await client.marks.list() == []
 
 
-async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_any_more(cluster: LocalCluster) -> None:
+async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_any_more(
+    cluster: LocalCluster,
+) -> None:
     """Apache's AutoRecovery names other bookies, its clients delete ledgers. Our marks stayed."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         closed_id = await fill(client, ensemble=3, write_quorum=2)
@@ -193,14 +203,15 @@ async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_an
                 } == {closed_id: [named[0]], writer.ledger_id: [other]}, "an open ledger's stays"
 
 
-async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived(cluster: LocalCluster) -> None:
+async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived(
+    cluster: LocalCluster,
+) -> None:
     uri = cluster.metadata_uri
     cli = Cli(uri)
     async with fastbk.connect(uri) as client:
         shapes = [(3, 3), (3, 2), (4, 3), (4, 2)]
         ledger_ids = [
-            await fill(client, ensemble=size, write_quorum=quorum)
-            for size, quorum in shapes * 3
+            await fill(client, ensemble=size, write_quorum=quorum) for size, quorum in shapes * 3
         ]
         code, answer, _ = await cli.answer_async("cluster", "status")
         assert (code, answer["bookies"]["up"]) == (0, 5), answer

@@ -51,7 +51,9 @@ async def fill(uri: str) -> int:
         fastbk.connect(uri) as client,
         await client.create_ledger(3, 3, 2) as writer,
     ):
-        await writer.append_many([data_of(writer.ledger_id, entry_id) for entry_id in range(ENTRIES)])
+        await writer.append_many(
+            [data_of(writer.ledger_id, entry_id) for entry_id in range(ENTRIES)]
+        )
         return writer.ledger_id
 
 
@@ -130,7 +132,9 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed(cluster: Loc
     sick.sections["scrub"] = without  # from its next start on
 
 
-async def test_damage_that_a_read_meets_is_told_everywhere_and_healed(cluster: LocalCluster) -> None:
+async def test_damage_that_a_read_meets_is_told_everywhere_and_healed(
+    cluster: LocalCluster,
+) -> None:
     """Without a scrub: the log, an event, the metrics and the quarantine, which a repair then ends."""
     victims = {3, 4, 200}
     uri, sick = cluster.metadata_uri, cluster.bookies[2]

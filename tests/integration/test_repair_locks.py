@@ -194,7 +194,9 @@ async def test_a_run_leaves_a_ledger_whose_lock_it_lost(
         assert ended == [ledger_id] * 2
 
 
-async def test_decommission_ends_though_unrelated_ledgers_cannot_be_repaired(cluster: LocalCluster) -> None:
+async def test_decommission_ends_though_unrelated_ledgers_cannot_be_repaired(
+    cluster: LocalCluster,
+) -> None:
     uri = cluster.metadata_uri
     cli = Cli(uri)
     names = [one.name for one in cluster.bookies]

@@ -49,16 +49,25 @@ DISK_BYTES = 320 * MIB
 class Machines:
     """A cluster's machines, as an operator handles them: units to start and stop, files, addresses."""
 
-    def __init__(self, cluster: LocalCluster, folder: Path, zookeeper: ZooKeeperServer | None = None) -> None:
+    def __init__(
+        self, cluster: LocalCluster, folder: Path, zookeeper: ZooKeeperServer | None = None
+    ) -> None:
         self.cluster = cluster
         self.folder = folder
         self._zookeeper = zookeeper
-        self.healer = DevService("autorecovery", cluster.data, cluster.metadata_uri, tls=cluster._tls)
+        self.healer = DevService(
+            "autorecovery", cluster.data, cluster.metadata_uri, tls=cluster._tls
+        )
 
     def number(self, name: str) -> int:
         return [one.name for one in self.cluster.bookies].index(name)
 
-    def walk(self, page: str, more: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> Walk:
+    def walk(
+        self,
+        page: str,
+        more: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Walk:
         """Begin a page. `more`: what else of the page lies elsewhere here."""
         configurations = self.folder / "etc"
         configurations.mkdir()
@@ -71,7 +80,9 @@ class Machines:
             **(more or {}),
         }
         actions: dict[str, Action] = {"systemctl": self.systemctl}
-        return Walk(page, self.folder / "work", self.cluster.metadata_uri, places, actions, environment)
+        return Walk(
+            page, self.folder / "work", self.cluster.metadata_uri, places, actions, environment
+        )
 
     def systemctl(self, words: list[str]) -> None:
         """Start or stop a unit, as its page says: with systemd both return when it is done."""
@@ -93,7 +104,9 @@ def machines(tmp_path: Path) -> Iterator[Callable[..., Machines]]:
     """Makes a cluster; AutoRecovery runs beside it."""
     with ExitStack() as stack:
 
-        def make(bookies: int, *, zookeeper: ZooKeeperServer | None = None, **options: object) -> Machines:
+        def make(
+            bookies: int, *, zookeeper: ZooKeeperServer | None = None, **options: object
+        ) -> Machines:
             data = tmp_path / "data"
             cluster = stack.enter_context(LocalCluster(bookies, data=data, **options))  # type: ignore[arg-type]
             made = Machines(cluster, tmp_path, zookeeper)
@@ -106,7 +119,9 @@ def machines(tmp_path: Path) -> Iterator[Callable[..., Machines]]:
 
 def test_replace_a_disk(tmp_path: Path, machines: Callable[..., Machines]) -> None:
     with ExitStack() as stack:
-        old, new, last = (stack.enter_context(small_disk(tmp_path, one, DISK_BYTES)) for one in ("a", "b", "c"))
+        old, new, last = (
+            stack.enter_context(small_disk(tmp_path, one, DISK_BYTES)) for one in ("a", "b", "c")
+        )
         mounted = tmp_path / "data" / "bookie-2"
         mounted.mkdir(parents=True)
         old.unmount()
@@ -116,7 +131,11 @@ def test_replace_a_disk(tmp_path: Path, machines: Callable[..., Machines]) -> No
         places = {"/mnt/new": str(new.path), "/dev/sdc1": new.device, "/dev/sdd1": last.device}
         walk = of.walk("replace-a-disk.md", {**places, "runuser -u fastbk -- ": ""})
         with SteadyLoad(of.cluster.metadata_uri, replace_after=1.0) as load:
-            for heading in ("Take the bookie out", "Copy the old disk to the new one", "Bring the bookie back"):
+            for heading in (
+                "Take the bookie out",
+                "Copy the old disk to the new one",
+                "Bring the bookie back",
+            ):
                 walk.step(heading)
             load.wait_written()
             last.unmount()
@@ -172,7 +191,9 @@ def test_lose_a_zone(machines: Callable[..., Machines]) -> None:
         of.cluster.stop_bookie(number)
         bookie.sections["bookie"]["location"] = f"/zone-{number // 2 + 1}/{number % 2}"
         of.cluster.start_bookie(number)
-    wish = PlacementConfig(policy="zone", min_zones_per_write_quorum=2, desired_zones_per_write_quorum=3)
+    wish = PlacementConfig(
+        policy="zone", min_zones_per_write_quorum=2, desired_zones_per_write_quorum=3
+    )
     walk, cli = of.walk("lose-a-zone.md"), Cli(of.cluster.metadata_uri)
     with SteadyLoad(of.cluster.metadata_uri, replace_after=1.0, placement=wish) as load:
         for heading in ("If the zone comes back", "If it is lost for good"):
@@ -223,7 +244,10 @@ def test_lose_the_metadata_store(
         cli("stream", "append", "shop/orders", stdin=lines)
     segment = max(map(int, cli("ledger", "list").split()))
     folders = [one.directory / "ledgers" for one in of.cluster.bookies]
-    wait_until(lambda: any(segment in read_last_metadata(one)[0] for one in folders), "a bookie has seen the segment")
+    wait_until(
+        lambda: any(segment in read_last_metadata(one)[0] for one in folders),
+        "a bookie has seen the segment",
+    )
     zookeeper.kill()
     shutil.rmtree(tmp_path / "zookeeper" / "data")
     for heading in ("Stop everything", "Collect what the bookies know", "Rebuild"):
@@ -271,7 +295,9 @@ def test_full_disks(tmp_path: Path, machines: Callable[..., Machines]) -> None:
             walk.step("See which disk, and what is left")
             load.wait_written()
             closed = min(one for one in load.acknowledged if one != load.long_ledger)
-            wait_until(lambda: "CLOSED" in cli("ledger", "show", str(closed)), f"ledger {closed} is closed")
+            wait_until(
+                lambda: "CLOSED" in cli("ledger", "show", str(closed)), f"ledger {closed} is closed"
+            )
             walk.replace("ledger delete 1 ", f"ledger delete {closed} ")
             walk.step("Free space, in this order")
             disk.empty()
@@ -305,7 +331,10 @@ def test_certificates(tmp_path: Path, machines: Callable[..., Machines]) -> None
         authority.issue(files / "bookie", names, common_name="bookie", valid_for=timedelta(days=-1))
         cli = Cli(of.cluster.metadata_uri)
         cli._environment.update(options.environment())
-        wait_until(lambda: b"has expired" in cli.run("cluster", "status")[1], "new connections see that it has expired")
+        wait_until(
+            lambda: b"has expired" in cli.run("cluster", "status")[1],
+            "new connections see that it has expired",
+        )
         load.wait_appended()
         walk.step("Renew a certificate, also an expired one")
         load.wait_written()

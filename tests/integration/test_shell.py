@@ -60,7 +60,9 @@ def test_lists_of_bookies(shell: Shell) -> None:
     assert shell("listbookies", "-rw", "-ro")[0] == 1
 
 
-def test_one_bookie_and_the_cluster(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+def test_one_bookie_and_the_cluster(
+    shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
     code, out, _ = shell("endpointinfo", "-b", "bookie-2")
     assert code == 0
     assert "Protocol: bookie-rpc" in out
@@ -129,7 +131,9 @@ def test_auto_recovery(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClien
     assert not peek.exists(f"{base}/placementpolicycheckctime")
 
 
-def test_the_queue_of_auto_recovery(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+def test_the_queue_of_auto_recovery(
+    shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
     base = zookeeper.path("underreplication")
     marks = {5000: b'replica: "bookie-1"\nctime: 99\n', 70_000: b'replica: "bookie-2"\n'}
     for ledger_id, mark in marks.items():
@@ -181,7 +185,9 @@ def test_metadata_elsewhere_and_a_file_of_apaches(cluster: LocalCluster, tmp_pat
         assert out == "CurrentRecoverLedgerInfo:\n\tLedgerId:7\tBookieId:host-1\n"
         store.marks.update(7, add=[MissingReplica("b2", 0, 9, "", 5)])
         out = elsewhere("listunderreplicated", "-pmr", "-prw")[1]
-        assert out.startswith("7\n\tCtime : 5\n\tMissingReplica : b2\n\tReplicationWorkerId : host-1\n")
+        assert out.startswith(
+            "7\n\tCtime : 5\n\tMissingReplica : b2\n\tReplicationWorkerId : host-1\n"
+        )
     code, _, err = elsewhere("initnewcluster")
     assert (code, "in ZooKeeper only" in err) == (255, True)
     conf = tmp_path / "bk_server.conf"
@@ -277,7 +283,9 @@ def test_trials(shell: Shell, cluster: LocalCluster) -> None:
 # --- cookies and names -------------------------------------------------------------------------------------------
 
 
-def test_cookies(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path) -> None:
+def test_cookies(
+    shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path
+) -> None:
     code, out, _ = shell("cookie_get", "bookie-2")
     data = peek.get(zookeeper.path("cookies/bookie-2"))[0].decode()
     assert (code, out) == (0, f"Cookie for bookie 'bookie-2' is:\n---\n{data}\n---\n")

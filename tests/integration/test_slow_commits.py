@@ -85,7 +85,9 @@ class Told:
             and all(one[key] == value for key, value in wanted.items())
         ]
 
-    async def until(self, again: Callable[[], Any] | None = None, **wanted: object) -> dict[str, Any]:
+    async def until(
+        self, again: Callable[[], Any] | None = None, **wanted: object
+    ) -> dict[str, Any]:
         """Return a record with these values; `again` is done until there is one."""
 
         async def is_there() -> bool:

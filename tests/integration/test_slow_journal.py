@@ -35,8 +35,12 @@ ALERT = "FastbkCommitsSlow"
 def watched(cluster: LocalCluster, folder: Path) -> Iterator[Prometheus]:
     """Run a Prometheus that scrapes a cluster's bookies, with all alerts; services are not there."""
     listened = [f"127.0.0.1:{one.http_port}" for one in cluster.bookies]
-    with Prometheus(folder / "prometheus", scrape_config(listened), faster(RULES.read_text())) as prometheus:
-        wait_until(lambda: prometheus.targets_up() == len(listened), "all bookies are scraped", WAIT_S)
+    with Prometheus(
+        folder / "prometheus", scrape_config(listened), faster(RULES.read_text())
+    ) as prometheus:
+        wait_until(
+            lambda: prometheus.targets_up() == len(listened), "all bookies are scraped", WAIT_S
+        )
         yield prometheus
 
 
@@ -51,7 +55,8 @@ def seconds_until_in_the_events(bookie: Bookie, after: int, began_s: float) -> f
     def is_there() -> bool:
         events = json_page(bookie, f"/events?after={after}&kind=stall")["events"]
         return any(
-            one["event"] == "journal.slow" and "1 of 100 commits takes" in one["values"]["reason"] for one in events
+            one["event"] == "journal.slow" and "1 of 100 commits takes" in one["values"]["reason"]
+            for one in events
         )
 
     wait_until(is_there, "journal.slow is in the events")
@@ -62,7 +67,9 @@ def seconds_until_at_the_top(cli: Cli, name: str, began_s: float) -> float:
     def is_first() -> bool:
         _, overview, _ = cli.answer("top", "--interval", "1")
         first = overview["bookies"][0]
-        return first["bookie_id"] == name and any("slow journal" in one["text"] for one in first["problems"])
+        return first["bookie_id"] == name and any(
+            "slow journal" in one["text"] for one in first["problems"]
+        )
 
     wait_until(is_first, f"{name} is first, for its journal")
     return time.monotonic() - began_s
@@ -77,7 +84,9 @@ def for_s() -> float:
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_journal_delayed_by_30_ms_is_in_the_events_at_the_top_and_fires_its_alert(tmp_path: Path) -> None:
+def test_a_journal_delayed_by_30_ms_is_in_the_events_at_the_top_and_fires_its_alert(
+    tmp_path: Path,
+) -> None:
     program("prometheus")
     with LocalCluster(3) as cluster, appending(cluster), watched(cluster, tmp_path) as prometheus:
         slow = cluster.bookies[SLOW]
@@ -90,17 +99,27 @@ def test_a_journal_delayed_by_30_ms_is_in_the_events_at_the_top_and_fires_its_al
             began_s, began_wall_s = time.monotonic(), time.time()
             reported = threads.submit(seconds_until_in_the_events, slow, after, began_s)
             took_s = {
-                "at the top": seconds_until_at_the_top(Cli(cluster.metadata_uri), slow.name, began_s),
+                "at the top": seconds_until_at_the_top(
+                    Cli(cluster.metadata_uri), slow.name, began_s
+                ),
                 "in the events": reported.result(),
             }
             print(took_s)
             assert max(took_s.values()) < SHOWN_WITHIN_S * crowd()
             wait_until(lambda: alert in prometheus.alerts(), "its alert's expression holds", WAIT_S)
             state, since_s = prometheus.alerts()[alert]
-            assert (state, since_s > began_wall_s) == ("pending", True), "an alert waits for its `for`"
+            assert (state, since_s > began_wall_s) == ("pending", True), (
+                "an alert waits for its `for`"
+            )
             wait_until(lambda: alert in prometheus.firing(), "its alert fires", WAIT_S)
             fired_s = time.time()
-            print(f"pending {since_s - began_wall_s:.1f} s after the fault, firing {fired_s - since_s:.1f} s later")
-            assert prometheus.alerts()[alert] == ("firing", since_s), "its expression held all the time"
+            print(
+                f"pending {since_s - began_wall_s:.1f} s after the fault, firing {fired_s - since_s:.1f} s later"
+            )
+            assert prometheus.alerts()[alert] == ("firing", since_s), (
+                "its expression held all the time"
+            )
             assert fired_s - since_s > for_s()
-        wait_until(lambda: alert not in prometheus.alerts(), "the alert ends with its fault", WAIT_S)
+        wait_until(
+            lambda: alert not in prometheus.alerts(), "the alert ends with its fault", WAIT_S
+        )

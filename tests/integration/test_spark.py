@@ -196,7 +196,9 @@ def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
     for stream in streams:
         with stream.writer() as writer:
             for n in range(120):
-                writer.append_nowait(b"%d" % n, key=b"k" if n % 2 else None, headers=[("h", b"%d" % n)])
+                writer.append_nowait(
+                    b"%d" % n, key=b"k" if n % 2 else None, headers=[("h", b"%d" % n)]
+                )
     pattern = f"{space.path}/.*"
     first = archive.run(spark, uri, place, pattern=pattern)
     assert [(one.stream, one.first_seq, one.end_seq) for one in first] == [

@@ -74,12 +74,16 @@ show("created", lambda: write(rows, "shop/new", create="true"))
 
 
 @pytest.fixture(scope="module")
-def guarded(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+def guarded(
+    zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuardedCluster]:
     with GuardedCluster(tmp_path_factory.mktemp("gateway"), zookeeper_server) as made:
         yield made
 
 
-def run(guarded: GuardedCluster, folder: Path, credentials: Credentials, steps: str) -> dict[str, str]:
+def run(
+    guarded: GuardedCluster, folder: Path, credentials: Credentials, steps: str
+) -> dict[str, str]:
     """Run a job with a token; return what it showed of each step."""
     folder.mkdir()
     environment = {
@@ -98,23 +102,36 @@ def run(guarded: GuardedCluster, folder: Path, credentials: Credentials, steps: 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    shown = (line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("SHOWN "))
+    shown = (
+        line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("SHOWN ")
+    )
     return {what: text for what, text in shown}
 
 
 def test_jobs_do_what_their_tokens_allow(guarded: GuardedCluster, tmp_path: Path) -> None:
-    writer = guarded.token(tmp_path / "writer", "read", "add", namespaces=NAMESPACES, subject="writer")
+    writer = guarded.token(
+        tmp_path / "writer", "read", "add", namespaces=NAMESPACES, subject="writer"
+    )
     shown = run(guarded, tmp_path / "job-writer", writer, WRITER)
     assert (shown["written"], shown["read"], shown["followed"]) == ("None", "1000", "1000"), shown
-    assert "mine" in shown["failed"] and "its token is limited to namespaces" in shown["others"], shown
+    assert "mine" in shown["failed"] and "its token is limited to namespaces" in shown["others"], (
+        shown
+    )
 
     reader = guarded.token(tmp_path / "reader", "read", namespaces=NAMESPACES, subject="reader")
     shown = run(guarded, tmp_path / "job-reader", reader, READER)
     assert (shown["read"], shown["followed"]) == ("499500", "1000"), shown
     for step in ("written", "created"):
-        assert "Unauthorized: token:reader may not" in shown[step] and "needs the operation add" in shown[step]
+        assert (
+            "Unauthorized: token:reader may not" in shown[step]
+            and "needs the operation add" in shown[step]
+        )
     # It ends by the first refusal: there are two tasks, and the driver's creation.
-    denied = [line for line in guarded.gateways[0].audited("request.denied") if line["principal"] == "token:reader"]
+    denied = [
+        line
+        for line in guarded.gateways[0].audited("request.denied")
+        if line["principal"] == "token:reader"
+    ]
     assert 2 <= len(denied) <= 3, denied
 
     with fastbk.sync.connect(guarded.uri, tls=guarded.tls, credentials=reader) as client:
@@ -124,5 +141,7 @@ def test_jobs_do_what_their_tokens_allow(guarded: GuardedCluster, tmp_path: Path
         assert orders.drafts() == []
         ledgers = list(client.list_ledgers())
         assert {one.metadata.namespace for one in ledgers} == {"shop", "shop/eu"}
-        segments = orders.info().segments + client.namespace("shop/eu").stream("copy").info().segments
+        segments = (
+            orders.info().segments + client.namespace("shop/eu").stream("copy").info().segments
+        )
         assert len(ledgers) == segments

@@ -245,7 +245,9 @@ def test_a_place_behind_the_end_is_told_and_no_record_is_passed_by(
     good = reader.latestOffset(reader.initialOffset(), ALL)
     segment, entry, slot = place
     hostile = changed(good, stream.path, segment=segment, entry=entry, slot=slot)
-    with pytest.raises(DataLost, match=r'lost records since.*\.option\("failOnDataLoss", "false"\)'):
+    with pytest.raises(
+        DataLost, match=r'lost records since.*\.option\("failOnDataLoss", "false"\)'
+    ):
         stream_reader(cluster, **named).latestOffset(hostile, ALL)
     (cursor,) = stream.cursors()
     assert cursor.mark == stream.find(seq=0)

@@ -69,7 +69,9 @@ def test_a_batch_is_written_once(
         told: list[CommitMessage] = []
         for partition in range(2):
             task = pickle.loads(pickle.dumps(writer))
-            written = task.attempt(TaskAttempt(task.key, 0, partition, 0)).write([batch_of(partition)])
+            written = task.attempt(TaskAttempt(task.key, 0, partition, 0)).write(
+                [batch_of(partition)]
+            )
             told.append(pickle.loads(pickle.dumps(written)))
         pickle.loads(pickle.dumps(writer)).commit(told)
     assert [one.was_attached for one in told] == [True, True]

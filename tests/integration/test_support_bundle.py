@@ -63,18 +63,38 @@ def has_started(page: AdminClient) -> bool:
         return False
 
 
-def test_it_has_what_helps_and_names_what_is_missing(cluster: LocalCluster, cli: Cli, tmp_path: Path) -> None:
+def test_it_has_what_helps_and_names_what_is_missing(
+    cluster: LocalCluster, cli: Cli, tmp_path: Path
+) -> None:
     out, folder = tmp_path / "a.tar.gz", cluster.data / "bookie-2"
     cluster.stop_bookie(1)
     began_s = time.monotonic()
-    words = ("--config", str(folder / "bookie.toml"), "--log", str(folder / "bookie.log"), "--log", "/nowhere.log")
+    words = (
+        "--config",
+        str(folder / "bookie.toml"),
+        "--log",
+        str(folder / "bookie.log"),
+        "--log",
+        "/nowhere.log",
+    )
     answer = cli.json("support-bundle", "-o", str(out), *words)
     assert time.monotonic() - began_s < 90
     assert answer["file"] == str(out) and answer["bytes"] == out.stat().st_size
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     parts = parts_of(out)
-    running = {name.removeprefix("bookies/bookie-1/") for name in parts if name.startswith("bookies/bookie-1/")}
-    assert running >= {"info.json", "disks.json", "readyz.json", "settings.json", "metrics.txt", "events.jsonl"}
+    running = {
+        name.removeprefix("bookies/bookie-1/")
+        for name in parts
+        if name.startswith("bookies/bookie-1/")
+    }
+    assert running >= {
+        "info.json",
+        "disks.json",
+        "readyz.json",
+        "settings.json",
+        "metrics.txt",
+        "events.jsonl",
+    }
     assert "fastbk_journal_" in parts["bookies/bookie-1/metrics.txt"]
     assert json.loads(parts["bookies/bookie-1/settings.json"])["journal.sync"] == "always"
     assert '"bookie.started"' in parts["bookies/bookie-1/events.jsonl"]
@@ -86,7 +106,9 @@ def test_it_has_what_helps_and_names_what_is_missing(cluster: LocalCluster, cli:
     assert json.loads(parts["versions.json"])["fastbk"] == fastbk.__version__
     assert json.loads(parts["cluster/under-replicated.json"].splitlines()[-1])["missing"] == []
     manifest = json.loads(parts["manifest.json"])
-    assert manifest["missing"]["bookies/bookie-2"].startswith("it is not registered: it is down; on its machine")
+    assert manifest["missing"]["bookies/bookie-2"].startswith(
+        "it is not registered: it is down; on its machine"
+    )
     assert manifest["missing"]["logs/2-nowhere.log"] == "/nowhere.log: No such file or directory"
     assert set(manifest["parts"]) == set(parts) - {"manifest.json"}
     assert "exists: choose another name" in cli.fails("support-bundle", "-o", str(out), code=2)
@@ -118,7 +140,9 @@ def test_services_are_in_it_and_a_process_that_does_not_answer_is_missing_once(
     assert "127.0.0.1:1 does not answer" in missing["services/127.0.0.1_1"]
 
 
-def test_without_metadata_it_has_the_pages_that_are_named(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_without_metadata_it_has_the_pages_that_are_named(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     """A bundle is wanted just then, and soon."""
     out, place = tmp_path / "without.tar.gz", f"127.0.0.1:{cluster.bookies[0].http_port}"
     cli = Cli("zk+hierarchical://127.0.0.1:1/ledgers")
@@ -161,9 +185,19 @@ def test_no_secret_of_any_place_is_in_it(
         f"users_allowed = '{PLANTED}-allowed'\n[tls]\nkey_file = '{paths['key.pem']}'\n"
     )
     # Logs and events have known secrets anywhere, and unknown ones where they show themselves.
-    known = [token, f"{PLANTED}-password", f"{PLANTED}-zookeeper", f"{PLANTED}-user", f"{PLANTED}-variable"]
+    known = [
+        token,
+        f"{PLANTED}-password",
+        f"{PLANTED}-zookeeper",
+        f"{PLANTED}-user",
+        f"{PLANTED}-variable",
+    ]
     lines = [json.dumps({"event": "a.b", "reason": f"of {one}", one: 1}) for one in known]
-    lines += [json.dumps({"event": "a.b", "password": f"{PLANTED}-x"}), f"token={PLANTED}-y", files["key.pem"]]
+    lines += [
+        json.dumps({"event": "a.b", "password": f"{PLANTED}-x"}),
+        f"token={PLANTED}-y",
+        files["key.pem"],
+    ]
     lines += [f"zk://ann:{PLANTED}-z@host/ledgers", f"Traceback: Bearer {PLANTED}-bearer", *known]
     log = tmp_path / "bookie.log"
     log.write_text("\n".join(lines) + "\n")
@@ -222,7 +256,9 @@ def test_an_id_cannot_lead_out_of_the_folder() -> None:
     assert _folder("bookie-1:3181") == "bookies/bookie-1_3181"
 
 
-def test_without_a_cluster_it_has_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_it_has_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cli = Cli("")
     out = tmp_path / "d.tar.gz"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

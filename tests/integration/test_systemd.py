@@ -66,7 +66,9 @@ def heard(tmp_path: Path) -> Iterator[Heard]:
 
 def started(heard: Heard, log: Path, *words: str) -> subprocess.Popen[bytes]:
     with log.open("wb") as file:
-        return subprocess.Popen([sys.executable, "-m", "fastbk.cli", *words], env=heard.environment, stderr=file)
+        return subprocess.Popen(
+            [sys.executable, "-m", "fastbk.cli", *words], env=heard.environment, stderr=file
+        )
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
@@ -74,7 +76,9 @@ def ended(process: subprocess.Popen[bytes]) -> int:
     return process.wait(timeout=30)
 
 
-def test_a_bookie_is_ready_when_it_serves_and_alive_while_data_moves(heard: Heard, tmp_path: Path) -> None:
+def test_a_bookie_is_ready_when_it_serves_and_alive_while_data_moves(
+    heard: Heard, tmp_path: Path
+) -> None:
     (tmp_path / "bookie.toml").write_text(f"""
 [bookie]
 id = "b1"
@@ -93,7 +97,9 @@ listen = "127.0.0.1:0"
     try:
         heard.until("READY=1")
         assert heard.words[0].startswith("STATUS=starting")
-        assert any(one.startswith("EXTEND_TIMEOUT_USEC=") for one in heard.words), "a replay may take longer"
+        assert any(one.startswith("EXTEND_TIMEOUT_USEC=") for one in heard.words), (
+            "a replay may take longer"
+        )
         assert "STATUS=replaying: replaying the journal" in heard.words
         heard.until("WATCHDOG=1")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -106,7 +112,10 @@ listen = "127.0.0.1:0"
         wait_until(lambda: "frozen.journal" in page_at(port, "/readyz")[1], "the journal is missed")
         heard.more()
         frozen_for = [f"stands still for {seconds} s" for seconds in range(4, 60)]
-        wait_until(lambda: any(one in page_at(port, "/readyz")[1] for one in frozen_for), "some seconds pass")
+        wait_until(
+            lambda: any(one in page_at(port, "/readyz")[1] for one in frozen_for),
+            "some seconds pass",
+        )
         assert "WATCHDOG=1" not in heard.more(), "systemd kills a bookie whose journal stands still"
         os.kill(journal, signal.SIGCONT)
         heard.until("WATCHDOG=1")
@@ -121,7 +130,9 @@ listen = "127.0.0.1:0"
 CONSOLE = ("console", "--listen", "127.0.0.1:0")
 
 
-@pytest.mark.parametrize("words", [("janitor",), ("autorecovery",), CONSOLE], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words", [("janitor",), ("autorecovery",), CONSOLE], ids=lambda words: words[0]
+)
 def test_the_others_are_ready_alive_and_stop(
     words: tuple[str, ...], heard: Heard, tmp_path: Path
 ) -> None:
@@ -149,7 +160,9 @@ def test_a_wrong_configuration_is_not_tried_again(heard: Heard, tmp_path: Path) 
         assert str(process.returncode) in codes[0].split()
 
 
-def test_without_metadata_every_service_ends_so_that_its_unit_starts_it_again(heard: Heard, tmp_path: Path) -> None:
+def test_without_metadata_every_service_ends_so_that_its_unit_starts_it_again(
+    heard: Heard, tmp_path: Path
+) -> None:
     """And the units have no limit of starts: they wait for ZooKeeper as long as it takes."""
     uri = "zk://127.0.0.1:1/ledgers"
     (tmp_path / "bookie.toml").write_text(f"""
@@ -163,7 +176,9 @@ directory = "{tmp_path}/journal"
 [ledgers]
 directories = ["{tmp_path}/ledgers"]
 """)
-    (tmp_path / "gateway.toml").write_text(f'[gateway]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{uri}"\n')
+    (tmp_path / "gateway.toml").write_text(
+        f'[gateway]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{uri}"\n'
+    )
     commands = {
         "fastbk-bookie@.service": ("bookie", "--config", str(tmp_path / "bookie.toml")),
         "fastbk-gateway.service": ("gateway", "--config", str(tmp_path / "gateway.toml")),
@@ -220,7 +235,8 @@ class Machine:
         for name, text in UNIT_FILES.items():
             (folder / "etc" / name).write_text(text.format(folder=folder, uri=uri, **self.ports))
         self.services = {
-            name: Supervised(name, folder, restart_s=1.0, watchdog_s=WATCHDOG_S) for name in SERVICES
+            name: Supervised(name, folder, restart_s=1.0, watchdog_s=WATCHDOG_S)
+            for name in SERVICES
         }
         for one in self.services.values():
             stack.callback(one.close)
@@ -236,13 +252,20 @@ class Machine:
         self.until(self._is_written_through_the_gateway, "a ledger by the gateway and the bookie")
         self.until(lambda: self._shows("janitor", "fastbk_janitor_last_pass_age_seconds")
                    < time.monotonic() - since_s, "a pass of the janitor")  # fmt: skip
-        self.until(lambda: self._shows("autorecovery", "fastbk_autorecovery_is_auditor") == 1, "an auditor")
-        self.until(lambda: "/bookie/b1" in self._page("console", "/bookies")[1], "the console shows the bookie")
+        self.until(
+            lambda: self._shows("autorecovery", "fastbk_autorecovery_is_auditor") == 1, "an auditor"
+        )
+        self.until(
+            lambda: "/bookie/b1" in self._page("console", "/bookies")[1],
+            "the console shows the bookie",
+        )
 
     def _is_written_through_the_gateway(self) -> bool:
         async def written() -> bytes:
             async with fastbk.connect(f"gateway://127.0.0.1:{self.ports['gateway']}") as client:
-                async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+                async with await client.create_ledger(
+                    ensemble=1, write_quorum=1, ack_quorum=1
+                ) as writer:
                     await writer.append(b"served")
                 reader = await client.open_ledger(writer.ledger_id)
                 return b"".join([bytes(entry.data) async for entry in reader.read(0, 0)])
@@ -273,7 +296,9 @@ def test_all_units_wait_for_zookeeper_as_long_as_it_takes(tmp_path: Path) -> Non
         machine = Machine(tmp_path, stack)
         services = machine.services
         machine.server.stop()
-        machine.until(lambda: all(one.ends and one.is_running for one in services.values()), "second starts")
+        machine.until(
+            lambda: all(one.ends and one.is_running for one in services.values()), "second starts"
+        )
         assert {code for one in services.values() for code in one.ends} == {UNREACHABLE}
         assert not any(one.is_ready for one in services.values())
         machine.server.start()
@@ -282,7 +307,9 @@ def test_all_units_wait_for_zookeeper_as_long_as_it_takes(tmp_path: Path) -> Non
         ends = {name: len(one.ends) for name, one in services.items()}
         machine.server.stop()
         began_s = time.monotonic()
-        machine.until(lambda: time.monotonic() - began_s > WATCHDOG_S + SESSION_S, "sessions are over")
+        machine.until(
+            lambda: time.monotonic() - began_s > WATCHDOG_S + SESSION_S, "sessions are over"
+        )
         assert [one.watchdog_kills for one in services.values()] == [0] * len(services)
         machine.server.start()
         machine.until_all_serve()

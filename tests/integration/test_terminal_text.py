@@ -74,9 +74,19 @@ async def fill(uri: str) -> None:
         async with await client.create_ledger(**one, metadata={"name": HOSTILE.encode()}) as ledger:
             await ledger.append(HOSTILE.encode())
         # What clients report to bookies of a replaced one.
-        report = {"ledger_id": 1, "first_entry_id": 0, "bookie": "b", "replacement": "c", "index": 0, "cause": "writer"}
+        report = {
+            "ledger_id": 1,
+            "first_entry_id": 0,
+            "bookie": "b",
+            "replacement": "c",
+            "index": 0,
+            "cause": "writer",
+        }
         assert send_report(
-            client.pool, "bookie-1", "ledger.bookie_replaced", {**report, "reason": HOSTILE, "client": HOSTILE}
+            client.pool,
+            "bookie-1",
+            "ledger.bookie_replaced",
+            {**report, "reason": HOSTILE, "client": HOSTILE},
         )
 
 
@@ -107,7 +117,11 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
         environment = {**os.environ, "FASTBK_METADATA": cluster.metadata_uri, "TERM": "xterm"}
         self._process = subprocess.Popen(
-            [sys.executable, *program, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+            [sys.executable, *program, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
         )
         os.close(theirs)
         _started.append(self._process)
@@ -234,7 +248,17 @@ def test_what_others_wrote_is_escaped(
 
 def test_a_pipe_gets_the_bytes(cluster: LocalCluster) -> None:
     """Payload only: `--raw` and `--payload` are for programs."""
-    command = [sys.executable, "-m", "fastbk.cli", "stream", "read", "shop/orders", "--from", "seq:0", "--payload"]
+    command = [
+        sys.executable,
+        "-m",
+        "fastbk.cli",
+        "stream",
+        "read",
+        "shop/orders",
+        "--from",
+        "seq:0",
+        "--payload",
+    ]
     environment = {**os.environ, "FASTBK_METADATA": cluster.metadata_uri}
     found = subprocess.run(command, capture_output=True, check=True, env=environment)
     assert found.stdout == HOSTILE.encode() + b"\n"
@@ -256,7 +280,9 @@ class HostilePages(BaseHTTPRequestHandler):
         if "json" in kind:
             body = json.dumps(_spoilt(json.loads(body))).encode()
         else:
-            body = re.sub(r'(directory="[^"]*)"', lambda found: f'{found[1]}{HOSTILE}"', body.decode()).encode()
+            body = re.sub(
+                r'(directory="[^"]*)"', lambda found: f'{found[1]}{HOSTILE}"', body.decode()
+            ).encode()
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -299,12 +325,19 @@ def hostile_bookie(cluster: LocalCluster) -> Iterator[str]:
 def test_events_of_strangers_are_escaped(cluster: LocalCluster, hostile_bookie: str) -> None:
     """Of a page of its own, and what a client's report said to an honest bookie."""
     bookie = cluster.bookies[0]
-    wait_until(lambda: "owned" in page(bookie, "/events?kind=ledger.bookie_replaced")[1], "the report is an event")
+    wait_until(
+        lambda: "owned" in page(bookie, "/events?kind=ledger.bookie_replaced")[1],
+        "the report is an event",
+    )
     text = on_terminal(cluster, "cluster", "events", "--since", "-2h")
     assert_harmless(text)
     told = [line for line in text.splitlines() if "owned" in line]
-    assert any("bookie-1 worker.0 " in line and "ledger.bookie_replaced" in line for line in told), ascii(text)
-    assert any(line[25:].startswith("bookie-1\\x1b]0;owned") for line in told), "a page named its own source"
+    assert any(
+        "bookie-1 worker.0 " in line and "ledger.bookie_replaced" in line for line in told
+    ), ascii(text)
+    assert any(line[25:].startswith("bookie-1\\x1b]0;owned") for line in told), (
+        "a page named its own source"
+    )
     assert_harmless(on_terminal(cluster, "cluster", "events", "--since", "-2h", "--json"))
     assert_harmless(on_terminal(cluster, "cluster", "events", "--bookie", hostile_bookie))
 
@@ -340,11 +373,15 @@ SCREEN_CONTROLS = re.compile(
 """What Textual sends; 22 is the mouse's shape. Nothing renames a window, fills the clipboard, asks, or resets."""
 
 
-def test_the_screen_of_top_shows_strangers_text_escaped(cluster: LocalCluster, hostile_bookie: str) -> None:
+def test_the_screen_of_top_shows_strangers_text_escaped(
+    cluster: LocalCluster, hostile_bookie: str
+) -> None:
     pytest.importorskip("textual")
     terminal = Terminal(cluster, "top", "--interval", "0.5")
     terminal.press("", "owned")
-    terminal.press("\r", " bookie stranger ")  # the title: what is below it may be more than the screen has lines
+    terminal.press(
+        "\r", " bookie stranger "
+    )  # the title: what is below it may be more than the screen has lines
     terminal.press("\x1b", "hot ledgers")
     for key, title in (("t", "hot streams"), ("c", "cursors"), ("?", "marks")):
         terminal.press(key, title)
@@ -353,7 +390,9 @@ def test_the_screen_of_top_shows_strangers_text_escaped(cluster: LocalCluster, h
     text = terminal.rest(0)
     assert not [one for one in PIECES if one in text], ascii(text)
     left = SCREEN_CONTROLS.sub("", text)
-    assert left.isprintable(), {ascii(one) for one in re.findall(r"[\x00-\x1f\x7f-\x9f].{0,12}", left)}
+    assert left.isprintable(), {
+        ascii(one) for one in re.findall(r"[\x00-\x1f\x7f-\x9f].{0,12}", left)
+    }
 
 
 def test_top_ends_when_its_terminal_is_closed(cluster: LocalCluster) -> None:

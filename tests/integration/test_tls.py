@@ -75,7 +75,9 @@ def test_the_environment_serves_clients_without_await_and_the_command(
     with fastbk.sync.connect(cluster.metadata_uri) as client:
         with client.create_ledger(3, 3, 2) as writer:
             writer.append(b"hello")
-        assert [bytes(e.data) for e in client.open_ledger(writer.ledger_id).read(0, 0)] == [b"hello"]
+        assert [bytes(e.data) for e in client.open_ledger(writer.ledger_id).read(0, 0)] == [
+            b"hello"
+        ]
     cli = Cli(cluster.metadata_uri)
     assert cli("ledger", "read", str(writer.ledger_id)) == "0\thello\n"
     # Its page is encrypted, too.
@@ -107,7 +109,11 @@ async def test_who_is_not_signed_for_is_refused(
             await append_and_read(cluster.metadata_uri, 1, tls=options)
     await append_and_read(cluster.metadata_uri, 1, tls=tls)
     log = text_of(cluster.bookies)
-    for reason in ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "unable to get local issuer", "certificate has expired"):
+    for reason in (
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE",
+        "unable to get local issuer",
+        "certificate has expired",
+    ):
         assert reason in log
 
 
@@ -195,7 +201,10 @@ async def test_tls_comes_to_a_running_cluster(
             bookie.sections["tls"] = {**files, **section}
             # A name but `localhost` counts as an address that others reach.
             bookie.sections["http"] = {"listen": f"LOCALHOST:{free_port()}", **pages}
-            bookie.sections["bookie"] = {**bookie.sections["bookie"], "allow_unauthenticated_remote": True}
+            bookie.sections["bookie"] = {
+                **bookie.sections["bookie"],
+                "allow_unauthenticated_remote": True,
+            }
             await cluster.restart_bookie_async(number)
 
     def deletes(cluster: LocalCluster) -> int | None:
@@ -203,7 +212,9 @@ async def test_tls_comes_to_a_running_cluster(
         context = ssl.create_default_context(cafile=tls.ca_file)
         port = cluster.bookies[0].http_port
         assert port is not None
-        with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)) as made:
+        with closing(
+            http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        ) as made:
             try:
                 made.request("DELETE", "/api/v1/ledger/delete?ledger_id=1")
                 return made.getresponse().status
@@ -217,15 +228,20 @@ async def test_tls_comes_to_a_running_cluster(
         before = asyncio.create_task(append_until(before_begun, before_ends, cluster.metadata_uri))
         await wait_until_async(before_begun.is_set, "appends in the clear")
         await restart_all(cluster, {}, mode="prefer")
-        after = asyncio.create_task(append_until(after_begun, after_ends, cluster.metadata_uri, tls=tls))
+        after = asyncio.create_task(
+            append_until(after_begun, after_ends, cluster.metadata_uri, tls=tls)
+        )
         await wait_until_async(after_begun.is_set, "appends with TLS")
         # The pages before the port: the other way round no bookie starts.
         open_config = from_document(
-            cluster.bookies[0].sections | {"tls": {**files, **ca, "mode": "require", "client_certificates": "require"}},
+            cluster.bookies[0].sections
+            | {"tls": {**files, **ca, "mode": "require", "client_certificates": "require"}},
             BookieConfig,
             "bookie.toml",
         )
-        with pytest.raises(fastbk.ConfigError, match=r"\[http\] listen = LOCALHOST:\d+ is reachable"):
+        with pytest.raises(
+            fastbk.ConfigError, match=r"\[http\] listen = LOCALHOST:\d+ is reachable"
+        ):
             check(open_config)
         pages: dict[str, object] = {"tls": True, "client_certificates": "require"}
         await restart_all(cluster, pages, mode="prefer", client_certificates="request", **ca)

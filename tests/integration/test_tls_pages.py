@@ -24,7 +24,9 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def test_pages_are_encrypted_and_bound_their_handshakes(cluster: LocalCluster, tls: TlsOptions) -> None:
+def test_pages_are_encrypted_and_bound_their_handshakes(
+    cluster: LocalCluster, tls: TlsOptions
+) -> None:
     port = cluster.bookies[0].http_port
     assert port is not None
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
@@ -47,7 +49,9 @@ def test_metrics_say_when_certificates_end(cluster: LocalCluster, tls: TlsOption
     url = f"https://127.0.0.1:{cluster.bookies[1].http_port}/metrics"
     with urllib.request.urlopen(url, timeout=20, context=context) as answer:
         text = answer.read().decode()
-    ends = re.findall(r'^fastbk_tls_certificate_end_seconds\{file="[^"]+"\} (\S+)$', text, re.MULTILINE)
+    ends = re.findall(
+        r'^fastbk_tls_certificate_end_seconds\{file="[^"]+"\} (\S+)$', text, re.MULTILINE
+    )
     assert len(ends) == 2
     assert all(29 < (float(one) - time.time()) / 86_400 <= 30 for one in ends)
 
@@ -64,7 +68,9 @@ def test_the_pages_of_janitor_and_healer_are_encrypted(
 
         def answers() -> bool:
             try:
-                with urllib.request.urlopen(f"https://{address}/metrics", context=context) as answer:
+                with urllib.request.urlopen(
+                    f"https://{address}/metrics", context=context
+                ) as answer:
                     return b"fastbk_tls_certificate_end_seconds" in answer.read()
             except OSError:
                 return False

@@ -94,7 +94,9 @@ def is_first(pane: Pane, *texts: str) -> Callable[[], bool]:
     return condition
 
 
-def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     with appending(cluster), top(cluster, tmp_path) as pane:
         wait_until(
             lambda: all("ms" in row for row in rows(pane.text()) or [""]), "figures of all bookies"
@@ -109,7 +111,9 @@ def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(cluster: LocalClust
             print(f"at the top after {time.monotonic() - began_s:.1f} s\n{pane.text()}")
             assert "1 with warnings" in pane.text()
         is_well = is_first(pane, "bookie-1")
-        wait_until(lambda: is_well() or is_disk_slow(pane), "it is well again, or the disk of all is slow")
+        wait_until(
+            lambda: is_well() or is_disk_slow(pane), "it is well again, or the disk of all is slow"
+        )
 
 
 def is_disk_slow(pane: Pane) -> bool:
@@ -122,7 +126,9 @@ def test_keys_filters_details_and_a_frozen_bookie(cluster: LocalCluster, tmp_pat
         wait_until(is_first(pane, "bookie-1"), "three bookies")
         with cluster.frozen(1):
             wait_until(is_first(pane, "!! bookie-2", "no answer"), "the frozen one is at the top")
-            pane.press("Up", "Up", "Enter")  # the cursor stayed at another bookie, second or last now
+            pane.press(
+                "Up", "Up", "Enter"
+            )  # the cursor stayed at another bookie, second or last now
             wait_until(lambda: "┌─ bookie bookie-2" in pane.text(), "its details")
             wait_until(lambda: "!! no answer for" in pane.text(), "its problem")
             pane.press("q")

@@ -41,7 +41,10 @@ class Traces:
             one
             for one in self.exporter.get_finished_spans()
             if one.name == name
-            and (parent is None or (one.parent is not None and one.parent.span_id == parent.context.span_id))
+            and (
+                parent is None
+                or (one.parent is not None and one.parent.span_id == parent.context.span_id)
+            )
         ]
 
     def one(self, name: str, parent: ReadableSpan | None = None) -> ReadableSpan:
@@ -70,7 +73,9 @@ def single() -> Iterator[LocalCluster]:
         yield made
 
 
-async def test_an_append_in_a_span_has_one_and_so_has_each_copy(cluster: LocalCluster, traces: Traces) -> None:
+async def test_an_append_in_a_span_has_one_and_so_has_each_copy(
+    cluster: LocalCluster, traces: Traces
+) -> None:
     async with (
         fastbk.connect(cluster.metadata_uri, tracing=traces.options()) as client,
         await client.create_ledger(3, 3, 2) as writer,
@@ -91,18 +96,22 @@ async def test_an_append_in_a_span_has_one_and_so_has_each_copy(cluster: LocalCl
         assert many.attributes["fastbk.entry.count"] == 3
         for span in (one, many):
             # The third copy may end after the acknowledgement.
-            await wait_until_async(lambda span=span: len(traces.find(TO_BOOKIE, span)) == 3, "three copies have ended")
+            await wait_until_async(
+                lambda span=span: len(traces.find(TO_BOOKIE, span)) == 3, "three copies have ended"
+            )
             copies = traces.find(TO_BOOKIE, span)
-            assert {copy.attributes["fastbk.bookie.id"] for copy in copies} == {"bookie-1", "bookie-2", "bookie-3"}
+            assert {copy.attributes["fastbk.bookie.id"] for copy in copies} == {
+                "bookie-1",
+                "bookie-2",
+                "bookie-3",
+            }
             answered = sorted(copy.end_time for copy in copies)
             assert answered[1] <= span.end_time, "the ack comes with the second copy"
             assert not [copy for copy in copies if copy.status.status_code is StatusCode.ERROR]
             assert span.start_time <= min(copy.start_time for copy in copies)
 
 
-async def test_what_an_append_waited_for_is_in_its_span(
-    four: LocalCluster, traces: Traces
-) -> None:
+async def test_what_an_append_waited_for_is_in_its_span(four: LocalCluster, traces: Traces) -> None:
     async with fastbk.connect(four.metadata_uri, tracing=traces.options(), **QUICK) as client:
         writer = await client.create_ledger(3, 3, 3)
         bookie_id = writer.metadata.fragments[0].ensemble[0]
@@ -113,7 +122,9 @@ async def test_what_an_append_waited_for_is_in_its_span(
     appended = traces.one(TO_LEDGER)
     (event,) = [event for event in appended.events if event.name == "ensemble changed"]
     assert event.attributes["fastbk.bookie.id"] == bookie_id
-    copies = {copy.attributes["fastbk.bookie.id"]: copy for copy in traces.find(TO_BOOKIE, appended)}
+    copies = {
+        copy.attributes["fastbk.bookie.id"]: copy for copy in traces.find(TO_BOOKIE, appended)
+    }
     assert len(copies) == 4
     assert copies[bookie_id].status.status_code is StatusCode.ERROR
     assert copies[bookie_id].status.description.startswith("replaced: ")
@@ -156,9 +167,13 @@ async def test_a_share_of_appends_begins_traces_and_the_applications_sampler_dec
         return len(traces.find(TO_LEDGER)) - before
 
     assert await spans_of(traces.options(1.0)) == 300
-    assert 0 < await spans_of(traces.options(0.3)) < 200  # each outside with a probability below 1e-40
+    assert (
+        0 < await spans_of(traces.options(0.3)) < 200
+    )  # each outside with a probability below 1e-40
     assert await spans_of(traces.options(0.0)) == 0
-    off = fastbk.Tracing(ratio=1.0, tracer_provider=TracerProvider(ALWAYS_OFF, shutdown_on_exit=False))
+    off = fastbk.Tracing(
+        ratio=1.0, tracer_provider=TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)
+    )
     assert await spans_of(off) == 0
 
 
@@ -184,7 +199,10 @@ async def test_a_records_header_leads_its_readers_to_its_append(
         async with stream.writer(create=True) as writer:
             await writer.append(b"not traced")
             with traces.span("order"):
-                both = [writer.append_nowait(b"a", headers=[("own", b"header")]), writer.append_nowait(b"b", key=b"k")]
+                both = [
+                    writer.append_nowait(b"a", headers=[("own", b"header")]),
+                    writer.append_nowait(b"b", key=b"k"),
+                ]
                 positions = await asyncio.gather(*both)
             with traces.span("batch"):
                 await writer.append_batch([b"c", b"d"], headers=[(), [("own", b"header")]])
@@ -201,7 +219,14 @@ async def test_a_records_header_leads_its_readers_to_its_append(
 
         async with stream.reader(tail=False) as reader:
             found = [record async for record in reader]
-        assert [bytes(record.payload) for record in found] == [b"not traced", b"a", b"b", b"c", b"d", b"e"]
+        assert [bytes(record.payload) for record in found] == [
+            b"not traced",
+            b"a",
+            b"b",
+            b"c",
+            b"d",
+            b"e",
+        ]
         assert [name for name, _ in found[1].headers] == ["own", "traceparent"]
         batch = traces.one(f"send {stream.path}", traces.one("batch"))
         received = traces.find(f"receive {stream.path}")
@@ -212,7 +237,9 @@ async def test_a_records_header_leads_its_readers_to_its_append(
         (link,) = fastbk.links_of(found[1].headers)
         assert link.context.span_id == first.context.span_id
         assert not fastbk.links_of(found[0].headers)
-        assert not fastbk.links_of(found[5].headers), "the application's header stays, and makes no sense"
+        assert not fastbk.links_of(found[5].headers), (
+            "the application's header stays, and makes no sense"
+        )
 
         traces.exporter.clear()
         async with stream.reader(tail=False) as reader:
@@ -274,12 +301,20 @@ def test_appends_without_await_are_in_the_span_of_their_thread(
         writer.close()
     send = f"send {own_name}/sync"
     for name, count in (("one", 1), ("two", 2)):
-        wait_until(lambda name=name, count=count: len(traces.find(send, traces.one(name))) == count, "records' spans")
-        assert traces.one(TO_LEDGER, traces.one(name)).attributes["fastbk.ledger.id"] == writer.ledger_id
+        wait_until(
+            lambda name=name, count=count: len(traces.find(send, traces.one(name))) == count,
+            "records' spans",
+        )
+        assert (
+            traces.one(TO_LEDGER, traces.one(name)).attributes["fastbk.ledger.id"]
+            == writer.ledger_id
+        )
 
 
 async def test_a_closed_writer_leaves_no_span_open(four: LocalCluster, traces: Traces) -> None:
-    async with fastbk.connect(four.metadata_uri, tracing=traces.options(1.0), laggard_wait=0.1) as client:
+    async with fastbk.connect(
+        four.metadata_uri, tracing=traces.options(1.0), laggard_wait=0.1
+    ) as client:
         writer = await client.create_ledger(3, 3, 2)
         late = writer.metadata.fragments[0].ensemble[2]
         await writer.append(b"connected")
@@ -288,6 +323,9 @@ async def test_a_closed_writer_leaves_no_span_open(four: LocalCluster, traces: T
             await writer.append(b"two have it")
             await writer.close()
     appended = traces.find(TO_LEDGER)[1]
-    copies = {copy.attributes["fastbk.bookie.id"]: copy.status for copy in traces.find(TO_BOOKIE, appended)}
+    copies = {
+        copy.attributes["fastbk.bookie.id"]: copy.status
+        for copy in traces.find(TO_BOOKIE, appended)
+    }
     assert copies[late].status_code is StatusCode.ERROR
     assert copies[late].description == "not answered before the writer ended"

@@ -81,14 +81,18 @@ def made_by_older(cluster: LocalCluster) -> Cli:
     return Cli(cluster.metadata_uri)
 
 
-def test_an_older_cluster_is_finalized_once_and_a_new_one_need_not_be(cluster: LocalCluster) -> None:
+def test_an_older_cluster_is_finalized_once_and_a_new_one_need_not_be(
+    cluster: LocalCluster,
+) -> None:
     """INV-U2."""
     cli = Cli(cluster.metadata_uri)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_MAX
     assert "format level" not in cli("cluster", "status")
     made_by_older(cluster)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
-    assert "format level 1: older versions may join; once none has to, `fastbk" in cli("cluster", "status")
+    assert "format level 1: older versions may join; once none has to, `fastbk" in cli(
+        "cluster", "status"
+    )
     assert cli.json("cluster", "finalize", "--dry-run")["dry_run"] is True
     assert "give --yes" in cli.fails("cluster", "finalize", code=USAGE)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
@@ -116,9 +120,7 @@ def test_nothing_starts_in_a_cluster_whose_level_it_lacks(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["janitor", "autorecovery", "gateway", "console"])
-def test_what_runs_ends_when_the_level_rises_above_its_own(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_runs_ends_when_the_level_rises_above_its_own(name: str, tmp_path: Path) -> None:
     """INV-U5: within `POLL_INTERVAL_S`, and says what to do."""
     uri = new_cluster(tmp_path / "metadata.sqlite")
     config = tmp_path / "gateway.toml"
@@ -135,7 +137,9 @@ def test_what_runs_ends_when_the_level_rises_above_its_own(
     with (
         closing(open_store(uri)) as store,
         open(log, "wb") as output,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        ) as process,
     ):
         try:
             wait_until(lambda: f"{name}.started" in log.read_text(), f"{name} to start")
@@ -155,7 +159,9 @@ async def test_cursors_of_patterns_come_with_the_level_that_has_them(cluster: Lo
         space = client.namespace("shop")
         async with space.stream("orders").writer(create=True) as writer:
             await writer.append(b"one")
-        with pytest.raises(ConfigError, match="Upgrade or stop them, then run `fastbk cluster finalize`"):
+        with pytest.raises(
+            ConfigError, match="Upgrade or stop them, then run `fastbk cluster finalize`"
+        ):
             await space.cursor("*", "billing").open()
         code, answer, _ = await cli.answer_async("cluster", "finalize", "--dry-run")
         assert code == 0
@@ -177,9 +183,7 @@ async def test_a_roll_restarts_each_bookie_once_keeps_all_entries_and_they_read_
     ledger_id = await asyncio.to_thread(write, cluster.metadata_uri)
     boots = [one.pids["supervisor"] for one in cluster.bookies]
     async with restart_server(tmp_path, restarts_into(cluster, None)) as command:
-        _, planned, _ = await cli.answer_async(
-            "cluster", "roll", "--restart", command, "--dry-run"
-        )
+        _, planned, _ = await cli.answer_async("cluster", "roll", "--restart", command, "--dry-run")
         assert [one["bookies"] for one in planned["steps"]] == [
             ["bookie-1"],
             ["bookie-2"],
@@ -203,7 +207,9 @@ async def test_a_roll_restarts_each_bookie_once_keeps_all_entries_and_they_read_
     await wait_until_async(lambda: asyncio.to_thread(have, LEVEL_MAX), "the level on all bookies")
 
 
-async def test_a_roll_stops_at_a_bookie_that_does_not_come_back(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_roll_stops_at_a_bookie_that_does_not_come_back(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     """INV-U3: and goes on there."""
     cli = Cli(cluster.metadata_uri)
     good, fails = restarts_into(cluster, None), [True]
@@ -224,25 +230,42 @@ async def test_a_roll_stops_at_a_bookie_that_does_not_come_back(cluster: LocalCl
     assert (code, done["restarted"]) == (0, ["bookie-2", "bookie-3"]), said
 
 
-async def test_a_roll_that_waits_for_copies_says_so_where_nobody_makes_them(cluster: LocalCluster) -> None:
+async def test_a_roll_that_waits_for_copies_says_so_where_nobody_makes_them(
+    cluster: LocalCluster,
+) -> None:
     cli = Cli(cluster.metadata_uri)
     async with fastbk.connect(cluster.metadata_uri) as client:
         async with await client.create_ledger(3, 3, 2) as writer:
             await writer.append(b"x")
         missing = MissingReplica(BookieId("bookie-2"), 0, 0)
         await client.call_store(lambda store: store.marks.update(writer.ledger_id, add=[missing]))
-    words = ("cluster", "roll", "--restart", "true {bookie}", "--check", "marks", "--whole-timeout", "1s",
-             "--ready-timeout", "2s")
+    words = (
+        "cluster",
+        "roll",
+        "--restart",
+        "true {bookie}",
+        "--check",
+        "marks",
+        "--whole-timeout",
+        "1s",
+        "--ready-timeout",
+        "2s",
+    )
     code, done, _ = await cli.answer_async(*words)
     assert (code, done["restarted"]) == (FAILED, [])
-    assert "copies are missing" in done["stopped"] and "no `fastbk autorecovery` runs" in done["stopped"]
+    assert (
+        "copies are missing" in done["stopped"]
+        and "no `fastbk autorecovery` runs" in done["stopped"]
+    )
 
 
 def test_an_interrupted_roll_prints_the_command_that_goes_on(cluster: LocalCluster) -> None:
     """With the cluster that was named: another one may be in use."""
     cli = Cli("sqlite:/not/this/one")
     uri, command = cluster.metadata_uri, "sleep 1 # {bookie}"
-    process = cli.start("cluster", "roll", "--metadata", uri, "--restart", command, "--check", "marks", "-q")
+    process = cli.start(
+        "cluster", "roll", "--metadata", uri, "--restart", command, "--check", "marks", "-q"
+    )
     try:
         wait_until(lambda: has_hold(uri), "the roll has begun")
         process.send_signal(signal.SIGINT)

@@ -20,14 +20,26 @@ IN_TIME_S = 1.0
 """In which readers see what was acknowledged to a process that lives, and writers are told of a deletion."""
 
 
-def _begin(program: str, cluster: LocalCluster, space: SyncNamespace, **options: object) -> subprocess.Popen[str]:
+def _begin(
+    program: str, cluster: LocalCluster, space: SyncNamespace, **options: object
+) -> subprocess.Popen[str]:
     """Begin a program that has `uri` and `path`, of a stream that is there."""
     space.create_stream("s")
     beginning = "import asyncio, os, sys, time, fastbk, fastbk.sync\n"
     beginning += f"uri, path = {cluster.metadata_uri!r}, {space.path!r}\n"
-    command = [sys.executable, "-W", "error::ResourceWarning", "-c", beginning + textwrap.dedent(program)]
+    command = [
+        sys.executable,
+        "-W",
+        "error::ResourceWarning",
+        "-c",
+        beginning + textwrap.dedent(program),
+    ]
     process: subprocess.Popen[str] = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options  # type: ignore[call-overload]
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
     )
     return process
 
@@ -50,7 +62,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_script_without_close_stores_what_it_took(end: str, cluster: LocalCluster, space: SyncNamespace) -> None:
+def test_a_script_without_close_stores_what_it_took(
+    end: str, cluster: LocalCluster, space: SyncNamespace
+) -> None:
     program = f"""
     client = fastbk.sync.connect(uri)
     writer = client.namespace(path).stream("s").writer()
@@ -69,7 +83,9 @@ def test_a_script_without_close_stores_what_it_took(end: str, cluster: LocalClus
     assert _payloads(space, 1000) == [b"%d" % at for at in range(1000)]
 
 
-def test_a_script_without_close_stores_what_a_ledger_took(cluster: LocalCluster, space: SyncNamespace) -> None:
+def test_a_script_without_close_stores_what_a_ledger_took(
+    cluster: LocalCluster, space: SyncNamespace
+) -> None:
     process = _begin(
         """
         client = fastbk.sync.connect(uri)
@@ -116,9 +132,17 @@ def test_a_script_says_what_it_could_not_store(space: SyncNamespace) -> None:
 
 @pytest.mark.parametrize(
     "then",
-    ["time.sleep(60)", "sum(range(10**10))", "raise ValueError", "os._exit(0)", "await asyncio.sleep(60)"],
+    [
+        "time.sleep(60)",
+        "sum(range(10**10))",
+        "raise ValueError",
+        "os._exit(0)",
+        "await asyncio.sleep(60)",
+    ],
 )
-def test_readers_see_at_once_what_was_acknowledged(then: str, cluster: LocalCluster, space: SyncNamespace) -> None:
+def test_readers_see_at_once_what_was_acknowledged(
+    then: str, cluster: LocalCluster, space: SyncNamespace
+) -> None:
     """INV-S17: whatever the application does when it has been told."""
     process = _begin(
         f"""
@@ -217,9 +241,14 @@ def test_readers_of_a_ledger_see_within_a_second_what_was_acknowledged(
         process.communicate()
 
 
-async def test_a_deleted_stream_ends_its_writer_and_its_readers(cluster: LocalCluster, own_name: str) -> None:
+async def test_a_deleted_stream_ends_its_writer_and_its_readers(
+    cluster: LocalCluster, own_name: str
+) -> None:
     """INV-S19"""
-    async with fastbk.connect(cluster.metadata_uri) as client, fastbk.connect(cluster.metadata_uri) as other:
+    async with (
+        fastbk.connect(cluster.metadata_uri) as client,
+        fastbk.connect(cluster.metadata_uri) as other,
+    ):
         stream = client.namespace(own_name).stream("s")
         await client.namespace(own_name).create()
         writer = stream.writer(create=True)
@@ -227,7 +256,10 @@ async def test_a_deleted_stream_ends_its_writer_and_its_readers(cluster: LocalCl
         await writer.append(b"x")
         async with stream.reader() as reader, stream.cursor("c") as cursor:
             assert bytes((await anext(reader)).payload) == b"x"
-            waiting = [asyncio.ensure_future(anext(reader)), asyncio.ensure_future(_drained(cursor))]
+            waiting = [
+                asyncio.ensure_future(anext(reader)),
+                asyncio.ensure_future(_drained(cursor)),
+            ]
             await other.namespace(own_name).delete_stream("s")
             begun_s = time.monotonic()
             with pytest.raises(StreamNotFound, match="was deleted"):
@@ -248,7 +280,10 @@ async def _drained(cursor: fastbk.Cursor[fastbk.Record]) -> None:
 
 async def test_a_deleted_ledger_ends_its_writer(cluster: LocalCluster) -> None:
     """INV-S19"""
-    async with fastbk.connect(cluster.metadata_uri) as client, fastbk.connect(cluster.metadata_uri) as other:
+    async with (
+        fastbk.connect(cluster.metadata_uri) as client,
+        fastbk.connect(cluster.metadata_uri) as other,
+    ):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await other.delete_ledger(writer.ledger_id)
@@ -258,7 +293,9 @@ async def test_a_deleted_ledger_ends_its_writer(cluster: LocalCluster) -> None:
         assert time.monotonic() - begun_s < IN_TIME_S
 
 
-def test_a_janitor_shows_what_a_dead_writer_left(cluster: LocalCluster, space: SyncNamespace) -> None:
+def test_a_janitor_shows_what_a_dead_writer_left(
+    cluster: LocalCluster, space: SyncNamespace
+) -> None:
     """INV-S18: the process dies as it is about to send its LAC."""
     process = _begin(
         """

@@ -100,10 +100,14 @@ async def test_bookies_serve_break_down_and_stop_without_zookeeper_and_register_
             writer = await client.create_ledger(3, 3, 2)
             await writer.append(b"before")
             proxy.cut()
-            await wait_until_async(lambda: not bookies_seen(near), "all registrations run out", WAIT_S)
+            await wait_until_async(
+                lambda: not bookies_seen(near), "all registrations run out", WAIT_S
+            )
             # Data is served, so a balancer keeps its bookies; metadata has a page of its own.
             await wait_until_async(
-                lambda: all(says_metadata_is_away(one) for one in cluster.bookies), "that page", WAIT_S
+                lambda: all(says_metadata_is_away(one) for one in cluster.bookies),
+                "that page",
+                WAIT_S,
             )
             with pytest.raises(MetadataUnavailable):
                 await client.create_ledger()
@@ -126,7 +130,9 @@ async def test_bookies_serve_break_down_and_stop_without_zookeeper_and_register_
                 lambda: all(page(one, path)[0] == 200 for one in cluster.bookies[:2]), path, WAIT_S
             )
             assert_session_logged(cluster.bookies[1])
-            assert dict(cluster.bookies[1].pids) == processes, "registered by the very same processes"
+            assert dict(cluster.bookies[1].pids) == processes, (
+                "registered by the very same processes"
+            )
             await writer.close()
 
 

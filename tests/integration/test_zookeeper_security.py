@@ -74,12 +74,16 @@ class Users:
         self._folder = folder
         self._ca_file = ca_file
         self._cli = Cli("sqlite:/nowhere")
-        self.ids = {name: self._id(name) for name in ("bookie", "client", "healer", "admin", "stranger")}
+        self.ids = {
+            name: self._id(name) for name in ("bookie", "client", "healer", "admin", "stranger")
+        }
 
     def _id(self, name: str) -> str:
         write_text(self._folder / f"{name}.password", f"secret of {name}\n")
         password_file = str(self._folder / f"{name}.password")
-        return self._cli("metadata", "acl-id", "--user", name, "--password-file", password_file).strip()
+        return self._cli(
+            "metadata", "acl-id", "--user", name, "--password-file", password_file
+        ).strip()
 
     def file(self, name: str, more: str = "") -> str:
         path = self._folder / f"{name}.toml"
@@ -103,13 +107,21 @@ def users(tmp_path: Path, authority: Authority) -> Iterator[Users]:
 
 
 async def test_a_cluster_whose_nodes_belong_to_its_roles(
-    server: ZooKeeperServer, secure_port: int, users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ZooKeeperServer,
+    secure_port: int,
+    users: Users,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri = f"zk+hierarchical://127.0.0.1:{secure_port}/acl/ledgers"
     monkeypatch.setenv(VARIABLE, users.encrypted("admin"))
     zookeeper_admin.init(parse_zookeeper(uri))
-    settings: dict[str, dict[str, object]] = {"metadata": {"zookeeper_file": users.encrypted("bookie")}}
-    async with LocalCluster(3, data=tmp_path / "data", metadata_uri=uri, settings=settings) as cluster:
+    settings: dict[str, dict[str, object]] = {
+        "metadata": {"zookeeper_file": users.encrypted("bookie")}
+    }
+    async with LocalCluster(
+        3, data=tmp_path / "data", metadata_uri=uri, settings=settings
+    ) as cluster:
         monkeypatch.setenv(VARIABLE, users.encrypted("client"))
         async with fastbk.connect(uri) as client:
             async with await client.create_ledger(2, 2, 2, password=b"p") as writer:
@@ -201,7 +213,11 @@ def test_an_existing_cluster_is_secured(
 
 
 def test_commands_on_a_bookies_file_use_its_zookeeper_file(
-    server: ZooKeeperServer, secure_port: int, users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ZooKeeperServer,
+    secure_port: int,
+    users: Users,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri = f"zk+hierarchical://127.0.0.1:{secure_port}/named/ledgers"
     monkeypatch.setenv(VARIABLE, users.encrypted("admin"))
@@ -252,21 +268,29 @@ def test_a_cluster_is_not_made_with_rights_that_leave_its_maker_out(
 
 
 def test_ids_of_certificates(
-    server: ZooKeeperServer, secure_port: int, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ZooKeeperServer,
+    secure_port: int,
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri = f"zk+hierarchical://127.0.0.1:{secure_port}/x509/ledgers"
     tls = f'tls = true\nca_file = "{authority.ca_file}"\n'
     acl = "[acl]\n"
     for role in ("bookie", "client", "admin"):
         issued = authority.issue(tmp_path / role, common_name=role, roles="0:writer")
-        found = Cli(uri)("metadata", "acl-id", "--certificate-file", str(issued.certificate_file)).strip()
+        found = Cli(uri)(
+            "metadata", "acl-id", "--certificate-file", str(issued.certificate_file)
+        ).strip()
         acl += f'{role}s = ["{found}"]\n'
     for role in ("bookie", "client", "admin"):
         files = f'certificate_file = "{tmp_path}/{role}/tls.crt"\nkey_file = "{tmp_path}/{role}/tls.key"\n'
         write_text(tmp_path / f"{role}.toml", tls + files + acl)
     write_text(tmp_path / "nobody.toml", tls + acl)
     zookeeper_admin.init(parse_zookeeper(f"zk+hierarchical://{server.address}/open-x509/ledgers"))
-    count = nodes_below(server, "/open-x509/ledgers")  # as many as those that strangers cannot count
+    count = nodes_below(
+        server, "/open-x509/ledgers"
+    )  # as many as those that strangers cannot count
     monkeypatch.setenv(VARIABLE, str(tmp_path / "admin.toml"))
     zookeeper_admin.init(parse_zookeeper(uri))
     assert f"{count} nodes have the rights" in Cli(uri)("metadata", "secure", "--yes")
@@ -288,7 +312,9 @@ def test_a_server_of_another_authority_is_not_spoken_to(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "file.toml"))
     with pytest.raises(MetadataUnavailable, match="its certificate is not good"):
         open_store(f"zk://127.0.0.1:{secure_port}/acl/ledgers", 2.0)
-    with pytest.raises(MetadataUnavailable, match=r"no TLS handshake .* is it the secureClientPort"):
+    with pytest.raises(
+        MetadataUnavailable, match=r"no TLS handshake .* is it the secureClientPort"
+    ):
         open_store(f"zk://{server.address}/acl/ledgers", 2.0)
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(MetadataUnavailable, match="A port with TLS needs tls = true"):

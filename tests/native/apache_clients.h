@@ -1,5 +1,5 @@
-/* Clients of a worker under test that speak Apache's protocols, both versions in one connection: what they ask, and what they
- * are answered. */
+/* Clients of a worker under test that speak Apache's protocols, both versions in one connection:
+ * what they ask, and what they are answered. */
 #pragma once
 
 #include "check.h"
@@ -20,9 +20,10 @@
 #define UNDECIDED 0xffffu
 
 struct request {
-    uint16_t status;   /* that it has to be answered with */
+    uint16_t status; /* that it has to be answered with */
     uint16_t client;
-    uint8_t ledger, is_add, is_placed, fails; /* fails: a bit for each digest type that the entry does not have */
+    /* fails: a bit for each digest type that the entry does not have */
+    uint8_t ledger, is_add, is_placed, fails;
     uint32_t crc;
 };
 
@@ -31,7 +32,7 @@ struct client {
     bool is_paused;
     uint8_t queue[QUEUE_BYTES], got[QUEUE_BYTES];
     uint32_t queue_from, queue_used, got_used;
-    uint32_t open;     /* requests without an answer */
+    uint32_t open; /* requests without an answer */
 };
 
 struct ledger {
@@ -60,7 +61,8 @@ static void
 act(struct client *c, int32_t todo)
 {
     CHECK(todo >= 0);
-    CHECK((todo & (FBK_DO_ABORT | FBK_DO_FINISH | FBK_DO_COLD | FBK_DO_WRITE | FBK_DO_BUFFER)) == 0);
+    CHECK((todo & (FBK_DO_ABORT | FBK_DO_FINISH | FBK_DO_COLD | FBK_DO_WRITE | FBK_DO_BUFFER)) ==
+          0);
     was_announced |= (todo & FBK_DO_DIGESTS) != 0;
     if (todo & FBK_DO_PAUSE)
         c->is_paused = true;
@@ -103,7 +105,8 @@ make_entry(uint32_t number, uint32_t ledger)
     fbk_store_be64(entry + 8, number);
     test_fill(entry + 16, 16, number);
     uint32_t data_bytes = 24 + below(below(20) == 0 ? ENTRY_BYTES_MAX - 24 : 100);
-    uint32_t bytes = (uint32_t)fbk_digest_put_data(type == FBK_DIGEST_HMAC ? FBK_DIGEST_DUMMY : type, entry, data, data_bytes);
+    uint32_t bytes = (uint32_t)fbk_digest_put_data(
+        type == FBK_DIGEST_HMAC ? FBK_DIGEST_DUMMY : type, entry, data, data_bytes);
     if (below(4) == 0)
         entry[16 + below(bytes - 16)] ^= (uint8_t)(1 + below(255));
     return bytes;
@@ -112,12 +115,16 @@ make_entry(uint32_t number, uint32_t ledger)
 static void
 ask(struct client *c)
 {
-    uint32_t number = request_count, ledger = below(ledger_count), bytes = make_entry(number, ledger);
+    uint32_t number = request_count, ledger = below(ledger_count),
+             bytes = make_entry(number, ledger);
     if (number == REQUESTS_MAX || c->queue_used + sizeof entry + 200 > QUEUE_BYTES)
         return;
     struct request *request = &requests[request_count++];
-    *request = (struct request){.status = UNDECIDED, .client = (uint16_t)(c - clients), .ledger = (uint8_t)ledger,
-                                .is_add = below(8) != 0, .crc = fbk_crc32c(0, entry, bytes)};
+    *request = (struct request){.status = UNDECIDED,
+                                .client = (uint16_t)(c - clients),
+                                .ledger = (uint8_t)ledger,
+                                .is_add = below(8) != 0,
+                                .crc = fbk_crc32c(0, entry, bytes)};
     for (uint32_t type = FBK_DIGEST_NONE; type <= FBK_DIGEST_DUMMY; type++)
         request->fails |= (uint8_t)((fbk_digest_check(type, entry, bytes) != FBK_S_OK) << type);
     uint8_t protocol = (uint8_t)(2 + below(2));
@@ -133,7 +140,8 @@ ask(struct client *c)
         .body = request->is_add ? entry : NULL,
         .body_bytes = request->is_add ? bytes : 0,
     };
-    uint64_t size = fbk_apache_put_request(c->queue + c->queue_used, QUEUE_BYTES - c->queue_used, &asked);
+    uint64_t size =
+        fbk_apache_put_request(c->queue + c->queue_used, QUEUE_BYTES - c->queue_used, &asked);
     CHECK(size > 0);
     c->queue_used += (uint32_t)size;
     c->open++;
@@ -188,7 +196,8 @@ static void
 hear(struct client *c)
 {
     ssize_t got;
-    while ((got = recv(c->far, c->got + c->got_used, QUEUE_BYTES - c->got_used, MSG_DONTWAIT)) > 0) {
+    while ((got = recv(c->far, c->got + c->got_used, QUEUE_BYTES - c->got_used, MSG_DONTWAIT)) >
+           0) {
         uint32_t at = 0;
         c->got_used += (uint32_t)got;
         while (c->got_used - at >= 4 && c->got_used - at >= 4 + fbk_load_be32(c->got + at)) {

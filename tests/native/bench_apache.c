@@ -1,5 +1,6 @@
-/* What Apache's frames cost beside our own: reading an add and writing its answer, once for each protocol, and reading a read.
- * Nothing touches the entry's bytes, so this is the price of the frame alone.  No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES] */
+/* What Apache's frames cost beside our own: reading an add and writing its answer, once for each
+ * protocol, and reading a read. Nothing touches the entry's bytes, so this is the price of the
+ * frame alone.  No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES] */
 #include "check.h"
 
 #include "apache/apache.h"
@@ -67,7 +68,8 @@ make_v3(void)
 static void
 make_v3_read(void)
 {
-    static const uint8_t read[] = "\x0a\x07\x08\x03\x10\x01\x18\xe8\x07\xa2\x06\x06\x08\x05\x10\xa0\x8d\x06";
+    static const uint8_t read[] =
+        "\x0a\x07\x08\x03\x10\x01\x18\xe8\x07\xa2\x06\x06\x08\x05\x10\xa0\x8d\x06";
     frame_bytes = sizeof read - 1;
     memcpy(frame, read, frame_bytes);
 }
@@ -84,7 +86,8 @@ read_apache(void)
 {
     struct fbk_apache_request request;
     uint32_t status;
-    sink += (uint64_t)fbk_apache_read_request(frame, frame_bytes, &request, &status) + request.body_bytes;
+    sink += (uint64_t)fbk_apache_read_request(frame, frame_bytes, &request, &status) +
+            request.body_bytes;
 }
 
 static void
@@ -96,9 +99,12 @@ answer_own(void)
 static void
 answer_apache(uint8_t protocol)
 {
-    struct fbk_apache_echo asked = {
-        .protocol = protocol, .version = protocol, .operation = FBK_APACHE_ADD, .transaction_id = 1000, .ledger_id = 5,
-        .entry_id = 100000};
+    struct fbk_apache_echo asked = {.protocol = protocol,
+                                    .version = protocol,
+                                    .operation = FBK_APACHE_ADD,
+                                    .transaction_id = 1000,
+                                    .ledger_id = 5,
+                                    .entry_id = 100000};
     sink += fbk_apache_put_add_reply(out, &asked, FBK_APACHE_EOK);
 }
 
@@ -143,8 +149,8 @@ main(int argc, char **argv)
     CHECK(entry_bytes <= sizeof entry);
     for (uint32_t i = 0; i < 4; i++) {
         protocols[i].make();
-        printf("%-12s read %5.1f ns  answer %5.1f ns\n", protocols[i].name, nanoseconds(protocols[i].read),
-               nanoseconds(protocols[i].answer));
+        printf("%-12s read %5.1f ns  answer %5.1f ns\n", protocols[i].name,
+               nanoseconds(protocols[i].read), nanoseconds(protocols[i].answer));
     }
     return 0;
 }

@@ -1,18 +1,19 @@
-/* The floor under an add: a client, a worker and a journal with nothing in them that the hardware and the kernel do not
- * ask for.  Three processes, TCP loopback, a ring in shared memory, eventfds, io_uring, O_DIRECT + RWF_DSYNC on a file
- * whose blocks have been written before: the shape of a bookie, without its checks, checksums, index and Python.
+/* The floor under an add: a client, a worker and a journal with nothing in them that the hardware
+ * and the kernel do not ask for.  Three processes, TCP loopback, a ring in shared memory, eventfds,
+ * io_uring, O_DIRECT + RWF_DSYNC on a file whose blocks have been written before: the shape of a
+ * bookie, without its checks, checksums, index and Python.
  *
- * A bookie stores each entry twice: with `twice` a fourth process writes as many bytes to a second file on the same disk,
- * 1 MiB at a time and four at once, as a flush does.
+ * A bookie stores each entry twice: with `twice` a fourth process writes as many bytes to a second
+ * file on the same disk, 1 MiB at a time and four at once, as a flush does.
  *
  * With connections=WINDOW each of the window has a connection of its own, with one add in flight.
  *
- * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW].  Prints JSON: adds, seconds, adds_per_s, batches,
- * latency_us, cpu_us_per_entry, memory_mb.
- * Exits 77 where io_uring is refused. */
+ * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW].  Prints JSON: adds, seconds,
+ * adds_per_s, batches, latency_us, cpu_us_per_entry, memory_mb. Exits 77 where io_uring is
+ * refused. */
 #include "bench_chain.h"
 
-/* ------------------------------------------------------------------ worker */
+/* ------------ worker */
 
 static void
 send_all(int fd, const uint8_t *data, uint64_t size_bytes)
@@ -42,7 +43,8 @@ make_peers(const int *fds, uint32_t count)
     need(peers != NULL, "memory");
     for (uint32_t i = 0; i < count; i++) {
         peers[i].fd = fds[i];
-        peers[i].input_bytes = INPUT_BYTES / count < 4 * FRAME_BYTES ? 4 * FRAME_BYTES : INPUT_BYTES / count;
+        peers[i].input_bytes =
+            INPUT_BYTES / count < 4 * FRAME_BYTES ? 4 * FRAME_BYTES : INPUT_BYTES / count;
         peers[i].input = malloc(peers[i].input_bytes);
         need(peers[i].input != NULL, "memory");
     }
@@ -108,7 +110,8 @@ run_worker(const int *fds, uint32_t count)
                 continue;
             }
             struct peer *peer = &peers[number];
-            ssize_t got = recv(peer->fd, peer->input + peer->held, peer->input_bytes - peer->held, MSG_DONTWAIT);
+            ssize_t got = recv(peer->fd, peer->input + peer->held, peer->input_bytes - peer->held,
+                               MSG_DONTWAIT);
             if (got == 0)
                 exit(0);
             if (got < 0)
@@ -119,7 +122,7 @@ run_worker(const int *fds, uint32_t count)
     }
 }
 
-/* ------------------------------------------------------------------ client */
+/* ------------ client */
 
 static int
 compare(const void *a, const void *b)
@@ -164,7 +167,8 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
     need(latencies != NULL && sent_ns != NULL, "memory");
     static struct epoll_event events[EVENTS_MAX];
     struct peer *peers = make_peers(fds, count);
-    uint64_t sent = 0, answered = 0, warm = 0, begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9);
+    uint64_t sent = 0, answered = 0, warm = 0, begin = now_ns(),
+             end = begin + (uint64_t)(seconds * 1e9);
     uint64_t warm_ns = begin + (end - begin) / 5, measured_ns = 0, batches = 0, started_ns = begin;
     double cpu[3] = {0, 0, 0};
     int poll = epoll_create1(0);
@@ -190,7 +194,8 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
         for (int e = 0; e < ready; e++) {
             uint64_t number = count > 1 ? events[e].data.u64 : 0;
             struct peer *peer = &peers[number];
-            ssize_t got = recv(peer->fd, peer->input + peer->held, peer->input_bytes - peer->held, 0);
+            ssize_t got =
+                recv(peer->fd, peer->input + peer->held, peer->input_bytes - peer->held, 0);
             need(got > 0, "receive");
             now = now_ns();
             peer->held += (uint32_t)got;
@@ -215,14 +220,15 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
     qsort(latencies, kept, sizeof *latencies, compare);
     printf("{\"adds\": %llu, \"seconds\": %.3f, \"adds_per_s\": %.0f, \"batches\": %llu, "
            "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p99.9\": %.1f}, "
-           "\"cpu_us_per_entry\": {\"client\": %.3f, \"worker\": %.3f, \"journal\": %.3f}, \"memory_mb\": %.1f}\n",
+           "\"cpu_us_per_entry\": {\"client\": %.3f, \"worker\": %.3f, \"journal\": %.3f}, "
+           "\"memory_mb\": %.1f}\n",
            (unsigned long long)adds, took_s, (double)adds / took_s,
            (unsigned long long)(atomic_load(&shared->batches) - batches), latencies[kept / 2] / 1e3,
-           latencies[kept - 1 - kept / 100] / 1e3, latencies[kept - 1 - kept / 1000] / 1e3, cpu[0], cpu[1],
-           cpu[2], memory_mb);
+           latencies[kept - 1 - kept / 100] / 1e3, latencies[kept - 1 - kept / 1000] / 1e3, cpu[0],
+           cpu[1], cpu[2], memory_mb);
 }
 
-/* ------------------------------------------------------------------ all three */
+/* ------------ all three */
 
 static void
 connect_both(int *clients, int *servers, uint32_t count)
@@ -230,7 +236,9 @@ connect_both(int *clients, int *servers, uint32_t count)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size_bytes = sizeof address;
     int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    need(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0, "listen");
+    need(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 &&
+             listen(listener, 1) == 0,
+         "listen");
     need(getsockname(listener, (struct sockaddr *)&address, &size_bytes) == 0, "address");
     for (uint32_t i = 0; i < count; i++) {
         servers[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -280,9 +288,12 @@ main(int argc, char **argv)
     }
     uint64_t window = argc >= 4 ? strtoull(argv[2], NULL, 10) : 0;
     double seconds = window > 0 ? strtod(argv[3], NULL) : 0;
-    if (window == 0 || window > SLOT_COUNT / 2 || seconds <= 0 || seconds > 600 || count == 0 || count > CONNECTIONS_MAX ||
-        (count > 1 && count != window)) {
-        fprintf(stderr, "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice] [connections=WINDOW]\n", SLOT_COUNT / 2);
+    if (window == 0 || window > SLOT_COUNT / 2 || seconds <= 0 || seconds > 600 || count == 0 ||
+        count > CONNECTIONS_MAX || (count > 1 && count != window)) {
+        fprintf(
+            stderr,
+            "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice] [connections=WINDOW]\n",
+            SLOT_COUNT / 2);
         return 2;
     }
     struct io_uring tried;
@@ -291,7 +302,8 @@ main(int argc, char **argv)
         return 77;
     }
     io_uring_queue_exit(&tried);
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     need(shared != MAP_FAILED, "memory");
     journal_bell = eventfd(0, EFD_CLOEXEC);
     worker_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

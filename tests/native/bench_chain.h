@@ -1,4 +1,5 @@
-/* The storing side of tests/native/bench_chain.c: what its processes share, its journal and its flusher. */
+/* The storing side of tests/native/bench_chain.c: what its processes share, its journal and its
+ * flusher. */
 #pragma once
 
 #include <errno.h>
@@ -33,7 +34,8 @@
 #define PIECE_COUNT 4u
 #define FLUSH_BYTES (24u << 20) /* half of a write cache */
 #define LATENCIES_MAX (1u << 22)
-#define INPUT_BYTES (256u << 10) /* of all connections together, and four frames of each at least */
+/* of all connections together, and four frames of each at least */
+#define INPUT_BYTES (256u << 10)
 #define CONNECTIONS_MAX 4096u
 #define EVENTS_MAX 1024
 
@@ -73,7 +75,7 @@ ring_bell(int fd)
     need(write(fd, &one, sizeof one) == sizeof one, "ring");
 }
 
-/* ------------------------------------------------------------------ journal */
+/* ------------ journal */
 
 static void
 wait_one(struct io_uring *uring, int32_t wanted)
@@ -130,7 +132,7 @@ run_journal(int file)
     }
 }
 
-/* ------------------------------------------------------------------ flusher */
+/* ------------ flusher */
 
 static void
 run_flusher(int file)

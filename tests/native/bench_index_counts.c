@@ -1,5 +1,6 @@
-/* What the index counts of an add that it takes in, by itself: its counters and the sketch of hot ledgers, called as
- * index/apply.c does.  No test: build with -O2 and run alone.  PROGRAM [LEDGERS [SECONDS]] */
+/* What the index counts of an add that it takes in, by itself: its counters and the sketch of hot
+ * ledgers, called as index/apply.c does.  No test: build with -O2 and run alone.  PROGRAM [LEDGERS
+ * [SECONDS]] */
 #include "check.h"
 
 #include "index/hot_ledgers.h"
@@ -59,6 +60,7 @@ main(int argc, char **argv)
         spent_ns += cpu_ns() - t0;
         adds += ADDS_A_TURN;
     }
-    printf("%u ledgers: index counts %.2f ns an add (%" PRIu64 " adds)\n", ledgers, (double)spent_ns / (double)adds, adds);
+    printf("%u ledgers: index counts %.2f ns an add (%" PRIu64 " adds)\n", ledgers,
+           (double)spent_ns / (double)adds, adds);
     return 0;
 }

@@ -1,5 +1,6 @@
-/* What an add costs the journal's C: from the ring to the published batch, with a disk in memory that only copies.
- * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [ADDS_A_BATCH]]] */
+/* What an add costs the journal's C: from the ring to the published batch, with a disk in memory
+ * that only copies. No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS
+ * [ADDS_A_BATCH]]] */
 #include "journal_harness.h"
 
 #include <time.h>
@@ -45,8 +46,8 @@ main(int argc, char **argv)
         adds += count;
         written_bytes += batch_bytes + 4096;
     }
-    printf("%u adds of %u bytes a batch: journal %.1f ns an add (%" PRIu64 " adds)\n", count, data_bytes,
-           (double)spent_ns / (double)adds, adds);
+    printf("%u adds of %u bytes a batch: journal %.1f ns an add (%" PRIu64 " adds)\n", count,
+           data_bytes, (double)spent_ns / (double)adds, adds);
     harness_free(&harness);
     return 0;
 }

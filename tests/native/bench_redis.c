@@ -1,10 +1,13 @@
-/* Appends to Redis Streams, for `./dev bench`: XADD of one entry each, pipelined, in a closed loop, as `fastbk bench` appends
- * to a bookie: one thread, any number of connections, so many entries in flight over all of them.
+/* Appends to Redis Streams, for `./dev bench`: XADD of one entry each, pipelined, in a closed loop,
+ * as `fastbk bench` appends to a bookie: one thread, any number of connections, so many entries in
+ * flight over all of them.
  *
- * Commands are made once for each stream and sent again and again; replies are split and counted, and an error reply ends
- * the load.  So it costs less than our own load generator, which makes, checks and times each entry.
+ * Commands are made once for each stream and sent again and again; replies are split and counted,
+ * and an error reply ends the load.  So it costs less than our own load generator, which makes,
+ * checks and times each entry.
  *
- * usage: bench_redis PORT WINDOW SECONDS SIZE STREAMS CONNECTIONS.  Prints JSON: adds, seconds, adds_per_s, latency_us, client_us. */
+ * usage: bench_redis PORT WINDOW SECONDS SIZE STREAMS CONNECTIONS.  Prints JSON: adds, seconds,
+ * adds_per_s, latency_us, client_us. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -67,7 +70,8 @@ cpu_us(void)
 {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e6 + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e6 +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
 static void
@@ -80,7 +84,9 @@ make_commands(uint32_t size_bytes)
     for (uint32_t i = 0; i < load.streams; i++) {
         char *at = (char *)load.commands + (size_t)i * load.command_room, key[16];
         int key_bytes = snprintf(key, sizeof key, "s%u", i);
-        int used = snprintf(at, 112, "*5\r\n$4\r\nXADD\r\n$%d\r\n%s\r\n$1\r\n*\r\n$1\r\nd\r\n$%u\r\n", key_bytes, key, size_bytes);
+        int used =
+            snprintf(at, 112, "*5\r\n$4\r\nXADD\r\n$%d\r\n%s\r\n$1\r\n*\r\n$1\r\nd\r\n$%u\r\n",
+                     key_bytes, key, size_bytes);
         for (uint32_t byte = 0; byte < size_bytes; byte++)
             at[(uint32_t)used + byte] = (char)('a' + (byte * 7 + i) % 26);
         memcpy(at + used + size_bytes, "\r\n", 2);
@@ -91,33 +97,39 @@ make_commands(uint32_t size_bytes)
 static void
 open_connection(struct connection *connection, uint16_t port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int one = 1;
     connection->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    need(connection->fd >= 0 && connect(connection->fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    need(connection->fd >= 0 &&
+             connect(connection->fd, (struct sockaddr *)&address, sizeof address) == 0,
+         "connect");
     setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     connection->sent_ns = malloc(load.window * sizeof *connection->sent_ns);
     connection->output = malloc(GATHERED_BYTES + load.command_room);
     need(connection->sent_ns != NULL && connection->output != NULL, "memory");
 }
 
-/* Sends what the window allows, as far as the socket takes it.  A command counts as sent when it is gathered. */
+/* Sends what the window allows, as far as the socket takes it.  A command counts as sent when it is
+ * gathered. */
 static void
 send_some(struct connection *connection, bool is_over)
 {
     for (;;) {
         uint64_t now = now_ns();
-        while (!is_over && connection->sent - connection->answered < load.window && connection->output_bytes < GATHERED_BYTES) {
+        while (!is_over && connection->sent - connection->answered < load.window &&
+               connection->output_bytes < GATHERED_BYTES) {
             uint64_t stream = load.next_stream++ % load.streams;
-            memcpy(connection->output + connection->output_bytes, load.commands + stream * load.command_room,
-                   load.command_bytes[stream]);
+            memcpy(connection->output + connection->output_bytes,
+                   load.commands + stream * load.command_room, load.command_bytes[stream]);
             connection->output_bytes += load.command_bytes[stream];
             connection->sent_ns[connection->sent++ % load.window] = now;
         }
         if (connection->output_done == connection->output_bytes)
             return;
-        ssize_t sent = send(connection->fd, connection->output + connection->output_done,
-                            connection->output_bytes - connection->output_done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent =
+            send(connection->fd, connection->output + connection->output_done,
+                 connection->output_bytes - connection->output_done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         need(sent > 0, "send");
@@ -131,7 +143,8 @@ send_some(struct connection *connection, bool is_over)
 static void
 receive_some(struct connection *connection)
 {
-    ssize_t got = recv(connection->fd, connection->input + connection->held, INPUT_BYTES - connection->held, MSG_DONTWAIT);
+    ssize_t got = recv(connection->fd, connection->input + connection->held,
+                       INPUT_BYTES - connection->held, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     need(got > 0, "receive");
@@ -140,7 +153,8 @@ receive_some(struct connection *connection)
     while (held - at >= 5) {
         const uint8_t *reply = connection->input + at;
         if (reply[0] != '$') {
-            fprintf(stderr, "bench_redis: %.*s\n", (int)(held - at < 200 ? held - at : 200), (const char *)reply);
+            fprintf(stderr, "bench_redis: %.*s\n", (int)(held - at < 200 ? held - at : 200),
+                    (const char *)reply);
             exit(1);
         }
         uint32_t digits = 1, id_bytes = 0;
@@ -151,7 +165,8 @@ receive_some(struct connection *connection)
             break;
         at += reply_bytes;
         if (load.is_timed && load.latency_count < LATENCIES_MAX)
-            load.latencies[load.latency_count++] = (uint32_t)(now - connection->sent_ns[connection->answered % load.window]);
+            load.latencies[load.latency_count++] =
+                (uint32_t)(now - connection->sent_ns[connection->answered % load.window]);
         connection->answered++;
         load.answered++;
     }
@@ -194,9 +209,12 @@ main(int argc, char **argv)
     unsigned long size_bytes = argc == 7 ? strtoul(argv[4], NULL, 10) : 0;
     load.streams = argc == 7 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0;
     load.connections = argc == 7 ? (uint32_t)strtoul(argv[6], NULL, 10) : 0;
-    if (port == 0 || port > 65535 || window == 0 || seconds <= 0 || seconds > 600 || size_bytes == 0 || size_bytes > 5u << 20
-        || load.streams == 0 || load.connections == 0 || window < load.connections) {
-        fprintf(stderr, "usage: bench_redis PORT WINDOW SECONDS(..600) SIZE STREAMS CONNECTIONS(..WINDOW)\n");
+    if (port == 0 || port > 65535 || window == 0 || seconds <= 0 || seconds > 600 ||
+        size_bytes == 0 || size_bytes > 5u << 20 || load.streams == 0 || load.connections == 0 ||
+        window < load.connections) {
+        fprintf(
+            stderr,
+            "usage: bench_redis PORT WINDOW SECONDS(..600) SIZE STREAMS CONNECTIONS(..WINDOW)\n");
         return 2;
     }
     load.window = window / load.connections;
@@ -218,8 +236,11 @@ main(int argc, char **argv)
     uint64_t adds = load.answered, count = load.latency_count;
     need(count > 0, "no add was answered");
     qsort(load.latencies, count, sizeof *load.latencies, compare);
-    printf("{\"adds\": %llu, \"seconds\": %.3f, \"adds_per_s\": %.0f, \"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p99.9\": %.1f}, "
-           "\"client_us\": %.3f}\n", (unsigned long long)adds, took_s, (double)adds / took_s, load.latencies[count / 2] / 1e3,
-           load.latencies[count - 1 - count / 100] / 1e3, load.latencies[count - 1 - count / 1000] / 1e3, cpu / (double)adds);
+    printf("{\"adds\": %llu, \"seconds\": %.3f, \"adds_per_s\": %.0f, \"latency_us\": {\"p50\": "
+           "%.1f, \"p99\": %.1f, \"p99.9\": %.1f}, "
+           "\"client_us\": %.3f}\n",
+           (unsigned long long)adds, took_s, (double)adds / took_s, load.latencies[count / 2] / 1e3,
+           load.latencies[count - 1 - count / 100] / 1e3,
+           load.latencies[count - 1 - count / 1000] / 1e3, cpu / (double)adds);
     return 0;
 }

@@ -1,6 +1,7 @@
-/* What an add costs the worker's C: in fbk_worker_receive, and its ack in fbk_worker_collect (the send included).
- * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL [DIGEST [ADDS]]]]]; 0 = ours, 2 and 3 =
- * Apache's; the type of the digest as metadata tells it for these, 0 = it names none, 3 = the right one; adds a receive. */
+/* What an add costs the worker's C: in fbk_worker_receive, and its ack in fbk_worker_collect (the
+ * send included). No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL
+ * [DIGEST [ADDS]]]]]; 0 = ours, 2 and 3 = Apache's; the type of the digest as metadata tells it for
+ * these, 0 = it names none, 3 = the right one; adds a receive. */
 #include "check.h"
 #include "worker_harness.c"
 
@@ -40,11 +41,13 @@ put_add(uint8_t *to, uint32_t room, uint32_t protocol, uint32_t entry_id, uint32
     static uint8_t entry[(1 << 20) + 36];
     fbk_store_be64(entry, 5);
     fbk_store_be64(entry + 8, entry_id);
-    uint32_t entry_bytes = (uint32_t)fbk_digest_put_data(FBK_DIGEST_CRC32C, entry, data, data_bytes);
+    uint32_t entry_bytes =
+        (uint32_t)fbk_digest_put_data(FBK_DIGEST_CRC32C, entry, data, data_bytes);
     if (protocol == 0)
         return FBK_WIRE_ADD_HEAD_BYTES + entry_bytes > room
                    ? 0
-                   : fbk_wire_put_add(to, entry_id, 5, entry_id, 0, FBK_DIGEST_CRC32C, key, entry, entry_bytes, NULL);
+                   : fbk_wire_put_add(to, entry_id, 5, entry_id, 0, FBK_DIGEST_CRC32C, key, entry,
+                                      entry_bytes, NULL);
     const struct fbk_apache_request request = {
         .protocol = (uint8_t)protocol,
         .version = (uint8_t)protocol,
@@ -70,12 +73,25 @@ main(int argc, char **argv)
     CHECK(data_bytes <= 1 << 20 && adds_max > 0);
     struct worker_harness *s = worker_harness_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
     struct fbk_worker_options options = {
-        .epoch = 1, .pair_count = 1, .pairs = {worker_harness_pair(s)}, .bell_fd = s->worker_bell,
-        .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
-        .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
-        .unread_replies_bytes_max = 128u << 20, .write_timeout_ms = 60000, .frame_bytes_per_s_min = 16384,
-        .turn_frames_max = 16384, .turn_bytes_max = 4u << 20,
-        .apache_requests_max = 32768, .apache_batch_bytes_max = 5u << 20, .apache_digests_max = 65536,
+        .epoch = 1,
+        .pair_count = 1,
+        .pairs = {worker_harness_pair(s)},
+        .bell_fd = s->worker_bell,
+        .connections_max = 16,
+        .pending_requests_max = 16384,
+        .frame_size_bytes_max = 5u << 20,
+        .batch_entries_max = 4096,
+        .receive_size_bytes = 256 * 1024,
+        .partial_frames_bytes_max = 64u << 20,
+        .reply_backlog_bytes_max = 8u << 20,
+        .unread_replies_bytes_max = 128u << 20,
+        .write_timeout_ms = 60000,
+        .frame_bytes_per_s_min = 16384,
+        .turn_frames_max = 16384,
+        .turn_bytes_max = 4u << 20,
+        .apache_requests_max = 32768,
+        .apache_batch_bytes_max = 5u << 20,
+        .apache_digests_max = 65536,
     };
     int32_t error, ends[2];
     struct fbk_worker *worker = fbk_worker_create(&options, &error);
@@ -109,8 +125,10 @@ main(int argc, char **argv)
         adds += count;
         CHECK(recv(ends[1], answers, sizeof answers, MSG_DONTWAIT) > 0);
     }
-    printf("%u adds of %u bytes a receive: receive %.1f ns an add, collect %.1f ns an ack (%" PRIu64 " adds)\n", count, data_bytes,
-           (double)receive_ns / (double)adds, (double)collect_ns / (double)adds, adds);
+    printf("%u adds of %u bytes a receive: receive %.1f ns an add, collect %.1f ns an ack (%" PRIu64
+           " adds)\n",
+           count, data_bytes, (double)receive_ns / (double)adds, (double)collect_ns / (double)adds,
+           adds);
     fbk_worker_destroy(worker);
     worker_harness_destroy(s);
     return 0;

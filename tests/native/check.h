@@ -1,4 +1,5 @@
-/* What the C test programs share: a check that says what it found, and random numbers from a fixed seed. */
+/* What the C test programs share: a check that says what it found, and random numbers from a fixed
+ * seed. */
 #pragma once
 
 #include <inttypes.h>
@@ -9,22 +10,24 @@
 
 #define TEST_SKIPPED 77
 
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define CHECK(x)                                                            \
+    do {                                                                    \
+        if (!(x)) {                                                         \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x); \
+            exit(1);                                                        \
+        }                                                                   \
     } while (0)
 
-#define CHECK_EQUAL(got, wanted)                                                                   \
-    do {                                                                                           \
-        int64_t got_ = (int64_t)(got), wanted_ = (int64_t)(wanted);                                \
-        if (got_ != wanted_) {                                                                     \
-            fprintf(stderr, "%s:%d: %s is %" PRId64 " (%#" PRIx64 "), wanted %" PRId64 " (%#" PRIx64 ")\n", \
-                    __FILE__, __LINE__, #got, got_, (uint64_t)got_, wanted_, (uint64_t)wanted_);   \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define CHECK_EQUAL(got, wanted)                                                                 \
+    do {                                                                                         \
+        int64_t got_ = (int64_t)(got), wanted_ = (int64_t)(wanted);                              \
+        if (got_ != wanted_) {                                                                   \
+            fprintf(stderr,                                                                      \
+                    "%s:%d: %s is %" PRId64 " (%#" PRIx64 "), wanted %" PRId64 " (%#" PRIx64     \
+                    ")\n",                                                                       \
+                    __FILE__, __LINE__, #got, got_, (uint64_t)got_, wanted_, (uint64_t)wanted_); \
+            exit(1);                                                                             \
+        }                                                                                        \
     } while (0)
 
 /* splitmix64 */

@@ -53,7 +53,15 @@ def compile_object(source: Path, kind: str) -> Path:
     """Return the object of `source` in this kind of build, compiled if it is not there or out of date."""
     folder = ROOT / "build" / "tests" / kind
     folder.mkdir(parents=True, exist_ok=True)
-    flags = [*COMMON_FLAGS, *WARNING_FLAGS, "-Werror", *KINDS[kind], f"-I{SOURCES}", f"-I{NATIVE}", f"-I{HERE}"]
+    flags = [
+        *COMMON_FLAGS,
+        *WARNING_FLAGS,
+        "-Werror",
+        *KINDS[kind],
+        f"-I{SOURCES}",
+        f"-I{NATIVE}",
+        f"-I{HERE}",
+    ]
     if kind == "fuzz":
         flags.remove("-Werror")  # another compiler, other opinions
     target = folder / f"{source.parent.name}-{source.stem}.o"
@@ -62,7 +70,9 @@ def compile_object(source: Path, kind: str) -> Path:
     command = [compiler(kind), *flags, "-MMD", "-c", str(source)]
     if is_fresh(target, depends, command):
         return target
-    mine = {path: path.with_suffix(f"{path.suffix}.{os.getpid()}") for path in (target, depends, noted)}
+    mine = {
+        path: path.with_suffix(f"{path.suffix}.{os.getpid()}") for path in (target, depends, noted)
+    }
     started_ns = time.time_ns()
     result = subprocess.run(
         [*command, "-MF", str(mine[depends]), "-o", str(mine[target])],
@@ -82,7 +92,9 @@ def build_program(
     """Return the program of `files` (in this folder) and `sources` (of fastbk/native/src) in this kind of build."""
     objects = [compile_object(HERE / name, kind) for name in files]
     # Every file of the bookie may have kill points.
-    objects += [compile_object(SOURCES / name, kind) for name in dict.fromkeys([*sources, "base/fault.c"])]
+    objects += [
+        compile_object(SOURCES / name, kind) for name in dict.fromkeys([*sources, "base/fault.c"])
+    ]
     link = FUZZ_LINK if kind == "fuzz" else KINDS[kind]
     command = [compiler(kind), *map(str, objects), *link, *libraries, "-lpthread"]
     # A program is found again by what it was linked from; times would lie after a change of branch.

@@ -1,5 +1,6 @@
-/* Apache's frames from outside: what a bookie makes of any bytes, what it would answer, and the reader of protocol buffers
- * over both kinds of messages, and lists of entries.  Each input is read as it is and as a message of version 3. */
+/* Apache's frames from outside: what a bookie makes of any bytes, what it would answer, and the
+ * reader of protocol buffers over both kinds of messages, and lists of entries.  Each input is read
+ * as it is and as a message of version 3. */
 #include "apache/apache.h"
 #include "apache/messages.h"
 
@@ -17,7 +18,8 @@ touch(const uint8_t *bytes, uint64_t size_bytes)
 static bool
 same_bytes(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes)
 {
-    return (a == NULL) == (b == NULL) && a_bytes == b_bytes && (a_bytes == 0 || memcmp(a, b, a_bytes) == 0);
+    return (a == NULL) == (b == NULL) && a_bytes == b_bytes &&
+           (a_bytes == 0 || memcmp(a, b, a_bytes) == 0);
 }
 
 /* What a client hears of an answer is what the bookie said. */
@@ -25,9 +27,11 @@ static void
 hear(const uint8_t *frame, uint64_t size_bytes, const struct fbk_apache_reply *said)
 {
     struct fbk_apache_reply heard;
-    if (said->echo.protocol == 2 && said->echo.version == 0) /* no client of ours asks in it */
+    /* no client of ours asks in it */
+    if (said->echo.protocol == 2 && said->echo.version == 0)
         return;
-    FBK_ASSERT(fbk_apache_read_reply(frame + 4, (uint32_t)size_bytes - 4, said->echo.protocol, &heard) == 0);
+    FBK_ASSERT(fbk_apache_read_reply(frame + 4, (uint32_t)size_bytes - 4, said->echo.protocol,
+                                     &heard) == 0);
     uint32_t operation = said->echo.operation;
     bool is_v2 = said->echo.protocol == 2;
     FBK_ASSERT(heard.echo.operation == operation);
@@ -35,8 +39,10 @@ hear(const uint8_t *frame, uint64_t size_bytes, const struct fbk_apache_reply *s
         FBK_ASSERT(heard.echo.transaction_id == said->echo.transaction_id);
     if (operation != FBK_APACHE_AUTH || !is_v2) /* version 2's has no status */
         FBK_ASSERT(fbk_apache_error_v2(heard.status) == fbk_apache_error_v2(said->status));
-    if (operation == FBK_APACHE_ADD || operation == FBK_APACHE_READ || (is_v2 && operation == FBK_APACHE_READ_BATCH))
-        FBK_ASSERT(heard.echo.ledger_id == said->echo.ledger_id && heard.echo.entry_id == said->echo.entry_id);
+    if (operation == FBK_APACHE_ADD || operation == FBK_APACHE_READ ||
+        (is_v2 && operation == FBK_APACHE_READ_BATCH))
+        FBK_ASSERT(heard.echo.ledger_id == said->echo.ledger_id &&
+                   heard.echo.entry_id == said->echo.entry_id);
     if (operation == FBK_APACHE_READ && said->status == FBK_APACHE_EOK)
         FBK_ASSERT(heard.entry_bytes == said->entry_bytes && (is_v2 || heard.lac == said->lac));
     if (operation == FBK_APACHE_LIST)
@@ -61,11 +67,14 @@ ask_again(const struct fbk_apache_request *request)
     FBK_ASSERT(size_bytes > 4 && fbk_load_be32(frame) == size_bytes - 4);
     FBK_ASSERT(fbk_apache_put_request(frame, size_bytes - 1, request) == 0);
     FBK_ASSERT(fbk_apache_put_request(frame, size_bytes, request) == size_bytes);
-    FBK_ASSERT(fbk_apache_read_request(frame + 4, (uint32_t)size_bytes - 4, &again, &status) == FBK_APACHE_GOOD);
+    FBK_ASSERT(fbk_apache_read_request(frame + 4, (uint32_t)size_bytes - 4, &again, &status) ==
+               FBK_APACHE_GOOD);
     FBK_ASSERT((again.master_key == NULL) == (expected.master_key == NULL));
-    FBK_ASSERT(again.master_key == NULL || memcmp(again.master_key, expected.master_key, FBK_APACHE_MASTER_KEY_BYTES) == 0);
+    FBK_ASSERT(again.master_key == NULL ||
+               memcmp(again.master_key, expected.master_key, FBK_APACHE_MASTER_KEY_BYTES) == 0);
     FBK_ASSERT(same_bytes(again.body, again.body_bytes, expected.body, expected.body_bytes));
-    FBK_ASSERT(same_bytes(again.plugin, again.plugin_bytes, expected.plugin, expected.plugin_bytes));
+    FBK_ASSERT(
+        same_bytes(again.plugin, again.plugin_bytes, expected.plugin, expected.plugin_bytes));
     again.master_key = expected.master_key;
     again.body = expected.body;
     again.plugin = expected.plugin;
@@ -84,11 +93,11 @@ answer(const struct fbk_apache_request *request, uint32_t status)
 {
     struct fbk_apache_reply reply = {
         .echo = {.protocol = request->protocol,
-                  .version = request->version,
-                  .operation = request->operation,
-                  .transaction_id = request->transaction_id,
-                  .ledger_id = request->echo_ledger_id,
-                  .entry_id = request->echo_entry_id},
+                 .version = request->version,
+                 .operation = request->operation,
+                 .transaction_id = request->transaction_id,
+                 .ledger_id = request->echo_ledger_id,
+                 .entry_id = request->echo_entry_id},
         .status = status,
         .entry = request->operation == FBK_APACHE_READ_BATCH ? NULL : request->body,
         .entry_bytes = request->operation == FBK_APACHE_READ_BATCH ? 0 : request->body_bytes,
@@ -106,24 +115,29 @@ answer(const struct fbk_apache_request *request, uint32_t status)
     uint8_t *out = malloc(size_bytes);
     if (out == NULL)
         return;
-    FBK_ASSERT(fbk_apache_put_reply(out, &reply) == size_bytes && fbk_load_be32(out) == size_bytes - 4);
+    FBK_ASSERT(fbk_apache_put_reply(out, &reply) == size_bytes &&
+               fbk_load_be32(out) == size_bytes - 4);
     if (request->protocol == 3) {
         struct fbk_protobuf_value values[RESPONSE_SLOTS];
         uint64_t present;
-        FBK_ASSERT(fbk_protobuf_read(&fbk_apache_responses, out + 4, (uint32_t)size_bytes - 4, &present, values));
+        FBK_ASSERT(fbk_protobuf_read(&fbk_apache_responses, out + 4, (uint32_t)size_bytes - 4,
+                                     &present, values));
         FBK_ASSERT(values[RESPONSE_HEADER_TRANSACTION_ID].number == request->transaction_id);
     }
     hear(out, size_bytes, &reply);
     if (request->operation == FBK_APACHE_ADD) {
         uint8_t fast[FBK_APACHE_ADD_REPLY_BYTES_MAX];
-        FBK_ASSERT(fbk_apache_put_add_reply(fast, &reply.echo, status) == size_bytes && memcmp(fast, out, size_bytes) == 0);
+        FBK_ASSERT(fbk_apache_put_add_reply(fast, &reply.echo, status) == size_bytes &&
+                   memcmp(fast, out, size_bytes) == 0);
     }
     free(out);
 }
 
-/* The same request with an unknown field behind it goes another way through the reader, and comes out the same. */
+/* The same request with an unknown field behind it goes another way through the reader, and comes
+ * out the same. */
 static void
-read_request_by_tables(const uint8_t *body, uint32_t body_bytes, const struct fbk_apache_request *expected, int32_t verdict)
+read_request_by_tables(const uint8_t *body, uint32_t body_bytes,
+                       const struct fbk_apache_request *expected, int32_t verdict)
 {
     struct fbk_apache_request request;
     uint32_t status;
@@ -157,10 +171,12 @@ read_request(const uint8_t *body, uint32_t body_bytes)
     touch(request.plugin, request.plugin_bytes);
     FBK_ASSERT((request.flags & ~(uint32_t)FBK_APACHE_ALL_FLAGS) == 0);
     if (verdict == FBK_APACHE_GOOD) {
-        bool needs_key = request.operation == FBK_APACHE_ADD || request.operation == FBK_APACHE_WRITE_LAC ||
+        bool needs_key = request.operation == FBK_APACHE_ADD ||
+                         request.operation == FBK_APACHE_WRITE_LAC ||
                          (request.flags & FBK_APACHE_FENCE) != 0;
         FBK_ASSERT(!needs_key || request.master_key != NULL);
-        FBK_ASSERT(request.operation != FBK_APACHE_ADD || request.body_bytes >= FBK_APACHE_ENTRY_BYTES_MIN);
+        FBK_ASSERT(request.operation != FBK_APACHE_ADD ||
+                   request.body_bytes >= FBK_APACHE_ENTRY_BYTES_MIN);
         ask_again(&request);
     }
     answer(&request, status);
@@ -173,8 +189,9 @@ read_response(const uint8_t *body, uint32_t body_bytes)
     uint64_t present;
     if (!fbk_protobuf_read(&fbk_apache_responses, body, body_bytes, &present, values))
         return;
-    static const uint8_t bodies[] = {RESPONSE_READ_BODY, RESPONSE_READ_LAC_BODY, RESPONSE_READ_LAC_LAST_ENTRY,
-                                     RESPONSE_LIST_AVAILABILITY, RESPONSE_AUTH_PAYLOAD};
+    static const uint8_t bodies[] = {RESPONSE_READ_BODY, RESPONSE_READ_LAC_BODY,
+                                     RESPONSE_READ_LAC_LAST_ENTRY, RESPONSE_LIST_AVAILABILITY,
+                                     RESPONSE_AUTH_PAYLOAD};
     for (uint32_t i = 0; i < sizeof bodies; i++)
         if ((present >> bodies[i] & 1) != 0)
             touch(values[bodies[i]].bytes, values[bodies[i]].number);
@@ -200,7 +217,9 @@ read_reply(const uint8_t *body, uint32_t body_bytes)
 static void
 read_list(const uint8_t *blob, uint32_t blob_bytes)
 {
-    enum { RANGES = 16 };
+    enum {
+        RANGES = 16
+    };
     int64_t ranges[2 * RANGES], again[2 * RANGES];
     uint8_t out[64 + 2 * RANGES * 24];
     int64_t count = fbk_apache_read_list(blob, blob_bytes, ranges, RANGES);
@@ -208,7 +227,8 @@ read_list(const uint8_t *blob, uint32_t blob_bytes)
     if (count < 0 || count > RANGES)
         return;
     for (int64_t i = 0; i < count; i++)
-        if (ranges[2 * i + 1] - ranges[2 * i] >= INT32_MAX) /* more groups than there is room for */
+        /* more groups than there is room for */
+        if (ranges[2 * i + 1] - ranges[2 * i] >= INT32_MAX)
             return;
     uint64_t size_bytes = fbk_apache_put_list(out, sizeof out, ranges, (uint32_t)count);
     FBK_ASSERT(size_bytes <= sizeof out);

@@ -1,6 +1,7 @@
 /* Runs a fuzz harness without libFuzzer: PROGRAM RUNS SEED [FILE...].
  *
- * Each input is a seed file (or nothing) with a few random changes. This is no search guided by coverage, which
+ * Each input is a seed file (or nothing) with a few random changes. This is no search guided by
+ * coverage, which
  * `./dev fuzz` has; it is the same short run on every machine, repeated by its seed. */
 
 #include <stdint.h>
@@ -47,8 +48,10 @@ load(const char *path, uint8_t *into)
 static size_t
 change(uint8_t *input, size_t size)
 {
-    static const uint64_t edges[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000,
-                                     0xffffffff, UINT64_C(0x7fffffffffffffff), UINT64_MAX};
+    static const uint64_t edges[] = {
+        0,         1,      0x7f,       0x80,       0xff,       0x7fff,
+        0x8000,    0xffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_C(0x7fffffffffffffff),
+        UINT64_MAX};
     const size_t at = below(size);
     switch (below(7)) {
     case 0: /* flip a bit */
@@ -66,8 +69,7 @@ change(uint8_t *input, size_t size)
             memcpy(input + below(size - width + 1), &value, width);
         return size;
     }
-    case 3: /* cut */
-        return at;
+    case 3: /* cut */ return at;
     case 4: { /* grow by noise */
         const size_t room = INPUT_SIZE_BYTES_MAX - size;
         const size_t more = below(room < 64 ? room + 1 : 65);

@@ -1,8 +1,8 @@
-/* Any bytes as an entry log, with a location that agrees with the header of the run at 4096: no crash, and what is served
- * passes its checksum and is the id that was asked for.
+/* Any bytes as an entry log, with a location that agrees with the header of the run at 4096: no
+ * crash, and what is served passes its checksum and is the id that was asked for.
  *
- * The first byte says which checksums are made right again, so that changes reach what lies behind them:
- * 1 log header, 2 run header, 4 item table, 8 entries. */
+ * The first byte says which checksums are made right again, so that changes reach what lies behind
+ * them: 1 log header, 2 run header, 4 item table, 8 entries. */
 
 #include "store_images.h"
 
@@ -105,7 +105,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(&location, locations + 4096, sizeof location);
     struct fbk_store *store = images_store(&images, locations, sizeof locations, log, size - 1);
     CHECK_EQUAL(fbk_store_add_locations(store, 1), 0);
-    for (int64_t entry = location.first_entry_id; entry <= location.last_entry_id && entry >= 0; entry++) {
+    for (int64_t entry = location.first_entry_id; entry <= location.last_entry_id && entry >= 0;
+         entry++) {
         int32_t status = images_read_range(store, location.ledger_id, entry, entry);
         if (status == FBK_S_NO_ENTRY)
             CHECK(entry != location.first_entry_id && entry != location.last_entry_id);

@@ -1,7 +1,8 @@
-/* Frames from outside: verifier and readers over any bytes.  Linked with verifier_oracle.cpp, our verifier has to say
- * what flatbuffers' own says, of every input.
+/* Frames from outside: verifier and readers over any bytes.  Linked with verifier_oracle.cpp, our
+ * verifier has to say what flatbuffers' own says, of every input.
  *
- * Each input is read as both roots, as it is and with its length set right (few inputs would get past that). */
+ * Each input is read as both roots, as it is and with its length set right (few inputs would get
+ * past that). */
 #include "base/digest.h"
 #include "wire/verify.h"
 #include "wire/wire.h"

@@ -1,8 +1,8 @@
-/* Any bytes as a journal file: no crash, no memory by a length from disk, and every batch that comes out is dense, in its
- * place, and as large as it says.
+/* Any bytes as a journal file: no crash, no memory by a length from disk, and every batch that
+ * comes out is dense, in its place, and as large as it says.
  *
- * The first byte says which checksums are made right again, so that changes reach what lies behind them:
- * 1 file header, 2 batch headers, 4 record headers, 8 checksums over records, 16 bodies. */
+ * The first byte says which checksums are made right again, so that changes reach what lies behind
+ * them: 1 file header, 2 batch headers, 4 record headers, 8 checksums over records, 16 bodies. */
 
 #include "journal_harness.h"
 
@@ -15,14 +15,16 @@ mend_records(uint8_t *batch, struct fbk_batch_header *header, uint64_t room, int
 {
     uint64_t offset = sizeof *header;
     uint32_t crc = 0;
-    for (uint32_t i = 0; i < header->record_count && room - offset >= sizeof(struct fbk_record); i++) {
+    for (uint32_t i = 0; i < header->record_count && room - offset >= sizeof(struct fbk_record);
+         i++) {
         struct fbk_record record;
         memcpy(&record, batch + offset, sizeof record);
         if (what & 16) {
             record.sequence = header->first_record_sequence + i;
             uint64_t there = room - offset - sizeof record;
             if (record.payload_bytes <= there)
-                record.body_crc = fbk_crc32c(0, batch + offset + sizeof record, record.payload_bytes);
+                record.body_crc =
+                    fbk_crc32c(0, batch + offset + sizeof record, record.payload_bytes);
         }
         if (what & 4)
             fbk_record_seal(&record);
@@ -33,7 +35,8 @@ mend_records(uint8_t *batch, struct fbk_batch_header *header, uint64_t room, int
         offset += record.size_bytes;
     }
     if ((what & 8) && header->content_bytes <= header->padded_bytes && header->padded_bytes <= room)
-        header->records_crc = fbk_crc32c(crc, batch + header->content_bytes, header->padded_bytes - header->content_bytes);
+        header->records_crc = fbk_crc32c(crc, batch + header->content_bytes,
+                                         header->padded_bytes - header->content_bytes);
 }
 
 static void
@@ -84,9 +87,12 @@ scan(struct steered *disk, const struct fbk_journal_expectation *expectation)
     struct fbk_journal_batch batch;
     uint64_t sequence = 0, record_sequence = 0, end = 0;
     while (fbk_journal_scan_next(reader, &batch) == 1) {
-        CHECK(sequence == 0 || (batch.sequence == sequence + 1 && batch.first_record_sequence == record_sequence));
-        CHECK(batch.offset_bytes >= end && batch.offset_bytes + batch.padded_bytes <= disk->size_bytes[1]);
-        CHECK(batch.sequence > expectation->mark_sequence && batch.sequence <= expectation->end_sequence);
+        CHECK(sequence == 0 ||
+              (batch.sequence == sequence + 1 && batch.first_record_sequence == record_sequence));
+        CHECK(batch.offset_bytes >= end &&
+              batch.offset_bytes + batch.padded_bytes <= disk->size_bytes[1]);
+        CHECK(batch.sequence > expectation->mark_sequence &&
+              batch.sequence <= expectation->end_sequence);
         sequence = batch.sequence;
         record_sequence = batch.first_record_sequence + batch.record_count;
         end = batch.offset_bytes + batch.padded_bytes;

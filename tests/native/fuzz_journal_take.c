@@ -1,7 +1,9 @@
-/* Any bytes in a worker's ring: the journal either stops with the ring called poisoned, or what it wrote reads back whole.
+/* Any bytes in a worker's ring: the journal either stops with the ring called poisoned, or what it
+ * wrote reads back whole.
  *
- * Input: one byte, how it is mended (1 header checksums, 2 sequence and epoch, 4 body checksum, 8 sizes), then pieces of
- * one length byte and as many bytes, laid over a record that would be good. */
+ * Input: one byte, how it is mended (1 header checksums, 2 sequence and epoch, 4 body checksum, 8
+ * sizes), then pieces of one length byte and as many bytes, laid over a record that would be
+ * good. */
 
 #include "journal_harness.h"
 
@@ -35,7 +37,8 @@ put_mended(const uint8_t *piece, size_t piece_bytes, int how)
     }
     if (how & 8) {
         put.record.payload_bytes %= PAYLOAD_BYTES + 1;
-        put.record.size_bytes = (uint32_t)fbk_round_up(sizeof put.record + put.record.payload_bytes, 8);
+        put.record.size_bytes =
+            (uint32_t)fbk_round_up(sizeof put.record + put.record.payload_bytes, 8);
     }
     if ((how & 4) && put.record.payload_bytes <= PAYLOAD_BYTES) {
         uint32_t under_crc = put.record.payload_bytes;
@@ -47,7 +50,8 @@ put_mended(const uint8_t *piece, size_t piece_bytes, int how)
         fbk_record_seal(&put.record);
     memcpy(fbk_ring_at(&worker->ring, worker->written), &put, sizeof put);
     uint32_t claimed = put.record.size_bytes;
-    worker->written += claimed <= sizeof put && claimed >= 96 && claimed % 8 == 0 ? claimed : sizeof put;
+    worker->written +=
+        claimed <= sizeof put && claimed >= 96 && claimed % 8 == 0 ? claimed : sizeof put;
     worker->sequence++;
 }
 
@@ -56,7 +60,8 @@ check_file(uint64_t batches)
 {
     struct fbk_journal_expectation expectation = harness_expectation(1);
     int32_t error = 0;
-    struct fbk_journal_scan *scan = fbk_journal_scan_open(&harness.disk.io, "1", 1, &expectation, &error);
+    struct fbk_journal_scan *scan =
+        fbk_journal_scan_open(&harness.disk.io, "1", 1, &expectation, &error);
     CHECK(scan);
     struct fbk_journal_batch batch;
     uint64_t found = 0;
@@ -82,7 +87,8 @@ begin(void)
     fbk_cursor_store(&harness.index->exceptions_consumed, 0);
     fbk_cursor_store(&harness.index->indexed[0], 0);
     uint64_t zero = 0;
-    CHECK(pwrite(harness.options.segment_fd, &zero, sizeof zero, offsetof(struct fbk_journal_segment, published)) == sizeof zero);
+    CHECK(pwrite(harness.options.segment_fd, &zero, sizeof zero,
+                 offsetof(struct fbk_journal_segment, published)) == sizeof zero);
     harness.workers[0].written = 0;
     harness.workers[0].sequence = 0;
     harness.seen = 0;
@@ -105,7 +111,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             length = size - at;
         put_mended(data + at, length, data[0]);
         at += length;
-        if (harness.workers[0].written - fbk_cursor_load(&harness.workers[0].segment->add_written) < 600 && at < size)
+        if (harness.workers[0].written - fbk_cursor_load(&harness.workers[0].segment->add_written) <
+                600 &&
+            at < size)
             continue;
         fbk_cursor_publish(&harness.workers[0].segment->add_written, harness.workers[0].written);
         int32_t reasons = 0;

@@ -1,8 +1,8 @@
-/* Any bytes as a locations file: loaded, searched, listed, merged, its states read.  No crash, and no memory by a number
- * from disk.  Its entry log is empty, so nothing is ever served.
+/* Any bytes as a locations file: loaded, searched, listed, merged, its states read.  No crash, and
+ * no memory by a number from disk.  Its entry log is empty, so nothing is ever served.
  *
- * The first byte says which checksums are made right again, so that changes reach what lies behind them:
- * 1 header, 2 blocks, 4 states, 8 the header's counts follow the file's size. */
+ * The first byte says which checksums are made right again, so that changes reach what lies behind
+ * them: 1 header, 2 blocks, 4 states, 8 the header's counts follow the file's size. */
 
 #include "store_images.h"
 
@@ -20,7 +20,8 @@ mend(uint8_t *bytes, uint64_t size, int what)
     if (what & 8) {
         header.location_blocks = size / 4096 - 1 - (size / 4096 > 2);
         header.state_blocks = size / 4096 - 1 - header.location_blocks;
-        if (header.location_count == 0 || (header.location_count + 62) / 63 != header.location_blocks)
+        if (header.location_count == 0 ||
+            (header.location_count + 62) / 63 != header.location_blocks)
             header.location_count = header.location_blocks * 63;
         if (header.state_count == 0 || (header.state_count + 55) / 56 != header.state_blocks)
             header.state_count = header.state_blocks * 56;
@@ -88,7 +89,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint64_t states = 0, id = 1;
         look(store, 1, 0);
         look(store, INT64_MAX, INT64_MAX);
-        for (uint64_t at = 4096; at + sizeof location <= size - 1 && at < 4096 + 3 * 64; at += sizeof location) {
+        for (uint64_t at = 4096; at + sizeof location <= size - 1 && at < 4096 + 3 * 64;
+             at += sizeof location) {
             memcpy(&location, bytes + at, sizeof location);
             if (location.ledger_id >= 0 && location.first_entry_id >= 0)
                 look(store, location.ledger_id, location.first_entry_id);
@@ -98,7 +100,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int64_t deleted = 1;
         uint64_t log_ids[] = {1, 2};
         struct fbk_location_scope scope = {
-            .file_ids = &id, .file_count = 1, .deleted = &deleted, .deleted_count = 1, .log_ids = log_ids, .log_count = 2,
+            .file_ids = &id,
+            .file_count = 1,
+            .deleted = &deleted,
+            .deleted_count = 1,
+            .log_ids = log_ids,
+            .log_count = 2,
         };
         struct fbk_location runs[32];
         (void)fbk_store_log_bytes(store, &scope, pairs, 16);

@@ -1,4 +1,5 @@
-/* Any bytes as entries of a stream: what is accepted lies inside what was given, and fits to its head. */
+/* Any bytes as entries of a stream: what is accepted lies inside what was given, and fits to its
+ * head. */
 #include "stream/stream.h"
 
 #include <string.h>
@@ -14,12 +15,15 @@ static int64_t table_rows[RECORDS_MAX * FBK_STREAM_ROW_WORDS];
 static void
 check_part(int64_t at, int64_t bytes, uint64_t size_bytes)
 {
-    FBK_ASSERT(at >= 0 && bytes >= 0 && (uint64_t)at <= size_bytes && (uint64_t)bytes <= size_bytes - (uint64_t)at);
+    FBK_ASSERT(at >= 0 && bytes >= 0 && (uint64_t)at <= size_bytes &&
+               (uint64_t)bytes <= size_bytes - (uint64_t)at);
 }
 
-/* Entries named by a table give the same, and a table that lies about where they are gives nothing from outside. */
+/* Entries named by a table give the same, and a table that lies about where they are gives nothing
+ * from outside. */
 static void
-check_table(const uint8_t *data, size_t size, const uint32_t *sizes, uint32_t count, int64_t records, bool are_rows_good)
+check_table(const uint8_t *data, size_t size, const uint32_t *sizes, uint32_t count,
+            int64_t records, bool are_rows_good)
 {
     int64_t table[ENTRIES_MAX * FBK_STREAM_TABLE_WORDS] = {0}, at = 0;
     uint32_t bad = 0;
@@ -31,11 +35,14 @@ check_table(const uint8_t *data, size_t size, const uint32_t *sizes, uint32_t co
     if (records < 0 || records > RECORDS_MAX)
         return;
     FBK_ASSERT(memcmp(heads, table_heads, sizeof(int64_t) * FBK_STREAM_HEAD_WORDS * count) == 0);
-    FBK_ASSERT((fbk_stream_table_rows(data, size, table, count, table_rows, &bad) == 0) == are_rows_good);
+    FBK_ASSERT((fbk_stream_table_rows(data, size, table, count, table_rows, &bad) == 0) ==
+               are_rows_good);
     if (are_rows_good)
-        FBK_ASSERT(memcmp(rows, table_rows, sizeof(int64_t) * FBK_STREAM_ROW_WORDS * (size_t)records) == 0);
+        FBK_ASSERT(memcmp(rows, table_rows,
+                          sizeof(int64_t) * FBK_STREAM_ROW_WORDS * (size_t)records) == 0);
     const uint32_t word = 3 + (size & 1), lying = (uint32_t)(size / 2) % count;
-    table[lying * FBK_STREAM_TABLE_WORDS + word] += size % 3 == 0 ? -1 - (int64_t)size : (int64_t)size + 1;
+    table[lying * FBK_STREAM_TABLE_WORDS + word] +=
+        size % 3 == 0 ? -1 - (int64_t)size : (int64_t)size + 1;
     FBK_ASSERT(fbk_stream_table_heads(data, size, table, count, table_heads, &bad) < 0);
     FBK_ASSERT(bad <= lying);
 }
@@ -54,7 +61,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; i < count; i++) {
         uint64_t part = i + 1 == count ? left : left / (count - i);
         struct fbk_stream_head head;
-        if (left >= FBK_STREAM_HEAD_BYTES && fbk_load_u32(data + (size - left) + 52) <= left - FBK_STREAM_HEAD_BYTES && i + 1 != count)
+        if (left >= FBK_STREAM_HEAD_BYTES &&
+            fbk_load_u32(data + (size - left) + 52) <= left - FBK_STREAM_HEAD_BYTES &&
+            i + 1 != count)
             part = FBK_STREAM_HEAD_BYTES + fbk_load_u32(data + (size - left) + 52);
         (void)fbk_stream_read_head(data + (size - left), part, &head);
         sizes[i] = (uint32_t)part;

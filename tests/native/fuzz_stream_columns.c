@@ -1,5 +1,6 @@
-/* Any bytes as entries of a stream, and any rows of them, into columns: buffers of exactly the size that was asked for are
- * enough, what does not fit or is not there is refused, and nothing outside is touched (ASan watches the buffers' ends). */
+/* Any bytes as entries of a stream, and any rows of them, into columns: buffers of exactly the size
+ * that was asked for are enough, what does not fit or is not there is refused, and nothing outside
+ * is touched (ASan watches the buffers' ends). */
 #include "stream/stream.h"
 
 #define RECORDS_MAX 512u
@@ -18,7 +19,8 @@ room_for(uint64_t bytes)
 }
 
 static void
-make_columns(struct fbk_columns *out, uint64_t rows_max, const struct fbk_column_sizes *sizes, uint32_t with_headers)
+make_columns(struct fbk_columns *out, uint64_t rows_max, const struct fbk_column_sizes *sizes,
+             uint32_t with_headers)
 {
     *out = (struct fbk_columns){
         .rows_max = rows_max,
@@ -47,10 +49,13 @@ make_columns(struct fbk_columns *out, uint64_t rows_max, const struct fbk_column
 static void
 free_columns(struct fbk_columns *columns)
 {
-    void *const all[] = {columns->segments, columns->entries, columns->slots, columns->seqs, columns->txids,
-                         columns->times_us, columns->key_bits, columns->key_offsets, columns->keys, columns->value_offsets,
-                         columns->values, columns->header_offsets, columns->name_offsets, columns->names,
-                         columns->header_value_offsets, columns->header_values};
+    void *const all[] = {
+        columns->segments,      columns->entries,     columns->slots,
+        columns->seqs,          columns->txids,       columns->times_us,
+        columns->key_bits,      columns->key_offsets, columns->keys,
+        columns->value_offsets, columns->values,      columns->header_offsets,
+        columns->name_offsets,  columns->names,       columns->header_value_offsets,
+        columns->header_values};
     for (uint32_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
 }
@@ -64,25 +69,30 @@ check_offsets(const int32_t *offsets, uint64_t count, uint64_t end)
 }
 
 static void
-check_columns(const struct fbk_columns *columns, const struct fbk_column_source *from, uint64_t parts)
+check_columns(const struct fbk_columns *columns, const struct fbk_column_source *from,
+              uint64_t parts)
 {
     const uint64_t count = from->row_count * parts;
-    FBK_ASSERT(columns->rows == count && memcmp(&columns->filled, &columns->room, sizeof(columns->room)) == 0);
+    FBK_ASSERT(columns->rows == count &&
+               memcmp(&columns->filled, &columns->room, sizeof(columns->room)) == 0);
     check_offsets(columns->value_offsets, count, columns->room.value_bytes);
     check_offsets(columns->key_offsets, count, columns->room.key_bytes);
     if (columns->header_offsets != NULL) {
         check_offsets(columns->header_offsets, count, columns->room.headers);
         check_offsets(columns->name_offsets, columns->room.headers, columns->room.name_bytes);
-        check_offsets(columns->header_value_offsets, columns->room.headers, columns->room.header_value_bytes);
+        check_offsets(columns->header_value_offsets, columns->room.headers,
+                      columns->room.header_value_bytes);
     }
     for (uint64_t i = 0; i < count; i++) {
         const int64_t *row = from->rows + i % from->row_count * FBK_STREAM_ROW_WORDS;
         const bool has_key = columns->key_bits[i / 8] >> i % 8 & 1;
         FBK_ASSERT(has_key == (row[3] >= 0));
         FBK_ASSERT(columns->value_offsets[i + 1] - columns->value_offsets[i] == row[1]);
-        FBK_ASSERT(memcmp(columns->values + columns->value_offsets[i], from->entries + row[0], (size_t)row[1]) == 0);
+        FBK_ASSERT(memcmp(columns->values + columns->value_offsets[i], from->entries + row[0],
+                          (size_t)row[1]) == 0);
         if (has_key)
-            FBK_ASSERT(memcmp(columns->keys + columns->key_offsets[i], from->entries + row[2], (size_t)row[3]) == 0);
+            FBK_ASSERT(memcmp(columns->keys + columns->key_offsets[i], from->entries + row[2],
+                              (size_t)row[3]) == 0);
         FBK_ASSERT(columns->segments[i] == from->segment && columns->times_us[i] == from->heads[6]);
     }
 }
@@ -115,7 +125,8 @@ go(const struct fbk_column_source *from, uint64_t parts, uint32_t with_headers, 
         FBK_ASSERT(status != 0);
     if (status == 0) {
         check_columns(&columns, from, parts);
-        FBK_ASSERT(from->row_count == 0 || fbk_stream_fill_columns(&columns, from, &bad) == FBK_E_FULL);
+        FBK_ASSERT(from->row_count == 0 ||
+                   fbk_stream_fill_columns(&columns, from, &bad) == FBK_E_FULL);
     }
     free_columns(&columns);
 }
@@ -141,7 +152,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(rows, data, (size_t)records * 8 * FBK_STREAM_ROW_WORDS);
         for (int64_t i = 0; i < records * FBK_STREAM_ROW_WORDS; i++)
             if (is_torn)
-                rows[i] &= i % FBK_STREAM_ROW_WORDS == 7 ? 0x10000003f : 0x3f; /* mostly within the bytes and heads */
+                /* mostly within the bytes and heads */
+                rows[i] &= i % FBK_STREAM_ROW_WORDS == 7 ? 0x10000003f : 0x3f;
     }
     struct fbk_column_source from = {data, size, head, 1, rows, (uint64_t)records, 7, 40, 1000, 10};
     go(&from, parts, with_headers, too_little);

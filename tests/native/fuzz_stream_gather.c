@@ -1,4 +1,5 @@
-/* Any offsets, bits and bytes as Arrow's columns: what becomes an entry is one, with as many rows as are said, within its room. */
+/* Any offsets, bits and bytes as Arrow's columns: what becomes an entry is one, with as many rows
+ * as are said, within its room. */
 #include "stream/stream.h"
 
 #include "boundary/stream_gather.h"
@@ -36,7 +37,8 @@ fill(struct input *input, int32_t *offsets, uint32_t items)
 }
 
 static struct fbk_stream_column
-column(struct input *input, int32_t *offsets, uint8_t *validity, uint32_t items, const uint8_t *bytes, uint64_t size_bytes)
+column(struct input *input, int32_t *offsets, uint8_t *validity, uint32_t items,
+       const uint8_t *bytes, uint64_t size_bytes)
 {
     fill(input, offsets, items);
     for (uint32_t i = 0; i < HEADERS_MAX / 8 + 1; i++)
@@ -77,7 +79,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (first < count) {
         struct fbk_stream_head head = {.first_record = first, .time_us = 7};
         uint32_t taken, bad;
-        const int64_t bytes = fbk_stream_gather(&head, &table, first, count, wanted, out, out_bytes, &taken);
+        const int64_t bytes =
+            fbk_stream_gather(&head, &table, first, count, wanted, out, out_bytes, &taken);
         if (bytes < 0) {
             FBK_ASSERT(bytes == FBK_E_FULL || bytes == FBK_E_PROTOCOL);
             return 0;

@@ -1,7 +1,8 @@
-/* A whole worker between clients that mean no good and journals and indexes that answer in any order: requests of our protocol
- * and of Apache's two, whole, mutated and none at all, cut anywhere; connections that come, rest and go.  An input is a
- * script; where it ends a generator that it seeds goes on.  What has to hold in between is in worker_invariants.h; at the
- * end all that was properly asked is answered, once. */
+/* A whole worker between clients that mean no good and journals and indexes that answer in any
+ * order: requests of our protocol and of Apache's two, whole, mutated and none at all, cut
+ * anywhere; connections that come, rest and go.  An input is a script; where it ends a generator
+ * that it seeds goes on.  What has to hold in between is in worker_invariants.h; at the end all
+ * that was properly asked is answered, once. */
 #include "fuzz_worker.h"
 
 #include "wire/schema.h"
@@ -24,15 +25,16 @@ static uint64_t granted;
 static uint32_t laziness, credit; /* of this run: another bound is reached first */
 static uint8_t payload[1 << 16], frame[1 << 16];
 
-/* ------------------------------------------------------------------ what is asked */
+/* ------------ what is asked */
 
 static void
 ask_apache(struct peer *peer)
 {
-    static const uint16_t operations[] = {FBK_APACHE_ADD,       FBK_APACHE_ADD,  FBK_APACHE_READ,      FBK_APACHE_READ,
-                                          FBK_APACHE_READ,      FBK_APACHE_AUTH, FBK_APACHE_WRITE_LAC, FBK_APACHE_READ_LAC,
-                                          FBK_APACHE_INFO,      FBK_APACHE_LIST, FBK_APACHE_START_TLS, FBK_APACHE_FORCE,
-                                          FBK_APACHE_READ_BATCH};
+    static const uint16_t operations[] = {
+        FBK_APACHE_ADD,       FBK_APACHE_ADD,  FBK_APACHE_READ,      FBK_APACHE_READ,
+        FBK_APACHE_READ,      FBK_APACHE_AUTH, FBK_APACHE_WRITE_LAC, FBK_APACHE_READ_LAC,
+        FBK_APACHE_INFO,      FBK_APACHE_LIST, FBK_APACHE_START_TLS, FBK_APACHE_FORCE,
+        FBK_APACHE_READ_BATCH};
     struct fbk_apache_request request = {
         .protocol = (uint8_t)(2 + draw() % 2),
         .operation = operations[draw() % (sizeof operations / sizeof operations[0])],
@@ -80,16 +82,24 @@ ask_own(struct peer *peer)
     int64_t ledger_id = draw_id(), entry_id = draw_id();
     uint32_t bytes, size_bytes;
     switch (draw() % 8) {
-    case 0: bytes = fbk_wire_put_read_request(frame, id, ledger_id, entry_id, draw() & 1, key); break;
-    case 1: bytes = fbk_wire_put_read_batch_request(frame, id, ledger_id, entry_id, draw_id(), draw(), draw()); break;
-    case 2: bytes = fbk_wire_put_read_lac_request(frame, id, ledger_id, entry_id, draw(), draw() & 1); break;
+    case 0:
+        bytes = fbk_wire_put_read_request(frame, id, ledger_id, entry_id, draw() & 1, key);
+        break;
+    case 1:
+        bytes = fbk_wire_put_read_batch_request(frame, id, ledger_id, entry_id, draw_id(), draw(),
+                                                draw());
+        break;
+    case 2:
+        bytes = fbk_wire_put_read_lac_request(frame, id, ledger_id, entry_id, draw(), draw() & 1);
+        break;
     case 3: bytes = fbk_wire_put_list_request(frame, id, ledger_id, entry_id, draw()); break;
     case 4: bytes = fbk_wire_put_info(frame, id); break;
     case 5: bytes = fbk_wire_put_force(frame, id, ledger_id); break;
     default:
         size_bytes = 32 + draw_bytes();
         make_entry(payload, ledger_id, entry_id, size_bytes);
-        bytes = fbk_wire_put_add(frame, id, ledger_id, entry_id, draw() & 1, FBK_DIGEST_NONE, key, payload, size_bytes, NULL);
+        bytes = fbk_wire_put_add(frame, id, ledger_id, entry_id, draw() & 1, FBK_DIGEST_NONE, key,
+                                 payload, size_bytes, NULL);
     }
     note_asked(peer, (struct asked){.id = id});
     push(peer, frame, bytes);
@@ -98,7 +108,8 @@ ask_own(struct peer *peer)
 static void
 ask(struct peer *peer)
 {
-    if (peer->slot < 0 || peer->asked_count == ASKED_MAX || peer->queue_used - peer->queue_from > QUEUE_BYTES / 2)
+    if (peer->slot < 0 || peer->asked_count == ASKED_MAX ||
+        peer->queue_used - peer->queue_from > QUEUE_BYTES / 2)
         return;
     if (peer->is_apache)
         ask_apache(peer);
@@ -125,7 +136,7 @@ spoil(struct peer *peer)
     }
 }
 
-/* ------------------------------------------------------------------ the bookie's side */
+/* ------------ the bookie's side */
 
 static void
 owe(uint32_t p, const struct fbk_record *record)
@@ -144,8 +155,9 @@ journal_step(uint32_t p)
     struct fbk_record record;
     if (draw() % 16 < laziness)
         return;
-    bool is_late = s->order - fbk_cursor_load(&s->worker->descriptors_consumed) > FBK_DESCRIPTOR_COUNT / 2 ||
-                   s->exceptions - fbk_cursor_load(&s->worker->exceptions_consumed) > FBK_EXCEPTION_COUNT / 2;
+    bool is_late =
+        s->order - fbk_cursor_load(&s->worker->descriptors_consumed) > FBK_DESCRIPTOR_COUNT / 2 ||
+        s->exceptions - fbk_cursor_load(&s->worker->exceptions_consumed) > FBK_EXCEPTION_COUNT / 2;
     for (uint32_t most = draw() % 16; most > 0 && !is_late && debt_counts[p] < DEBTS_MAX; most--) {
         uint64_t position = worker_harness_position(s);
         int32_t result = worker_harness_next(s, &record, payload, sizeof payload);
@@ -174,11 +186,13 @@ put_entries(const struct debt *debt, uint64_t id, uint32_t status)
     uint8_t *sizes, *entries;
     count = count < debt->count_max ? count : debt->count_max;
     int64_t first = debt->record.entry_id;
-    uint32_t bytes = fbk_wire_put_read_batch(frame, id, status, 0, (int64_t)((uint64_t)first + count + draw() % 2), count, count * one,
-                                             &sizes, &entries);
+    uint32_t bytes = fbk_wire_put_read_batch(frame, id, status, 0,
+                                             (int64_t)((uint64_t)first + count + draw() % 2), count,
+                                             count * one, &sizes, &entries);
     for (uint32_t n = 0; n < count; n++) {
         fbk_store_u32(sizes + 4ull * n, one);
-        make_entry(entries + (uint64_t)one * n, debt->record.ledger_id, (int64_t)((uint64_t)first + n), one);
+        make_entry(entries + (uint64_t)one * n, debt->record.ledger_id,
+                   (int64_t)((uint64_t)first + n), one);
     }
     return bytes;
 }
@@ -186,22 +200,29 @@ put_entries(const struct debt *debt, uint64_t id, uint32_t status)
 static uint32_t
 put_answer(const struct debt *debt, uint32_t kind)
 {
-    static const uint32_t statuses[] = {FBK_S_OK, FBK_S_OK, FBK_S_OK, FBK_S_NO_ENTRY, FBK_S_NO_LEDGER, FBK_S_CANNOT_TELL};
+    static const uint32_t statuses[] = {FBK_S_OK,       FBK_S_OK,        FBK_S_OK,
+                                        FBK_S_NO_ENTRY, FBK_S_NO_LEDGER, FBK_S_CANNOT_TELL};
     uint64_t id = debt->record.request_id;
     uint32_t status = statuses[draw() % 6], entry_bytes = 32 + draw_bytes();
-    int64_t entry_id = debt->record.entry_id, ranges[8] = {1, 1 + draw(), 300, 300, 302, 302, 304, 500};
+    int64_t entry_id = debt->record.entry_id,
+            ranges[8] = {1, 1 + draw(), 300, 300, 302, 302, 304, 500};
     make_entry(payload, debt->record.ledger_id, entry_id, entry_bytes);
     if (status != FBK_S_OK && (draw() & 1))
         return fbk_wire_put_status(frame, id, status);
     switch (kind) {
     case FBK_KIND_READ:
-    case FBK_KIND_FENCE: return fbk_wire_put_read(frame, id, status, entry_id, draw_id(), payload, entry_bytes, NULL);
+    case FBK_KIND_FENCE:
+        return fbk_wire_put_read(frame, id, status, entry_id, draw_id(), payload, entry_bytes,
+                                 NULL);
     case FBK_KIND_READ_BATCH: return put_entries(debt, id, status);
     case FBK_KIND_READ_LAC:
-        return fbk_wire_put_read_lac(frame, id, status, draw_id(), false, payload, draw() % 21, entry_id, payload,
-                                     (draw() & 1) * entry_bytes, NULL);
+        return fbk_wire_put_read_lac(frame, id, status, draw_id(), false, payload, draw() % 21,
+                                     entry_id, payload, (draw() & 1) * entry_bytes, NULL);
     case FBK_KIND_LIST: /* pages lead on for a while */
-        return fbk_wire_put_list(frame, id, status, draw() % 4 && entry_id < INT64_MAX - 256 ? entry_id + 1 + draw() : -1, ranges, draw() % 5);
+        return fbk_wire_put_list(frame, id, status,
+                                 draw() % 4 && entry_id < INT64_MAX - 256 ? entry_id + 1 + draw()
+                                                                          : -1,
+                                 ranges, draw() % 5);
     default: return fbk_wire_put_status(frame, id, status);
     }
 }
@@ -209,7 +230,8 @@ put_answer(const struct debt *debt, uint32_t kind)
 static void
 index_step(uint32_t p)
 {
-    static const uint32_t kinds[] = {FBK_KIND_READ, FBK_KIND_READ_BATCH, FBK_KIND_READ_LAC, FBK_KIND_LIST, FBK_KIND_FORCE};
+    static const uint32_t kinds[] = {FBK_KIND_READ, FBK_KIND_READ_BATCH, FBK_KIND_READ_LAC,
+                                     FBK_KIND_LIST, FBK_KIND_FORCE};
     struct worker_harness *s = pairs[p];
     struct fbk_record record;
     if (draw() % 16 < laziness)
@@ -224,7 +246,8 @@ index_step(uint32_t p)
     }
     for (uint32_t most = draw() % 8; most > 0 && debt_counts[p] > 0; most--) {
         /* Room in the reply ring has to be there before an answer is made. */
-        if (s->reply_written - fbk_cursor_load(&s->worker->reply_consumed) + FRAME_BYTES_MAX > s->reply_ring.size_bytes)
+        if (s->reply_written - fbk_cursor_load(&s->worker->reply_consumed) + FRAME_BYTES_MAX >
+            s->reply_ring.size_bytes)
             break;
         uint32_t pick = draw() % debt_counts[p];
         struct debt debt = debts[p][pick];
@@ -236,13 +259,14 @@ index_step(uint32_t p)
     }
 }
 
-/* ------------------------------------------------------------------ all of it */
+/* ------------ all of it */
 
 /* What metadata says of ledgers, asked for or not. */
 static void
 learn_digests(void)
 {
-    static const uint8_t types[] = {FBK_DIGEST_NONE, FBK_DIGEST_DUMMY, FBK_DIGEST_CRC32, FBK_DIGEST_HMAC};
+    static const uint8_t types[] = {FBK_DIGEST_NONE, FBK_DIGEST_DUMMY, FBK_DIGEST_CRC32,
+                                    FBK_DIGEST_HMAC};
     int64_t ledger_ids[4] = {draw_id(), draw_id(), draw_id(), draw_id()};
     uint8_t found[4];
     CHECK(fbk_worker_digests_wanted(worker, ledger_ids, draw() % 4) < 4);

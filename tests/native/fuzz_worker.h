@@ -1,4 +1,5 @@
-/* The clients of a fuzzed worker: connections of both protocols, what they asked, and what the answers to it may be. */
+/* The clients of a fuzzed worker: connections of both protocols, what they asked, and what the
+ * answers to it may be. */
 #pragma once
 
 #include "check.h"
@@ -37,7 +38,8 @@ struct peer {
 
 static struct fbk_worker *worker;
 static struct peer peers[PEERS];
-static bool is_index_broken; /* what it answers need not fit what was asked: nothing is known of the answers then */
+/* what it answers need not fit what was asked: nothing is known of the answers then */
+static bool is_index_broken;
 static const uint8_t key[20] = "key";
 
 /* The input, and what goes on where it ends. */
@@ -90,7 +92,8 @@ transport_flush(struct peer *peer)
     if (peer->slot < 0 || peer->held_used == 0)
         return;
     while (peer->held_from < peer->held_used) {
-        ssize_t sent = send(peer->near, peer->held + peer->held_from, peer->held_used - peer->held_from, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t sent = send(peer->near, peer->held + peer->held_from,
+                            peer->held_used - peer->held_from, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent <= 0)
             return;
         peer->held_from += (uint32_t)sent;
@@ -110,9 +113,11 @@ answer_cold(struct peer *peer)
     if (peer->is_apache) {
         struct fbk_apache_request request;
         CHECK_EQUAL(fbk_load_be32(cold), size - 4);
-        CHECK_EQUAL(fbk_apache_read_request(cold + 4, size - 4, &request, &status), FBK_APACHE_GOOD);
+        CHECK_EQUAL(fbk_apache_read_request(cold + 4, size - 4, &request, &status),
+                    FBK_APACHE_GOOD);
         const struct fbk_apache_reply reply = {
-            .echo = {request.protocol, request.version, request.operation, 0, request.transaction_id, 0, 0},
+            .echo = {request.protocol, request.version, request.operation, 0,
+                     request.transaction_id, 0, 0},
             .total_bytes = FBK_APACHE_ABSENT,
             .free_bytes = FBK_APACHE_ABSENT,
             .plugin = (const uint8_t *)"none",
@@ -146,8 +151,11 @@ act(struct peer *peer, int32_t todo)
         peer->is_paused = false;
     if (todo & FBK_DO_WRITE) {
         uint64_t size = fbk_worker_output_bytes(worker, (uint32_t)peer->slot);
-        CHECK(peer->held_used + size <= HELD_BYTES); /* 0: it was cut since, and is aborted next */
-        CHECK_EQUAL(fbk_worker_take_output(worker, (uint32_t)peer->slot, peer->held + peer->held_used, size), size);
+        /* 0: it was cut since, and is aborted next */
+        CHECK(peer->held_used + size <= HELD_BYTES);
+        CHECK_EQUAL(fbk_worker_take_output(worker, (uint32_t)peer->slot,
+                                           peer->held + peer->held_used, size),
+                    size);
         peer->held_used += (uint32_t)size;
     }
     if (todo & FBK_DO_FINISH)
@@ -182,9 +190,11 @@ come(struct peer *peer, bool is_apache)
     peer->is_apache = is_apache;
     peer->is_paused = peer->has_own_buffer = peer->is_spoilt = peer->is_finished = false;
     peer->is_reading = true;
-    peer->queue_from = peer->queue_used = peer->held_from = peer->held_used = peer->got_used = peer->asked_count = 0;
+    peer->queue_from = peer->queue_used = peer->held_from = peer->held_used = peer->got_used =
+        peer->asked_count = 0;
     peer->slot = fbk_worker_connect(worker, peer->near);
-    if (peer->slot < 0) { /* those gone are kept until the index can be told to forget their polls */
+    /* those gone are kept until the index can be told to forget their polls */
+    if (peer->slot < 0) {
         CHECK_EQUAL(peer->slot, FBK_E_FULL);
         close(peer->near);
         close(peer->far);
@@ -197,7 +207,8 @@ come(struct peer *peer, bool is_apache)
     push(peer, hello, fbk_wire_put_hello(hello, 0, 1, 1, (const uint8_t *)"x", 1));
 }
 
-/* At most `most` bytes of what it has to send arrive; those that were on their way, too, when it was paused. */
+/* At most `most` bytes of what it has to send arrive; those that were on their way, too, when it
+ * was paused. */
 static void
 feed(struct peer *peer, uint32_t most, bool is_on_its_way)
 {
@@ -244,15 +255,17 @@ note_answered_by(struct peer *peer, const struct asked *answered)
         return;
     for (uint32_t n = 0; n < peer->asked_count; n++) {
         struct asked *asked = &peer->asked[n];
-        if (asked->is_answered || asked->protocol != answered->protocol || asked->operation != answered->operation)
+        if (asked->is_answered || asked->protocol != answered->protocol ||
+            asked->operation != answered->operation)
             continue;
         if (answered->protocol == 2 && answered->operation == FBK_APACHE_AUTH) {
             asked->is_answered = true;
             return;
         }
-        bool is_it = answered->protocol == 2 && answered->operation != FBK_APACHE_READ_BATCH
-                         ? asked->ledger_id == answered->ledger_id && asked->entry_id == answered->entry_id
-                         : asked->id == answered->id;
+        bool is_it =
+            answered->protocol == 2 && answered->operation != FBK_APACHE_READ_BATCH
+                ? asked->ledger_id == answered->ledger_id && asked->entry_id == answered->entry_id
+                : asked->id == answered->id;
         if (!is_it)
             continue;
         asked->is_answered = true;
@@ -289,13 +302,15 @@ hear(struct peer *peer)
     if (peer->slot < 0 || !peer->is_reading)
         return;
     for (;;) {
-        ssize_t got = recv(peer->far, peer->got + peer->got_used, HELD_BYTES - peer->got_used, MSG_DONTWAIT);
+        ssize_t got =
+            recv(peer->far, peer->got + peer->got_used, HELD_BYTES - peer->got_used, MSG_DONTWAIT);
         if (got <= 0)
             return;
         peer->got_used += (uint32_t)got;
         uint32_t at = 0;
         while (peer->got_used - at >= 4) {
-            uint32_t bytes = peer->is_apache ? fbk_load_be32(peer->got + at) : fbk_load_u32(peer->got + at);
+            uint32_t bytes =
+                peer->is_apache ? fbk_load_be32(peer->got + at) : fbk_load_u32(peer->got + at);
             CHECK(bytes >= 4 && bytes <= FRAME_BYTES_MAX);
             if (peer->got_used - at - 4 < bytes)
                 break;

@@ -55,7 +55,8 @@ collect(struct fbk_io *io, int32_t bell, int count, int64_t wanted)
 }
 
 static void
-write_all(struct fbk_io *io, int32_t file, const void *data, uint32_t size, uint64_t offset, uint32_t flags)
+write_all(struct fbk_io *io, int32_t file, const void *data, uint32_t size, uint64_t offset,
+          uint32_t flags)
 {
     CHECK_EQUAL(io->operations->write(io, file, data, size, offset, flags, 9), 0);
     collect(io, -1, 1, size);
@@ -99,14 +100,17 @@ test_write_and_read_back(struct fbk_io *io, uint32_t open_flags)
     CHECK(file >= 0);
     CHECK_EQUAL(o->preallocate(io, file, 0, FILE_BYTES), 0);
     CHECK_EQUAL(o->size(io, file), FILE_BYTES);
-    uint8_t *model = fbk_memory_take(FILE_BYTES), *back = fbk_memory_take(FILE_BYTES), *data = buffer_of(FILE_BYTES, 4);
+    uint8_t *model = fbk_memory_take(FILE_BYTES), *back = fbk_memory_take(FILE_BYTES),
+            *data = buffer_of(FILE_BYTES, 4);
     uint64_t seed = 8;
     for (int round = 0; round < 50; round++) {
         uint32_t size = (uint32_t)(1 + test_random(&seed) % 16) * block;
         uint64_t offset = test_random(&seed) % (FILE_BYTES / block - 16) * block;
         uint64_t from = test_random(&seed) % (FILE_BYTES / block - 16) * block;
         if (round % 3 == 0)
-            CHECK_EQUAL(o->write_wait(io, file, data + from, size, offset, round % 2 ? FBK_IO_SYNC : 0), size);
+            CHECK_EQUAL(
+                o->write_wait(io, file, data + from, size, offset, round % 2 ? FBK_IO_SYNC : 0),
+                size);
         else
             write_all(io, file, data + from, size, offset, round % 2 ? FBK_IO_SYNC : 0);
         memcpy(model + offset, data + from, size);
@@ -114,17 +118,21 @@ test_write_and_read_back(struct fbk_io *io, uint32_t open_flags)
     CHECK_EQUAL(o->sync(io, file), 0);
     CHECK_EQUAL(o->read(io, file, back, FILE_BYTES, 0), FILE_BYTES);
     CHECK(memcmp(back, model, FILE_BYTES) == 0);
-    CHECK_EQUAL(o->read(io, file, back, 2 * block, FILE_BYTES - block), (int64_t)block); /* short at the end */
+    /* short at the end */
+    CHECK_EQUAL(o->read(io, file, back, 2 * block, FILE_BYTES - block), (int64_t)block);
     CHECK_EQUAL(o->read(io, file, back, block, FILE_BYTES), 0);
     if (o->read_parts != NULL && !(open_flags & FBK_IO_DIRECT)) {
         const struct iovec parts[] = {{back + 100, 1}, {back, 100}, {back + 101, 3 * block + 5}};
         memset(back, 0, FILE_BYTES);
         CHECK_EQUAL(o->read_parts(io, file, parts, 3, 7), 3 * block + 106);
-        CHECK(back[100] == model[7] && memcmp(back, model + 8, 100) == 0 && memcmp(back + 101, model + 108, 3 * block + 5) == 0);
-        CHECK_EQUAL(o->read_parts(io, file, parts, 3, FILE_BYTES - 50), 50); /* short at the end */
+        CHECK(back[100] == model[7] && memcmp(back, model + 8, 100) == 0 &&
+              memcmp(back + 101, model + 108, 3 * block + 5) == 0);
+        /* short at the end */
+        CHECK_EQUAL(o->read_parts(io, file, parts, 3, FILE_BYTES - 50), 50);
     }
     /* tmpfs and overlayfs cannot tell what is in memory. */
-    if (o->read_cached != NULL && !(open_flags & FBK_IO_DIRECT) && o->read_cached(io, file, back, 1, block) != -EOPNOTSUPP) {
+    if (o->read_cached != NULL && !(open_flags & FBK_IO_DIRECT) &&
+        o->read_cached(io, file, back, 1, block) != -EOPNOTSUPP) {
         uint32_t in_memory = 0;
         for (uint64_t from = 0; from < FILE_BYTES; from += block) {
             memset(back, 0, block);
@@ -184,7 +192,9 @@ test_many_outstanding(struct fbk_io *io)
     uint32_t next = 0, outstanding = 0;
     while (next < 64 || outstanding > 0) {
         while (next < 64 && outstanding < io->depth_max) {
-            CHECK_EQUAL(o->write(io, file, data + next * block, block, next * block, FBK_IO_SYNC, 1000 + next), 0);
+            CHECK_EQUAL(o->write(io, file, data + next * block, block, next * block, FBK_IO_SYNC,
+                                 1000 + next),
+                        0);
             next++;
             outstanding++;
         }
@@ -207,7 +217,7 @@ test_many_outstanding(struct fbk_io *io)
     fbk_memory_give_back(back, 64ull * block);
 }
 
-/* ------------------------------------------------------------------ the bell */
+/* ------------ the bell */
 
 static void *
 ring_when_asked(void *argument)
@@ -271,7 +281,7 @@ test_bell(struct fbk_io *io, bool concurrent)
     /* bell stays open: it is this backend's for good */
 }
 
-/* ------------------------------------------------------------------ locks */
+/* ------------ locks */
 
 static void
 test_lock(struct fbk_io *io)
@@ -291,7 +301,8 @@ test_lock(struct fbk_io *io)
 static void
 test_backend(struct fbk_io *io)
 {
-    CHECK(io->block_size_bytes >= 4096 && io->depth_max >= 1 && io->name != NULL && io->sync_mode != NULL);
+    CHECK(io->block_size_bytes >= 4096 && io->depth_max >= 1 && io->name != NULL &&
+          io->sync_mode != NULL);
     printf("%s, %s, blocks of %u\n", io->name, io->sync_mode, io->block_size_bytes);
     test_open_and_names(io);
     test_write_and_read_back(io, FBK_IO_DIRECT);

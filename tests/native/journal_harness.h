@@ -1,5 +1,5 @@
-/* What the journal's C tests stand on: the other processes' segments, with a producer that writes records into the rings as
- * a worker does. */
+/* What the journal's C tests stand on: the other processes' segments, with a producer that writes
+ * records into the rings as a worker does. */
 #pragma once
 
 #include "steered_disk.h"
@@ -29,7 +29,7 @@ struct harness {
     struct fbk_index_segment *index;
     struct harness_worker workers[FBK_WORKERS_MAX];
     uint32_t worker_count;
-    uint64_t seen;                       /* descriptors taken by harness_next_descriptor */
+    uint64_t seen; /* descriptors taken by harness_next_descriptor */
     uint64_t exceptions_seen;
 };
 
@@ -37,7 +37,8 @@ struct harness {
 #define RIG_INCARNATION 0x1234567890abcdefull
 
 static inline void
-harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes, uint64_t file_bytes)
+harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes,
+             uint64_t file_bytes)
 {
     memset(harness, 0, sizeof *harness);
     steered_make(&harness->disk, file_bytes);
@@ -47,7 +48,8 @@ harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes
     options->worker_count = worker_count;
     options->segment_fd = fbk_segment_create(FBK_ROLE_JOURNAL, 0, 0, RIG_EPOCH, NULL, 0, 1);
     uint64_t reply_ring = 4096;
-    options->index_segment_fd = fbk_segment_create(FBK_ROLE_INDEX, 0, 0, RIG_EPOCH, &reply_ring, 1, worker_count);
+    options->index_segment_fd =
+        fbk_segment_create(FBK_ROLE_INDEX, 0, 0, RIG_EPOCH, &reply_ring, 1, worker_count);
     CHECK(options->segment_fd >= 0 && options->index_segment_fd >= 0);
     options->bell_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     options->index_bell_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -58,7 +60,9 @@ harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes
         worker->segment_fd = fbk_segment_create(FBK_ROLE_WORKER, w, 0, RIG_EPOCH, rings, 2, 1);
         worker->segment = fbk_segment_map(worker->segment_fd, FBK_ROLE_WORKER, true, &error);
         CHECK(worker->segment);
-        CHECK_EQUAL(fbk_segment_map_ring(worker->segment_fd, &worker->segment->header, 0, 0, true, &worker->ring), 0);
+        CHECK_EQUAL(fbk_segment_map_ring(worker->segment_fd, &worker->segment->header, 0, 0, true,
+                                         &worker->ring),
+                    0);
         worker->bell_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         options->worker_segment_fds[w] = worker->segment_fd;
         options->worker_bell_fds[w] = worker->bell_fd;
@@ -89,7 +93,10 @@ harness_open(struct harness *harness)
 static inline int32_t
 harness_roll(struct harness *harness, int32_t file, uint64_t file_id, uint64_t salt)
 {
-    struct fbk_journal_file next = {.file = file, .file_id = file_id, .salt = salt, .size_bytes = harness->disk.size_bytes[file]};
+    struct fbk_journal_file next = {.file = file,
+                                    .file_id = file_id,
+                                    .salt = salt,
+                                    .size_bytes = harness->disk.size_bytes[file]};
     uint64_t closed_sequence = 0;
     return fbk_journal_roll(harness->journal, &next, &closed_sequence);
 }
@@ -113,8 +120,8 @@ harness_free(struct harness *harness)
     steered_free(&harness->disk);
 }
 
-/* Puts a record into worker w's ring and returns its position.  Fields that are 0 are filled in; `change` is
- * applied to the sealed header, `reseal` seals again behind it. */
+/* Puts a record into worker w's ring and returns its position.  Fields that are 0 are filled in;
+ * `change` is applied to the sealed header, `reseal` seals again behind it. */
 static inline uint64_t
 harness_put(struct harness *harness, uint32_t w, struct fbk_record record, const void *payload)
 {
@@ -127,13 +134,15 @@ harness_put(struct harness *harness, uint32_t w, struct fbk_record record, const
     if (record.kind != FBK_KIND_ADD_BATCH)
         record.body_crc = fbk_crc32c(0, payload, record.payload_bytes);
     else
-        record.body_crc = fbk_crc32c(0, payload, record.entry_count * sizeof(struct fbk_batch_item));
+        record.body_crc =
+            fbk_crc32c(0, payload, record.entry_count * sizeof(struct fbk_batch_item));
     fbk_record_seal(&record);
     uint8_t *to = fbk_ring_at(&worker->ring, position);
     memcpy(to, &record, sizeof record);
     if (record.payload_bytes)
         memcpy(to + sizeof record, payload, record.payload_bytes);
-    memset(to + sizeof record + record.payload_bytes, 0, record.size_bytes - sizeof record - record.payload_bytes);
+    memset(to + sizeof record + record.payload_bytes, 0,
+           record.size_bytes - sizeof record - record.payload_bytes);
     worker->written += record.size_bytes;
     fbk_cursor_publish(&worker->segment->add_written, worker->written);
     return position;
@@ -149,7 +158,8 @@ harness_record(uint8_t kind, int64_t ledger_id, int64_t entry_id, uint8_t key)
 }
 
 static inline uint64_t
-harness_add(struct harness *harness, uint32_t w, int64_t ledger_id, int64_t entry_id, uint8_t key, uint16_t flags, uint32_t size_bytes)
+harness_add(struct harness *harness, uint32_t w, int64_t ledger_id, int64_t entry_id, uint8_t key,
+            uint16_t flags, uint32_t size_bytes)
 {
     uint8_t *payload = malloc(size_bytes);
     test_fill(payload, size_bytes, (uint64_t)ledger_id * 1000003u + (uint64_t)entry_id);
@@ -162,7 +172,8 @@ harness_add(struct harness *harness, uint32_t w, int64_t ledger_id, int64_t entr
 }
 
 static inline uint64_t
-harness_add_batch(struct harness *harness, uint32_t w, int64_t ledger_id, int64_t entry_id, uint8_t key, uint32_t count, uint32_t size_bytes)
+harness_add_batch(struct harness *harness, uint32_t w, int64_t ledger_id, int64_t entry_id,
+                  uint8_t key, uint32_t count, uint32_t size_bytes)
 {
     uint32_t bytes = count * (8 + size_bytes);
     uint8_t *payload = malloc(bytes);
@@ -192,22 +203,26 @@ harness_next_descriptor(struct harness *harness)
 {
     if (fbk_cursor_load(&harness->segment->published) == harness->seen)
         return NULL;
-    const struct fbk_batch_descriptor *descriptor = &harness->segment->descriptors[harness->seen % FBK_DESCRIPTOR_COUNT];
+    const struct fbk_batch_descriptor *descriptor =
+        &harness->segment->descriptors[harness->seen % FBK_DESCRIPTOR_COUNT];
     CHECK_EQUAL(descriptor->order, harness->seen);
     harness->seen++;
     return descriptor;
 }
 
-/* What was decided about the record at a position, from the exceptions published so far: 0 = no exception. */
+/* What was decided about the record at a position, from the exceptions published so far: 0 = no
+ * exception. */
 static inline uint32_t
 harness_verdict(const struct harness *harness, uint32_t w, uint64_t position)
 {
     uint64_t published = fbk_cursor_load(&harness->segment->published);
     if (published == 0)
         return 0;
-    uint64_t end = harness->segment->descriptors[(published - 1) % FBK_DESCRIPTOR_COUNT].exceptions_end;
+    uint64_t end =
+        harness->segment->descriptors[(published - 1) % FBK_DESCRIPTOR_COUNT].exceptions_end;
     for (uint64_t i = end > FBK_EXCEPTION_COUNT ? end - FBK_EXCEPTION_COUNT : 0; i < end; i++) {
-        const struct fbk_exception *exception = &harness->segment->exceptions[i % FBK_EXCEPTION_COUNT];
+        const struct fbk_exception *exception =
+            &harness->segment->exceptions[i % FBK_EXCEPTION_COUNT];
         if (exception->worker == w && exception->position == position)
             return exception->verdict;
     }
@@ -221,7 +236,8 @@ harness_consume(struct harness *harness)
     uint64_t published = fbk_cursor_load(&harness->segment->published);
     if (published == 0)
         return;
-    const struct fbk_batch_descriptor *last = &harness->segment->descriptors[(published - 1) % FBK_DESCRIPTOR_COUNT];
+    const struct fbk_batch_descriptor *last =
+        &harness->segment->descriptors[(published - 1) % FBK_DESCRIPTOR_COUNT];
     for (uint32_t w = 0; w < harness->worker_count; w++) {
         fbk_cursor_store(&harness->workers[w].segment->descriptors_consumed, published);
         fbk_cursor_store(&harness->workers[w].segment->exceptions_consumed, last->exceptions_end);
@@ -251,5 +267,6 @@ harness_settle(struct harness *harness)
 static inline struct fbk_journal_expectation
 harness_expectation(uint64_t file_id)
 {
-    return (struct fbk_journal_expectation){.file_id = file_id, .incarnation = RIG_INCARNATION, .end_sequence = UINT64_MAX};
+    return (struct fbk_journal_expectation){
+        .file_id = file_id, .incarnation = RIG_INCARNATION, .end_sequence = UINT64_MAX};
 }

@@ -21,7 +21,8 @@ struct outcome {
     int32_t error; /* of open */
 };
 
-/* Of record headers and payloads: the zeros between two records are under no checksum, and mean nothing. */
+/* Of record headers and payloads: the zeros between two records are under no checksum, and mean
+ * nothing. */
 static inline uint32_t
 content_crc(const struct fbk_journal_batch *batch)
 {
@@ -33,12 +34,14 @@ content_crc(const struct fbk_journal_batch *batch)
 }
 
 static inline struct outcome
-scan(struct steered *disk, int32_t file, const struct fbk_journal_expectation *expectation, const struct image *image)
+scan(struct steered *disk, int32_t file, const struct fbk_journal_expectation *expectation,
+     const struct image *image)
 {
     struct outcome outcome;
     memset(&outcome, 0, sizeof outcome);
     char path[2] = {(char)('0' + file), 0};
-    struct fbk_journal_scan *reader = fbk_journal_scan_open(&disk->io, path, 1, expectation, &outcome.error);
+    struct fbk_journal_scan *reader =
+        fbk_journal_scan_open(&disk->io, path, 1, expectation, &outcome.error);
     if (!reader)
         return outcome;
     struct fbk_journal_batch batch;
@@ -82,7 +85,8 @@ make_image(struct image *image, uint64_t batches, bool close)
     image->batches = batches + (close ? 1 : 0);
     struct fbk_journal_expectation expectation = harness_expectation(1);
     int32_t error = 0;
-    struct fbk_journal_scan *reader = fbk_journal_scan_open(&harness->disk.io, "1", 1, &expectation, &error);
+    struct fbk_journal_scan *reader =
+        fbk_journal_scan_open(&harness->disk.io, "1", 1, &expectation, &error);
     struct fbk_journal_batch batch;
     while (fbk_journal_scan_next(reader, &batch) == 1) {
         image->records_crc[batch.sequence - 1] = content_crc(&batch);

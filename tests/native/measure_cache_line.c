@@ -1,8 +1,10 @@
-/* How long a cache line takes from one processor to another and back, in nanoseconds, at best: measure_cache_line [SECONDS].
+/* How long a cache line takes from one processor to another and back, in nanoseconds, at best:
+ * measure_cache_line [SECONDS].
  *
- * Journal and index read what the worker has just written, so this is in every figure of `./dev bench`.  On a virtual
- * machine it changes while one looks: the host moves the processors, and two threads of one core, two cores with a cache in
- * common and two cores without one are 1 : 2 : 10. */
+ * Journal and index read what the worker has just written, so this is in every figure of `./dev
+ * bench`.  On a virtual machine it changes while one looks: the host moves the processors, and two
+ * threads of one core, two cores with a cache in common and two cores without one are 1 : 2 :
+ * 10. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -75,7 +77,8 @@ main(int argc, char **argv)
                 ;
         }
         const uint64_t took_ns = (now_ns() - round_ns) / TRIPS_AT_ONCE;
-        best_ns = took_ns < best_ns ? took_ns : best_ns; /* another may have had a processor meanwhile */
+        /* another may have had a processor meanwhile */
+        best_ns = took_ns < best_ns ? took_ns : best_ns;
     }
     atomic_store_explicit(&ping, UINT64_MAX, memory_order_release);
     pthread_join(other, NULL);

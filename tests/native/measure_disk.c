@@ -2,7 +2,8 @@
  *
  * usage: measure_disk [folder]
  * build: gcc -O2 -D_GNU_SOURCE -Ifastbk/native/src -Itests/native tests/native/measure_disk.c \
- *        fastbk/native/src/{io/{common,plain,uring,uring_queue},base/segment}.c -l:liburing.a -pthread */
+ *        fastbk/native/src/{io/{common,plain,uring,uring_queue},base/segment}.c -l:liburing.a
+ * -pthread */
 #include "io_suite.h"
 
 static struct fbk_io *
@@ -40,7 +41,8 @@ time_commits(void)
         printf("%s: %s\n", ios[b]->name, ios[b]->sync_mode);
     int32_t files[2];
     for (int b = 0; b < 2; b++) {
-        files[b] = ios[b]->operations->open(ios[b], path_of(b ? "time.plain" : "time.uring"), FBK_IO_CREATE | FBK_IO_DIRECT);
+        files[b] = ios[b]->operations->open(ios[b], path_of(b ? "time.plain" : "time.uring"),
+                                            FBK_IO_CREATE | FBK_IO_DIRECT);
         CHECK(files[b] >= 0);
         CHECK_EQUAL(ios[b]->operations->preallocate(ios[b], files[b], 0, 16u << 20), 0);
     }
@@ -58,8 +60,9 @@ time_commits(void)
         }
     for (int b = 0; b < 2; b++) {
         qsort(spent[b], COMMITS, sizeof spent[b][0], compare_u64);
-        printf("%-9s 4 KiB durable: p50 %.1f us  p90 %.1f us  p99 %.1f us\n", ios[b]->name, (double)spent[b][COMMITS / 2] / 1e3,
-               (double)spent[b][COMMITS * 9 / 10] / 1e3, (double)spent[b][COMMITS * 99 / 100] / 1e3);
+        printf("%-9s 4 KiB durable: p50 %.1f us  p90 %.1f us  p99 %.1f us\n", ios[b]->name,
+               (double)spent[b][COMMITS / 2] / 1e3, (double)spent[b][COMMITS * 9 / 10] / 1e3,
+               (double)spent[b][COMMITS * 99 / 100] / 1e3);
         ios[b]->operations->close(ios[b], files[b]);
         ios[b]->operations->unlink(ios[b], path_of(b ? "time.plain" : "time.uring"));
         ios[b]->operations->destroy(ios[b]);

@@ -1,12 +1,13 @@
-/* A ring that a model can drive: reads commands from standard input, does them on a mirrored ring with the producer's
- * and the consumer's real functions, and says what happened, a line each. Used by tests/property/test_ring_model.py.
+/* A ring that a model can drive: reads commands from standard input, does them on a mirrored ring
+ * with the producer's and the consumer's real functions, and says what happened, a line each. Used
+ * by tests/property/test_ring_model.py.
  *
  *   push PAYLOAD_BYTES FILL   a sealed record, if there is room: "pushed POSITION" or "full"
  *   pop                       "record SIZE PAYLOAD_BYTES FILL", "empty" or "corrupt"
- *   poke OFFSET BYTE          overwrites a byte behind the consumer's position, as a broken producer would: "poked"
- *   written VALUE             a broken producer's cursor: "set"
- *   header SIZE PAYLOAD       a sealed header with these lengths and nothing else: "set"
- */
+ *   poke OFFSET BYTE          overwrites a byte behind the consumer's position, as a broken
+ * producer would: "poked" written VALUE             a broken producer's cursor: "set" header SIZE
+ * PAYLOAD       a sealed header with these lengths and nothing else:
+ * "set" */
 #include "base/record.h"
 #include "base/segment.h"
 
@@ -27,7 +28,8 @@ push(uint32_t payload_bytes, uint32_t fill)
         puts("full");
         return;
     }
-    struct fbk_record record = {.size_bytes = (uint32_t)size, .payload_bytes = payload_bytes, .kind = FBK_KIND_ADD};
+    struct fbk_record record = {
+        .size_bytes = (uint32_t)size, .payload_bytes = payload_bytes, .kind = FBK_KIND_ADD};
     uint8_t *at = fbk_ring_at(&ring, written);
     memset(at + sizeof record, 0, size - sizeof record);
     memset(at + sizeof record, (int)fill, payload_bytes);
@@ -49,14 +51,16 @@ pop(void)
         return;
     }
     CHECK(record.payload_bytes <= sizeof payload);
-    uint32_t crc = fbk_crc32c_copy(0, payload, fbk_ring_at(&ring, consumed + sizeof record), record.payload_bytes);
+    uint32_t crc = fbk_crc32c_copy(0, payload, fbk_ring_at(&ring, consumed + sizeof record),
+                                   record.payload_bytes);
     if (crc != record.body_crc) {
         puts("corrupt");
         return;
     }
     for (uint32_t i = 1; i < record.payload_bytes; i++)
         CHECK(payload[i] == payload[0]);
-    printf("record %" PRId64 " %u %u\n", size, record.payload_bytes, record.payload_bytes == 0 ? 0u : payload[0]);
+    printf("record %" PRId64 " %u %u\n", size, record.payload_bytes,
+           record.payload_bytes == 0 ? 0u : payload[0]);
     consumed += (uint64_t)size;
 }
 

@@ -27,11 +27,11 @@ struct steered {
     uint64_t size_bytes[STEERED_FILES];
     struct steered_write writes[STEERED_WRITES];
     uint32_t write_count;
-    uint32_t started;   /* writes ever started */
-    uint32_t fail_at;   /* the n-th write ever (from 1) fails, 0 = none */
+    uint32_t started; /* writes ever started */
+    uint32_t fail_at; /* the n-th write ever (from 1) fails, 0 = none */
     int32_t fail_with;
     bool hold;
-    uint64_t bad_from;  /* reads that touch [bad_from, bad_to) fail */
+    uint64_t bad_from; /* reads that touch [bad_from, bad_to) fail */
     uint64_t bad_to;
 };
 
@@ -59,8 +59,8 @@ steered_close(struct fbk_io *io, int32_t file)
 }
 
 static int32_t
-steered_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes, uint32_t flags,
-              uint64_t ticket)
+steered_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+              uint64_t offset_bytes, uint32_t flags, uint64_t ticket)
 {
     struct steered *disk = (struct steered *)io;
     CHECK(flags == FBK_IO_SYNC);
@@ -69,15 +69,16 @@ steered_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_b
     CHECK(size_bytes % 4096 == 0 && offset_bytes % 4096 == 0 && (uintptr_t)data % 4096 == 0);
     disk->started++;
     struct steered_write *write = &disk->writes[disk->write_count++];
-    *write = (struct steered_write){file, data, size_bytes, offset_bytes, ticket, (int32_t)size_bytes, !disk->hold};
+    *write = (struct steered_write){
+        file, data, size_bytes, offset_bytes, ticket, (int32_t)size_bytes, !disk->hold};
     if (disk->started == disk->fail_at)
         write->result = disk->fail_with;
     return 0;
 }
 
 static int32_t
-steered_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                   uint32_t flags)
+steered_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                   uint64_t offset_bytes, uint32_t flags)
 {
     struct steered *disk = (struct steered *)io;
     CHECK(flags == FBK_IO_SYNC);
@@ -96,8 +97,8 @@ steered_release(struct steered *disk, uint32_t n)
 }
 
 static int32_t
-steered_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-             int32_t completions_max, int32_t *rung)
+steered_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+             struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung)
 {
     struct steered *disk = (struct steered *)io;
     int32_t count = 0;
@@ -109,19 +110,23 @@ steered_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk
             continue;
         }
         if (write->result > 0)
-            memcpy(disk->bytes[write->file] + write->offset_bytes, write->data, (size_t)write->result);
-        completions[count++] = (struct fbk_io_completion){.ticket = write->ticket, .result = write->result};
+            memcpy(disk->bytes[write->file] + write->offset_bytes, write->data,
+                   (size_t)write->result);
+        completions[count++] =
+            (struct fbk_io_completion){.ticket = write->ticket, .result = write->result};
         memmove(write, write + 1, (disk->write_count - i - 1) * sizeof *write);
         disk->write_count--;
     }
     uint64_t value;
-    if (event_fd >= 0 && read(event_fd, &value, sizeof value) == (ssize_t)sizeof value) /* EFD_NONBLOCK in tests */
+    /* EFD_NONBLOCK in tests */
+    if (event_fd >= 0 && read(event_fd, &value, sizeof value) == (ssize_t)sizeof value)
         *rung = 1;
     return count;
 }
 
 static int32_t
-steered_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes)
+steered_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes,
+             uint64_t offset_bytes)
 {
     struct steered *disk = (struct steered *)io;
     if (offset_bytes >= disk->size_bytes[file])

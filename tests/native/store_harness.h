@@ -1,5 +1,5 @@
-/* What the store's C tests stand on: a store in the current folder, entries that can be told from their ids, flushes,
- * and reads done in this thread. */
+/* What the store's C tests stand on: a store in the current folder, entries that can be told from
+ * their ids, flushes, and reads done in this thread. */
 #pragma once
 
 #include "check.h"
@@ -101,8 +101,9 @@ harness_end(struct harness *harness)
 
 /* Flushes entries (sorted) into log `log_id` from offset 0 and locations file `file_id`. */
 static inline void
-harness_flush(struct harness *harness, const struct harness_entry *entries, uint64_t count, uint64_t log_id, uint64_t *log_offset,
-          uint64_t file_id, const struct fbk_ledger_state *states, uint64_t state_count)
+harness_flush(struct harness *harness, const struct harness_entry *entries, uint64_t count,
+              uint64_t log_id, uint64_t *log_offset, uint64_t file_id,
+              const struct fbk_ledger_state *states, uint64_t state_count)
 {
     struct fbk_flush_item *items = calloc(count + 1, sizeof *items);
     uint8_t *bytes = calloc(count + 1, 256);
@@ -143,8 +144,9 @@ harness_flush(struct harness *harness, const struct harness_entry *entries, uint
 
 /* Merges files; `deleted` (ascending) are dropped. */
 static inline int32_t
-harness_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *file_ids, uint32_t file_count,
-          const int64_t *deleted, uint64_t deleted_count, struct fbk_merge_result *merged)
+harness_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *file_ids,
+              uint32_t file_count, const int64_t *deleted, uint64_t deleted_count,
+              struct fbk_merge_result *merged)
 {
     struct fbk_merge_options options = {.merged_file_id = merged_file_id, .created_s = 2};
     struct fbk_location_scope scope = {
@@ -168,7 +170,8 @@ harness_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *
 
 /* Looks the smallest id in [first, last] up in this thread; OK answers are compared. */
 static inline int32_t
-harness_read(struct harness *harness, int64_t ledger_id, int64_t first, int64_t last, int64_t *found)
+harness_read(struct harness *harness, int64_t ledger_id, int64_t first, int64_t last,
+             int64_t *found)
 {
     struct fbk_store_result result;
     CHECK_EQUAL(fbk_store_submit(harness->store, 5, ledger_id, first, last, 0, 0), 0);

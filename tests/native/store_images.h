@@ -1,4 +1,5 @@
-/* A disk for fuzzing the store's readers: one locations file and one entry log, given as bytes; writes go nowhere. */
+/* A disk for fuzzing the store's readers: one locations file and one entry log, given as bytes;
+ * writes go nowhere. */
 #pragma once
 
 #include "check.h"
@@ -49,8 +50,8 @@ images_size(struct fbk_io *io, int32_t file)
     return file > 1 ? 0 : (int64_t)((struct images *)io)->size_bytes[file];
 }
 static int32_t
-images_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-             uint32_t flags, uint64_t ticket)
+images_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+             uint64_t offset_bytes, uint32_t flags, uint64_t ticket)
 {
     struct images *images = (struct images *)io;
     (void)file;
@@ -58,19 +59,21 @@ images_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_by
     (void)offset_bytes;
     (void)flags;
     CHECK(images->done_count < 8);
-    images->done[images->done_count++] = (struct fbk_io_completion){.ticket = ticket, .result = (int32_t)size_bytes};
+    images->done[images->done_count++] =
+        (struct fbk_io_completion){.ticket = ticket, .result = (int32_t)size_bytes};
     return 0;
 }
 static int32_t
-images_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-            int32_t completions_max, int32_t *rung)
+images_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+            struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung)
 {
     struct images *images = (struct images *)io;
     (void)event_fd;
     (void)timeout_ms;
     int32_t count = images->done_count < completions_max ? images->done_count : completions_max;
     memcpy(completions, images->done, (size_t)count * sizeof completions[0]);
-    memmove(images->done, images->done + count, (size_t)(images->done_count - count) * sizeof completions[0]);
+    memmove(images->done, images->done + count,
+            (size_t)(images->done_count - count) * sizeof completions[0]);
     images->done_count -= count;
     *rung = 0;
     return count;
@@ -99,10 +102,12 @@ static const struct fbk_io_operations images_operations = {
 };
 
 static inline struct fbk_store *
-images_store(struct images *images, const uint8_t *locations, uint64_t locations_bytes, const uint8_t *log, uint64_t log_bytes)
+images_store(struct images *images, const uint8_t *locations, uint64_t locations_bytes,
+             const uint8_t *log, uint64_t log_bytes)
 {
     memset(images, 0, sizeof *images);
-    images->io = (struct fbk_io){.operations = &images_operations, .depth_max = 1, .block_size_bytes = 4096};
+    images->io =
+        (struct fbk_io){.operations = &images_operations, .depth_max = 1, .block_size_bytes = 4096};
     images->bytes[0] = locations;
     images->size_bytes[0] = locations_bytes;
     images->bytes[1] = log;
@@ -135,8 +140,10 @@ images_read_range(struct fbk_store *store, int64_t ledger_id, int64_t first, int
         CHECK(result.found_entry_id >= first && result.found_entry_id <= last);
         CHECK(result.run->ledger_id == ledger_id);
         const struct fbk_run_item *item = fbk_run_find(result.run, result.found_entry_id);
-        CHECK(item != NULL && item->offset_bytes + (uint64_t)item->size_bytes <= result.run->size_bytes);
-        CHECK_EQUAL(fbk_crc32c(0, result.run->bytes + item->offset_bytes, item->size_bytes), item->crc);
+        CHECK(item != NULL &&
+              item->offset_bytes + (uint64_t)item->size_bytes <= result.run->size_bytes);
+        CHECK_EQUAL(fbk_crc32c(0, result.run->bytes + item->offset_bytes, item->size_bytes),
+                    item->crc);
         fbk_store_release(store, result.run);
     } else {
         CHECK(result.status == FBK_S_NO_ENTRY || result.status == FBK_S_CANNOT_TELL);

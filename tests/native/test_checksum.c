@@ -1,5 +1,6 @@
-/* Checksums: published vectors, a bit-by-bit model, fast path against tables, combining, and what a copy whose
- * source changes meanwhile must still promise. `test_checksum time` prints nanoseconds instead. */
+/* Checksums: published vectors, a bit-by-bit model, fast path against tables, combining, and what a
+ * copy whose source changes meanwhile must still promise. `test_checksum time` prints nanoseconds
+ * instead. */
 #include "base/checksum.h"
 
 #include "check.h"
@@ -84,13 +85,15 @@ test_pieces_equal_the_whole(void)
     uint64_t seed = 7;
     test_fill(bytes, sizeof bytes, 2);
     for (int round = 0; round < 300; round++) {
-        size_t size = test_random(&seed) % BUFFER_BYTES, cut = size == 0 ? 0 : test_random(&seed) % size;
+        size_t size = test_random(&seed) % BUFFER_BYTES,
+               cut = size == 0 ? 0 : test_random(&seed) % size;
         uint32_t whole = fbk_crc32c(0, bytes, size);
         uint32_t first = fbk_crc32c(0, bytes, cut), second = fbk_crc32c(0, bytes + cut, size - cut);
         CHECK_EQUAL(fbk_crc32c(first, bytes + cut, size - cut), whole);
         CHECK_EQUAL(fbk_crc32c_combine(first, second, size - cut), whole);
         CHECK_EQUAL(fbk_crc32c_combine_portable(first, second, size - cut), whole);
-        CHECK_EQUAL(fbk_crc32(fbk_crc32(0, bytes, cut), bytes + cut, size - cut), fbk_crc32(0, bytes, size));
+        CHECK_EQUAL(fbk_crc32(fbk_crc32(0, bytes, cut), bytes + cut, size - cut),
+                    fbk_crc32(0, bytes, size));
     }
 }
 
@@ -101,7 +104,8 @@ test_combine_over_huge_sizes(void)
     uint64_t seed = 11;
     for (int round = 0; round < 1000; round++) {
         uint32_t a = (uint32_t)test_random(&seed), b = (uint32_t)test_random(&seed);
-        uint64_t n = test_random(&seed) >> (1 + test_random(&seed) % 62), m = test_random(&seed) >> (1 + test_random(&seed) % 62);
+        uint64_t n = test_random(&seed) >> (1 + test_random(&seed) % 62),
+                 m = test_random(&seed) >> (1 + test_random(&seed) % 62);
         uint32_t once = fbk_crc32c_combine(a, b, n + m);
         CHECK_EQUAL(fbk_crc32c_combine(fbk_crc32c_combine(a, 0, n), b, m), once);
         CHECK_EQUAL(fbk_crc32c_combine_portable(a, b, n + m), once);
@@ -109,7 +113,8 @@ test_combine_over_huge_sizes(void)
     CHECK_EQUAL(fbk_crc32c_combine(5, 0, 0), 5);
 }
 
-/* The producer of a ring may write while we copy: the result must still belong to the bytes that arrived. */
+/* The producer of a ring may write while we copy: the result must still belong to the bytes that
+ * arrived. */
 static uint8_t changing[8192];
 static _Atomic int stop_changing;
 
@@ -119,7 +124,8 @@ change(void *unused)
     (void)unused;
     uint64_t seed = 3;
     while (!stop_changing) {
-        volatile uint64_t *at = (volatile uint64_t *)(void *)(changing + test_random(&seed) % 1024 * 8);
+        volatile uint64_t *at =
+            (volatile uint64_t *)(void *)(changing + test_random(&seed) % 1024 * 8);
         *at = test_random(&seed);
     }
     return NULL;
@@ -154,8 +160,8 @@ time_all(void)
 {
     static uint8_t bytes[1 << 20], copy[1 << 20];
     test_fill(bytes, sizeof bytes, 5);
-    printf("hardware %d\n%10s %10s %10s %10s %10s %10s   ns per KiB (combine: ns a call)\n", fbk_checksum_is_hardware(), "bytes",
-           "crc32c", "copy", "crc32", "crc32c tab", "combine");
+    printf("hardware %d\n%10s %10s %10s %10s %10s %10s   ns per KiB (combine: ns a call)\n",
+           fbk_checksum_is_hardware(), "bytes", "crc32c", "copy", "crc32", "crc32c tab", "combine");
     static const size_t sizes[] = {64, 96, 256, 1024, 4096, 65536, 1 << 20};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         double best[5] = {1e9, 1e9, 1e9, 1e9, 1e9};
@@ -177,7 +183,8 @@ time_all(void)
                 if (spent < best[kind])
                     best[kind] = spent;
             }
-        printf("%10zu %10.1f %10.1f %10.1f %10.1f %10.1f\n", size, best[0], best[1], best[2], best[3], best[4]);
+        printf("%10zu %10.1f %10.1f %10.1f %10.1f %10.1f\n", size, best[0], best[1], best[2],
+               best[3], best[4]);
     }
 }
 

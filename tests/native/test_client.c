@@ -1,5 +1,6 @@
-/* The client's codec without Python: what it encodes it can check, any cutting of a stream of answers gives the same
- * events, and damaged input is refused without reading beyond it (ASan watches). */
+/* The client's codec without Python: what it encodes it can check, any cutting of a stream of
+ * answers gives the same events, and damaged input is refused without reading beyond it (ASan
+ * watches). */
 #include <stdlib.h>
 
 #include "check.h"
@@ -47,8 +48,10 @@ test_entries_pass_their_own_check(uint32_t digest_type)
         data[i] = (uint8_t)any(256);
     const uint64_t out_bytes = fbk_client_adds_size(digest_type, data_bytes, ENTRIES);
     uint8_t *out = malloc(out_bytes);
-    CHECK(fbk_client_encode_adds(&ledger, 7, 100, 99, 5, data, sizes, ENTRIES, NULL, out, out_bytes - 1) < 0);
-    CHECK(fbk_client_encode_adds(&ledger, 7, 100, 99, 5, data, sizes, ENTRIES, NULL, out, out_bytes) == (int64_t)out_bytes);
+    CHECK(fbk_client_encode_adds(&ledger, 7, 100, 99, 5, data, sizes, ENTRIES, NULL, out,
+                                 out_bytes - 1) < 0);
+    CHECK(fbk_client_encode_adds(&ledger, 7, 100, 99, 5, data, sizes, ENTRIES, NULL, out,
+                                 out_bytes) == (int64_t)out_bytes);
     const uint32_t around = (uint32_t)fbk_client_adds_size(digest_type, 0, 1);
 
     uint8_t *entries = malloc(out_bytes);
@@ -62,11 +65,13 @@ test_entries_pass_their_own_check(uint32_t digest_type)
     }
     uint8_t *whole = exact(entries, entries_bytes);
     int64_t found[5 * ENTRIES];
-    CHECK(fbk_client_check_entries(digest_type, 42, whole, entries_bytes, (const uint8_t *)entry_sizes, ENTRIES, found) ==
-          (int32_t)ENTRIES);
+    CHECK(fbk_client_check_entries(digest_type, 42, whole, entries_bytes,
+                                   (const uint8_t *)entry_sizes, ENTRIES,
+                                   found) == (int32_t)ENTRIES);
     uint64_t at = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        CHECK(found[5 * i] == 100 + (int64_t)i && found[5 * i + 1] == 99 && found[5 * i + 4] == sizes[i]);
+        CHECK(found[5 * i] == 100 + (int64_t)i && found[5 * i + 1] == 99 &&
+              found[5 * i + 4] == sizes[i]);
         CHECK(memcmp(whole + found[5 * i + 3], data + at, sizes[i]) == 0);
         at += sizes[i];
         CHECK(found[5 * i + 2] == 5 + (int64_t)at);
@@ -79,11 +84,13 @@ test_entries_pass_their_own_check(uint32_t digest_type)
     CHECK(sums.lac_max == 1000);
     fbk_client_entry_sums(found, 0, &sums);
     CHECK(sums.lac_max == INT64_MIN && sums.data_bytes == 0);
-    CHECK(fbk_client_check_entries(digest_type, 43, whole, entries_bytes, (const uint8_t *)entry_sizes, ENTRIES, found) == 0);
+    CHECK(fbk_client_check_entries(digest_type, 43, whole, entries_bytes,
+                                   (const uint8_t *)entry_sizes, ENTRIES, found) == 0);
     /* Sizes that lie: never beyond the bytes that are there. */
     entry_sizes[ENTRIES / 2] = UINT32_MAX;
-    CHECK(fbk_client_check_entries(digest_type, 42, whole, entries_bytes, (const uint8_t *)entry_sizes, ENTRIES, found) ==
-          (int32_t)(ENTRIES / 2));
+    CHECK(fbk_client_check_entries(digest_type, 42, whole, entries_bytes,
+                                   (const uint8_t *)entry_sizes, ENTRIES,
+                                   found) == (int32_t)(ENTRIES / 2));
     free(whole);
     free(entries);
     free(out);
@@ -107,7 +114,8 @@ test_any_cut_gives_the_same_events(void)
         uint64_t events[FBK_CLIENT_EVENT_WORDS * 5];
         uint32_t consumed = 0, wanted = 0;
         uint8_t *part = exact(stream + start, end - start);
-        const int32_t found = fbk_client_parse(part, end - start, 4096, events, 5, &consumed, &wanted);
+        const int32_t found =
+            fbk_client_parse(part, end - start, 4096, events, 5, &consumed, &wanted);
         CHECK(found >= 0 && found <= 5 && consumed <= end - start);
         for (int32_t i = 0; i < found; i++)
             for (uint64_t one = 0; one < events[FBK_CLIENT_EVENT_WORDS * i + 2]; one++)
@@ -125,7 +133,8 @@ test_damaged_streams_end_or_wait(void)
         uint8_t stream[512];
         uint32_t size = 0;
         while (size < 200)
-            size += fbk_wire_put_read(stream + size, any(100), 0, (int64_t)any(10), 5, (const uint8_t *)"entry", 5, NULL);
+            size += fbk_wire_put_read(stream + size, any(100), 0, (int64_t)any(10), 5,
+                                      (const uint8_t *)"entry", 5, NULL);
         stream[any(size)] ^= (uint8_t)(1 + any(255));
         size -= (uint32_t)any(4);
         uint64_t events[FBK_CLIENT_EVENT_WORDS * 8];

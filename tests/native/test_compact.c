@@ -1,11 +1,13 @@
-/* Compaction under the sanitizers: windows of every size, gaps, copies, damage anywhere, and ending it at any point. */
+/* Compaction under the sanitizers: windows of every size, gaps, copies, damage anywhere, and ending
+ * it at any point. */
 #include "store_harness.h"
 
 #define LEDGERS 5
 #define ENTRIES 300
 #define RUNS_MAX 4096u
 
-/* Three logs: log l holds the ids that leave l when divided by 3, of all ledgers, and the last one some of the first's too. */
+/* Three logs: log l holds the ids that leave l when divided by 3, of all ledgers, and the last one
+ * some of the first's too. */
 static void
 fill(struct harness *harness)
 {
@@ -29,7 +31,12 @@ runs_of(struct harness *harness, struct fbk_location *runs)
     static const uint64_t files[] = {1, 2, 3}, logs[] = {1, 2, 3};
     static const int64_t deleted[] = {4};
     struct fbk_location_scope scope = {
-        .file_ids = files, .file_count = 3, .log_ids = logs, .log_count = 3, .deleted = deleted, .deleted_count = 1,
+        .file_ids = files,
+        .file_count = 3,
+        .log_ids = logs,
+        .log_count = 3,
+        .deleted = deleted,
+        .deleted_count = 1,
     };
     int64_t count = fbk_store_log_runs(harness->store, &scope, 0, 0, runs, RUNS_MAX);
     CHECK(count > 0 && count < (int64_t)RUNS_MAX);
@@ -38,7 +45,8 @@ runs_of(struct harness *harness, struct fbk_location *runs)
 
 /* Steps until all is moved, or `steps_max`; false: not all. */
 static bool
-move(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t count, uint64_t steps_max)
+move(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t count,
+     uint64_t steps_max)
 {
     uint64_t taken;
     for (uint64_t at = 0; steps_max > 0; steps_max--) {
@@ -78,7 +86,8 @@ test_windows_of_every_size(void)
         fill(&harness);
         struct fbk_location *runs = calloc(RUNS_MAX, sizeof *runs);
         uint64_t count = runs_of(&harness, runs), end_bytes, size_bytes;
-        struct fbk_compact_options options = {.log_id = 9, .log_salt = 5, .window_bytes = windows[w]};
+        struct fbk_compact_options options = {
+            .log_id = 9, .log_salt = 5, .window_bytes = windows[w]};
         int32_t error;
         struct fbk_compact *compact = fbk_compact_begin(harness.store, &options, &error);
         CHECK(compact != NULL);

@@ -47,9 +47,10 @@ requests(void)
     uint8_t entry[64], *sizes, *entries;
     uint32_t size = make_entry(entry, 7);
     golden("request_hello", fbk_wire_put_hello(out, 1, 1, 1, (const uint8_t *)"golden", 6));
-    golden("request_add", fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL));
-    uint32_t bytes = fbk_wire_put_add_batch(out, 3, 5, 7, FBK_FLAG_RECOVERY, FBK_DIGEST_CRC32C, key, 0xfedcba98u, 2, 2 * size, &sizes,
-                                            &entries);
+    golden("request_add",
+           fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL));
+    uint32_t bytes = fbk_wire_put_add_batch(out, 3, 5, 7, FBK_FLAG_RECOVERY, FBK_DIGEST_CRC32C, key,
+                                            0xfedcba98u, 2, 2 * size, &sizes, &entries);
     for (uint32_t i = 0; i < 2; i++) {
         fbk_store_u32(sizes + 4ull * i, size);
         CHECK_EQUAL(make_entry(entries + (uint64_t)i * size, 7 + i), size);
@@ -58,7 +59,8 @@ requests(void)
     golden("request_read", fbk_wire_put_read_request(out, 4, 5, 7, 0, NULL));
     golden("request_fence", fbk_wire_put_read_request(out, 5, 5, -1, FBK_FLAG_FENCE, key));
     golden("request_read_batch", fbk_wire_put_read_batch_request(out, 6, 5, 0, 99, 100, 65536));
-    golden("request_read_lac", fbk_wire_put_read_lac_request(out, 7, 5, 6, 1000, FBK_FLAG_PIGGYBACK));
+    golden("request_read_lac",
+           fbk_wire_put_read_lac_request(out, 7, 5, 6, 1000, FBK_FLAG_PIGGYBACK));
     uint8_t body[32];
     fbk_store_be64(body, 5);
     fbk_store_be64(body + 8, 6);
@@ -86,8 +88,11 @@ responses(void)
     }
     fbk_wire_set_add_wait(out, 2500);
     golden("response_read_batch", bytes);
-    golden("response_read_lac", fbk_wire_put_read_lac(out, 7, FBK_S_OK, 6, true, (const uint8_t *)"body bytes", 10, 7, entry, size, NULL));
-    golden("response_read_lac_empty", fbk_wire_put_read_lac(out, 7, FBK_S_OK, -1, false, NULL, 0, -1, NULL, 0, NULL));
+    golden("response_read_lac",
+           fbk_wire_put_read_lac(out, 7, FBK_S_OK, 6, true, (const uint8_t *)"body bytes", 10, 7,
+                                 entry, size, NULL));
+    golden("response_read_lac_empty",
+           fbk_wire_put_read_lac(out, 7, FBK_S_OK, -1, false, NULL, 0, -1, NULL, 0, NULL));
     const int64_t ranges[] = {0, 3, 7, 7};
     golden("response_list", fbk_wire_put_list(out, 10, FBK_S_OK, -1, ranges, 2));
 }
@@ -104,11 +109,14 @@ read_old(const char *name)
     return bytes;
 }
 
-/* A bookie reads the mark wherever it may lie, and requests of clients that know of none (INV-T2). */
+/* A bookie reads the mark wherever it may lie, and requests of clients that know of none
+
+ * (INV-T2). */
 static void
 marks(void)
 {
-    static const char *const old[] = {"request_add_without_mark", "request_fence_without_mark", "request_add_batch_without_mark"};
+    static const char *const old[] = {"request_add_without_mark", "request_fence_without_mark",
+                                      "request_add_batch_without_mark"};
     struct fbk_request request;
     uint8_t entry[64];
     uint32_t size = make_entry(entry, 7);
@@ -119,8 +127,9 @@ marks(void)
         CHECK_EQUAL(request.creation_mark, 0);
         if (i == 2)
             continue; /* the encoder of a batch takes the mark */
-        bytes = i == 0 ? fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL)
-                       : fbk_wire_put_read_request(out, 5, 5, -1, FBK_FLAG_FENCE, key);
+        bytes = i == 0
+                    ? fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL)
+                    : fbk_wire_put_read_request(out, 5, 5, -1, FBK_FLAG_FENCE, key);
         fbk_wire_set_creation_mark(out, 0xfedcba98u);
         CHECK_EQUAL(fbk_wire_read_request(out, bytes, &request), 0);
         CHECK_EQUAL(request.ledger_id, 5);
@@ -133,7 +142,8 @@ static void
 waits(void)
 {
     struct fbk_response response;
-    CHECK_EQUAL(fbk_wire_read_response(out, read_old("response_read_batch_without_wait"), &response), 0);
+    CHECK_EQUAL(
+        fbk_wire_read_response(out, read_old("response_read_batch_without_wait"), &response), 0);
     CHECK_EQUAL(response.add_wait_us, 0);
     CHECK_EQUAL(response.entry_count, 2);
     CHECK_EQUAL(fbk_wire_read_response(out, read_old("response_read_batch"), &response), 0);

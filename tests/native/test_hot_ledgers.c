@@ -1,4 +1,5 @@
-/* The sketch of hot ledgers: exact while little comes, near enough when much does, and bounded by its slots. */
+/* The sketch of hot ledgers: exact while little comes, near enough when much does, and bounded by
+ * its slots. */
 #include "index/hot_ledgers.h"
 
 #include "check.h"
@@ -43,7 +44,8 @@ test_a_quiet_window_is_exact(void)
     fbk_hot_roll(&sketch, &windows, SECOND_NS + FBK_HOT_WINDOW_NS - 1);
     CHECK(atomic_load(&windows.written) == 0);
     const struct fbk_hot_window *window = publish(SECOND_NS + FBK_HOT_WINDOW_NS);
-    CHECK(window->began_ns == SECOND_NS && window->ended_ns == SECOND_NS + FBK_HOT_WINDOW_NS && window->count == 3);
+    CHECK(window->began_ns == SECOND_NS && window->ended_ns == SECOND_NS + FBK_HOT_WINDOW_NS &&
+          window->count == 3);
     uint64_t adds = 0;
     for (uint32_t n = 0; n < 3; n++) {
         adds += find(window, n)->adds;
@@ -68,7 +70,8 @@ test_a_busy_window_is_near(void)
         const struct fbk_hot_ledger *ledger = find(window, n);
         CHECK(ledger != NULL);
         adds += ledger->adds;
-        CHECK(ledger->adds > rounds / FBK_HOT_STRIDE / 2 && ledger->adds < rounds / FBK_HOT_STRIDE * 2);
+        CHECK(ledger->adds > rounds / FBK_HOT_STRIDE / 2 &&
+              ledger->adds < rounds / FBK_HOT_STRIDE * 2);
     }
     CHECK(adds > rounds / 20 * 19 && adds < rounds / 20 * 21);
 }
@@ -96,7 +99,8 @@ test_hot_ledgers_keep_their_slot_among_many(void)
     restart(4);
     const uint32_t rounds = 1000000;
     for (uint32_t n = 0; n < rounds; n++)
-        fbk_hot_note(&sketch, n % 10 == 0 ? 7 : 1000 + (int64_t)n, 1, 10); /* every other ledger is new */
+        /* every other ledger is new */
+        fbk_hot_note(&sketch, n % 10 == 0 ? 7 : 1000 + (int64_t)n, 1, 10);
     const struct fbk_hot_window *window = publish(SECOND_NS + FBK_HOT_WINDOW_NS);
     CHECK(window->count == FBK_HOT_LEDGERS);
     const struct fbk_hot_ledger *hot = find(window, 7);

@@ -1,4 +1,5 @@
-/* The disk backends do the same: one suite runs on io_uring and plain in each mode, and on the fake disk.
+/* The disk backends do the same: one suite runs on io_uring and plain in each mode, and on the fake
+ * disk.
  *
  * usage: test_io uring|plain|fake [folder]     folder: where files go, default the current one */
 #include "io/common.h"
@@ -40,7 +41,8 @@ test_lock_of_a_killed_process(struct fbk_io *io, struct fbk_io *(*create)(int32_
         int32_t error;
         struct fbk_io *mine = create(&error);
         CHECK(mine != NULL);
-        int32_t file = mine->operations->open(mine, path_of("killed"), FBK_IO_CREATE | FBK_IO_LOCK | FBK_IO_DIRECT);
+        int32_t file = mine->operations->open(mine, path_of("killed"),
+                                              FBK_IO_CREATE | FBK_IO_LOCK | FBK_IO_DIRECT);
         CHECK(file >= 0);
         uint32_t size = 512 * mine->block_size_bytes;
         uint8_t *data = buffer_of(size, 1);
@@ -58,12 +60,14 @@ test_lock_of_a_killed_process(struct fbk_io *io, struct fbk_io *(*create)(int32_
     CHECK(file >= 0);
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-    CHECK(io->operations->close(io, file) == 0 && io->operations->unlink(io, path_of("killed")) == 0);
+    CHECK(io->operations->close(io, file) == 0 &&
+          io->operations->unlink(io, path_of("killed")) == 0);
     close(tell[0]);
     close(tell[1]);
 }
 
-/* A write that meets the size limit of the process is short first; its rest is tried, and that failure reported. */
+/* A write that meets the size limit of the process is short first; its rest is tried, and that
+ * failure reported. */
 static void
 test_short_write(struct fbk_io *io)
 {
@@ -74,7 +78,8 @@ test_short_write(struct fbk_io *io)
     CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
     for (uint32_t flags = 0; flags < 4; flags++) {
-        int32_t file = o->open(io, path_of("short"), FBK_IO_CREATE | (flags & 1 ? FBK_IO_DIRECT : 0));
+        int32_t file =
+            o->open(io, path_of("short"), FBK_IO_CREATE | (flags & 1 ? FBK_IO_DIRECT : 0));
         CHECK(file >= 0);
         uint32_t sync = flags & 2 ? FBK_IO_SYNC : 0;
         limit = (struct rlimit){.rlim_cur = 2 * block, .rlim_max = before.rlim_max};
@@ -152,12 +157,14 @@ test_where_it_cannot_work(void)
 {
     int32_t error = 0;
     CHECK(fbk_io_plain_create("/nonexistent", &error) == NULL && error == -ENOENT);
-    CHECK(fbk_io_uring_create("/nonexistent", 4, &error) == NULL && error < 0); /* refused, or no such folder */
+    /* refused, or no such folder */
+    CHECK(fbk_io_uring_create("/nonexistent", 4, &error) == NULL && error < 0);
     CHECK(fbk_io_uring_create(folder, 0, &error) == NULL && error == -EINVAL);
     CHECK(fbk_io_uring_create(folder, 1000, &error) == NULL && error == -EINVAL);
 }
 
-/* The fake disk keeps the same promises while nothing is ordered to go wrong, in whatever order writes complete. */
+/* The fake disk keeps the same promises while nothing is ordered to go wrong, in whatever order
+ * writes complete. */
 static void
 test_fake(void)
 {

@@ -1,4 +1,5 @@
-/* The journal against a disk that does what the test says: order, publishing, failures, bells, files. */
+/* The journal against a disk that does what the test says: order, publishing, failures, bells,
+ * files. */
 
 #include "journal_harness.h"
 
@@ -88,7 +89,8 @@ test_after_a_failed_write_nothing_is_published(void)
             harness_add(&harness, 0, 1, id, 1, 0, 1000);
         fbk_journal_step(harness.journal, 0);
         CHECK_EQUAL(harness.disk.write_count, 2);
-        steered_release(&harness.disk, 0); /* whole and durable, but the same round brings the failure */
+        /* whole and durable, but the same round brings the failure */
+        steered_release(&harness.disk, 0);
         steered_release(&harness.disk, 1);
         CHECK_EQUAL(fbk_journal_step(harness.journal, 0), FBK_E_POISONED);
         CHECK_EQUAL(fbk_journal_step(harness.journal, 0), FBK_E_POISONED);
@@ -192,7 +194,8 @@ test_no_room_is_kept_for_a_worker_that_left(void)
         harness_fence(&harness, 0, 1, 1);
     for (int i = 0; i < 20; i++)
         CHECK(fbk_journal_step(harness.journal, 0) >= 0);
-    const struct fbk_batch_descriptor *last = &harness.segment->descriptors[fbk_cursor_load(&harness.segment->published) - 1];
+    const struct fbk_batch_descriptor *last =
+        &harness.segment->descriptors[fbk_cursor_load(&harness.segment->published) - 1];
     uint64_t published = fbk_cursor_load(&harness.segment->published);
     fbk_cursor_store(&harness.workers[0].segment->descriptors_consumed, published);
     fbk_cursor_store(&harness.workers[0].segment->exceptions_consumed, last->exceptions_end);
@@ -200,12 +203,15 @@ test_no_room_is_kept_for_a_worker_that_left(void)
     fbk_cursor_store(&harness.index->exceptions_consumed, last->exceptions_end);
     for (int i = 0; i < 20; i++)
         CHECK(fbk_journal_step(harness.journal, 0) >= 0);
-    CHECK_EQUAL(harness.segment->descriptors[fbk_cursor_load(&harness.segment->published) - 1].exceptions_end, FBK_EXCEPTION_COUNT);
+    CHECK_EQUAL(harness.segment->descriptors[fbk_cursor_load(&harness.segment->published) - 1]
+                    .exceptions_end,
+                FBK_EXCEPTION_COUNT);
     fbk_sleeper_begin(&harness.workers[1].segment->sleeper);
     fbk_cursor_store(&harness.workers[1].segment->exceptions_consumed, FBK_CONSUMER_GONE);
     fbk_cursor_store(&harness.workers[1].segment->descriptors_consumed, FBK_CONSUMER_GONE);
     harness_settle(&harness);
-    CHECK_EQUAL(harness.segment->descriptors[fbk_cursor_load(&harness.segment->published) - 1].exceptions_end,
+    CHECK_EQUAL(harness.segment->descriptors[fbk_cursor_load(&harness.segment->published) - 1]
+                    .exceptions_end,
                 FBK_EXCEPTION_COUNT + 99);
     uint64_t rings;
     CHECK(read(harness.workers[1].bell_fd, &rings, sizeof rings) < 0);
@@ -226,12 +232,15 @@ test_bells(void)
     harness_settle(&harness);
     uint64_t rings;
     CHECK_EQUAL(read(harness.workers[0].bell_fd, &rings, sizeof rings), sizeof rings);
-    CHECK_EQUAL(read(harness.workers[1].bell_fd, &rings, sizeof rings), -1); /* none of its records */
-    CHECK_EQUAL(read(harness.options.index_bell_fd, &rings, sizeof rings), sizeof rings); /* the first after long */
+    /* none of its records */
+    CHECK_EQUAL(read(harness.workers[1].bell_fd, &rings, sizeof rings), -1);
+    /* the first after long */
+    CHECK_EQUAL(read(harness.options.index_bell_fd, &rings, sizeof rings), sizeof rings);
     harness_consume(&harness);
     harness_add(&harness, 0, 1, 1, 1, 0, 100);
     harness_settle(&harness);
-    CHECK_EQUAL(read(harness.workers[0].bell_fd, &rings, sizeof rings), -1); /* rung for this sleep already */
+    /* rung for this sleep already */
+    CHECK_EQUAL(read(harness.workers[0].bell_fd, &rings, sizeof rings), -1);
     fbk_sleeper_end(&harness.index->sleeper);
     fbk_sleeper_begin(&harness.index->sleeper);
     harness_fence(&harness, 1, 1, 1); /* the index answers it */
@@ -247,18 +256,21 @@ test_bells(void)
     fbk_journal_step(harness.journal, 0);
     CHECK_EQUAL(harness.disk.write_count, 1);
     fbk_journal_step(harness.journal, 0);
-    CHECK_EQUAL(fbk_cursor_load(&harness.segment->wake_at[0]), harness.workers[0].written + 64 * 1024);
+    CHECK_EQUAL(fbk_cursor_load(&harness.segment->wake_at[0]),
+                harness.workers[0].written + 64 * 1024);
     harness_free(&harness);
 }
 
 static uint64_t
-scan_all(struct harness *harness, int32_t file, uint64_t file_id, uint64_t end_sequence, struct fbk_journal_end *end)
+scan_all(struct harness *harness, int32_t file, uint64_t file_id, uint64_t end_sequence,
+         struct fbk_journal_end *end)
 {
     struct fbk_journal_expectation expectation = harness_expectation(file_id);
     expectation.end_sequence = end_sequence;
     int32_t error = 0;
     char path[2] = {(char)('0' + file), 0};
-    struct fbk_journal_scan *scan = fbk_journal_scan_open(&harness->disk.io, path, 1, &expectation, &error);
+    struct fbk_journal_scan *scan =
+        fbk_journal_scan_open(&harness->disk.io, path, 1, &expectation, &error);
     CHECK_EQUAL(error, 0);
     struct fbk_journal_batch batch;
     uint64_t records = 0;
@@ -283,7 +295,8 @@ test_rolling_chains_the_files(void)
     harness.options.batch_bytes = 128 * 1024;
     harness_open(&harness);
     harness_add(&harness, 0, 1, 0, 1, 0, 1000);
-    CHECK_EQUAL(fbk_journal_step(harness.journal, 0), FBK_JOURNAL_ROLL); /* there is no file yet */
+    /* there is no file yet */
+    CHECK_EQUAL(fbk_journal_step(harness.journal, 0), FBK_JOURNAL_ROLL);
     CHECK_EQUAL(harness_roll(&harness, 1, 1, 11), -1);
     for (int64_t id = 1; id < 2500; id++)
         harness_add(&harness, 0, 1, id, 1, 0, 1000);
@@ -293,7 +306,8 @@ test_rolling_chains_the_files(void)
         CHECK(reasons >= 0);
         harness_consume(&harness);
         if (reasons & FBK_JOURNAL_ROLL) {
-            CHECK_EQUAL(harness_roll(&harness, file + 1, (uint64_t)file + 1, 11 + (uint64_t)file), file);
+            CHECK_EQUAL(harness_roll(&harness, file + 1, (uint64_t)file + 1, 11 + (uint64_t)file),
+                        file);
             file++;
         }
         struct fbk_journal_status status;
@@ -342,7 +356,8 @@ test_the_largest_record(void)
     harness_free(&harness);
 }
 
-/* Published no earlier than asked, in order, failures too; what was under way before is not delayed. */
+/* Published no earlier than asked, in order, failures too; what was under way before is not
+ * delayed. */
 static void
 test_delayed_commits(void)
 {

@@ -1,5 +1,5 @@
-/* Two producers and the journal in threads of their own, on a real disk, all of them asleep whenever they can be: a wake-up
- * that gets lost shows as a wait that does not end. */
+/* Two producers and the journal in threads of their own, on a real disk, all of them asleep
+ * whenever they can be: a wake-up that gets lost shows as a wait that does not end. */
 
 #include "journal_harness.h"
 
@@ -37,7 +37,8 @@ wait_published(struct producer *producer)
         uint64_t published = fbk_cursor_load(&shared.segment->published);
         uint64_t end = 0;
         if (published > 0)
-            end = shared.segment->descriptors[(published - 1) % FBK_DESCRIPTOR_COUNT].ring_end[producer->worker];
+            end = shared.segment->descriptors[(published - 1) % FBK_DESCRIPTOR_COUNT]
+                      .ring_end[producer->worker];
         fbk_cursor_store(&worker->segment->descriptors_consumed, published);
         if (end == worker->written)
             return;
@@ -61,7 +62,8 @@ produce(void *argument)
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t count = 1 + test_random(&seed) % 4;
         for (uint64_t n = 0; n < count; n++) {
-            harness_add(&shared, producer->worker, producer->worker, entry_id++, 1, 0, 40 + (uint32_t)(test_random(&seed) % 9000));
+            harness_add(&shared, producer->worker, producer->worker, entry_id++, 1, 0,
+                        40 + (uint32_t)(test_random(&seed) % 9000));
             if (n % 2 == 0)
                 ring_journal(producer);
         }
@@ -101,7 +103,8 @@ journal_main(void *argument)
             CHECK(file >= 0);
             CHECK(io->operations->preallocate(io, file, 0, 4u * 1024 * 1024) >= 0);
             file_id++;
-            struct fbk_journal_file next = {.file = file, .file_id = file_id, .salt = file_id, .size_bytes = 4u * 1024 * 1024};
+            struct fbk_journal_file next = {
+                .file = file, .file_id = file_id, .salt = file_id, .size_bytes = 4u * 1024 * 1024};
             uint64_t closed_sequence;
             int32_t left = fbk_journal_roll(shared.journal, &next, &closed_sequence);
             CHECK(left >= -1);
@@ -117,7 +120,8 @@ main(int argc, char **argv)
 {
     int32_t error = 0;
     bool uring = argc > 1 && strcmp(argv[1], "uring") == 0;
-    struct fbk_io *io = uring ? fbk_io_uring_create(".", 4, &error) : fbk_io_plain_create(".", &error);
+    struct fbk_io *io =
+        uring ? fbk_io_uring_create(".", 4, &error) : fbk_io_plain_create(".", &error);
     if (!io && uring) {
         printf("needs io_uring: %s\n", strerror(-error));
         return TEST_SKIPPED;

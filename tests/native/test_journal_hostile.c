@@ -1,4 +1,5 @@
-/* Journal files made by somebody who knows the checksums: absurd lengths, batches that do not follow, headers. */
+/* Journal files made by somebody who knows the checksums: absurd lengths, batches that do not
+ * follow, headers. */
 
 #include "journal_image.h"
 
@@ -21,7 +22,8 @@ test_hostile_lengths(void)
     uint8_t *at = image.harness.disk.bytes[1] + image.offsets[1];
     uint8_t saved[4096];
     memcpy(saved, at, sizeof saved);
-    static const uint32_t lengths[] = {0, 8, 87, 88, 95, 4095, 4097, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffff000};
+    static const uint32_t lengths[] = {0,    8,          87,         88,         95,        4095,
+                                       4097, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffff000};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         for (int field = 0; field < 5; field++) {
             uint32_t length = lengths[i];
@@ -29,9 +31,15 @@ test_hostile_lengths(void)
             struct fbk_record record;
             memcpy(&record, at + 88, sizeof record);
             switch (field) {
-            case 0: fbk_store_u32(at + offsetof(struct fbk_batch_header, content_bytes), length); break;
-            case 1: fbk_store_u32(at + offsetof(struct fbk_batch_header, padded_bytes), length); break;
-            case 2: fbk_store_u32(at + offsetof(struct fbk_batch_header, record_count), length); break;
+            case 0:
+                fbk_store_u32(at + offsetof(struct fbk_batch_header, content_bytes), length);
+                break;
+            case 1:
+                fbk_store_u32(at + offsetof(struct fbk_batch_header, padded_bytes), length);
+                break;
+            case 2:
+                fbk_store_u32(at + offsetof(struct fbk_batch_header, record_count), length);
+                break;
             case 3: record.size_bytes = length; break;
             default: record.payload_bytes = length; break;
             }
@@ -48,7 +56,8 @@ test_hostile_lengths(void)
     harness_free(&image.harness);
 }
 
-/* A batch that is whole but does not follow: another chain, a gap in records, an acknowledgement of itself. */
+/* A batch that is whole but does not follow: another chain, a gap in records, an acknowledgement of
+ * itself. */
 static void
 test_what_does_not_follow(void)
 {
@@ -62,8 +71,14 @@ test_what_does_not_follow(void)
         struct fbk_batch_header header = saved;
         switch (field) {
         case 0: header.previous_crc ^= 1; break;
-        case 1: header.sequence += 1; header.acked_through = 0; break;
-        case 2: header.sequence -= 1; header.acked_through = 0; break;
+        case 1:
+            header.sequence += 1;
+            header.acked_through = 0;
+            break;
+        case 2:
+            header.sequence -= 1;
+            header.acked_through = 0;
+            break;
         default: header.acked_through = header.sequence; break;
         }
         memcpy(at, &header, sizeof header);
@@ -96,7 +111,8 @@ test_headers(void)
     CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), 0);
     CHECK_EQUAL(header.state, FBK_HEADER_UNUSED);
     CHECK_EQUAL(header.size_bytes, FILE_BYTES);
-    struct fbk_journal_file_header newer = {.magic = FBK_JOURNAL_MAGIC, .version = FBK_JOURNAL_VERSION + 1};
+    struct fbk_journal_file_header newer = {.magic = FBK_JOURNAL_MAGIC,
+                                            .version = FBK_JOURNAL_VERSION + 1};
     memcpy(bytes, &newer, sizeof newer);
     CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), FBK_E_TOO_NEW);
     image.harness.disk.size_bytes[1] = 0;

@@ -1,10 +1,11 @@
-/* Reading journal files back: flipped, cut, stale and unreadable images.  A scan may end early and may say damage; it must
- * never return what was not written, and never end in silence before a batch that it was told is acknowledged. */
+/* Reading journal files back: flipped, cut, stale and unreadable images.  A scan may end early and
+ * may say damage; it must never return what was not written, and never end in silence before a
+ * batch that it was told is acknowledged. */
 
 #include "journal_image.h"
 
-/* Every byte: what comes out is a true prefix, and when the prefix ends before the last batch but one (which the last
- * one says was acknowledged), it is called damage. */
+/* Every byte: what comes out is a true prefix, and when the prefix ends before the last batch but
+ * one (which the last one says was acknowledged), it is called damage. */
 static void
 test_every_flipped_byte(void)
 {
@@ -28,7 +29,8 @@ test_every_flipped_byte(void)
         while (at >= image.offsets[batch + 1])
             batch++;
         if (outcome.batches == 6) {
-            harmless++; /* only the up to 7 zeros behind a record's payload are not under a checksum */
+            /* only the up to 7 zeros behind a record's payload are not under a checksum */
+            harmless++;
             continue;
         }
         CHECK_EQUAL(outcome.batches, batch);
@@ -69,7 +71,8 @@ test_cut_anywhere(void)
     harness_free(&image.harness);
 }
 
-/* A10: with two in flight a good batch behind a torn one is ordinary, when nothing says that the torn one was acknowledged. */
+/* A10: with two in flight a good batch behind a torn one is ordinary, when nothing says that the
+ * torn one was acknowledged. */
 static void
 test_a_torn_batch_before_a_good_one(void)
 {
@@ -94,7 +97,8 @@ test_a_torn_batch_before_a_good_one(void)
             harness_add(&harness, 0, 1, 2, 1, 0, 5000); /* this one says that two are */
             harness_settle(&harness);
         }
-        memset(harness.disk.bytes[1] + 8192 + 4096, 0, 4096); /* the second half of batch 1 never arrived */
+        /* the second half of batch 1 never arrived */
+        memset(harness.disk.bytes[1] + 8192 + 4096, 0, 4096);
         struct fbk_journal_expectation expectation = harness_expectation(1);
         struct outcome outcome = scan(&harness.disk, 1, &expectation, NULL);
         CHECK_EQUAL(outcome.batches, 0);
@@ -119,7 +123,8 @@ test_a_recycled_file(void)
     harness_open(&harness);
     memcpy(harness.disk.bytes[2], old.harness.disk.bytes[1], FILE_BYTES);
     CHECK_EQUAL(harness_roll(&harness, 2, 2, 0x77), -1);
-    harness_add(&harness, 0, 1, 0, 1, 0, 40); /* as large as the first batch of the old life: the second follows */
+    /* as large as the first batch of the old life: the second follows */
+    harness_add(&harness, 0, 1, 0, 1, 0, 40);
     harness_settle(&harness);
     struct fbk_journal_expectation expectation = harness_expectation(2);
     struct outcome outcome = scan(&harness.disk, 2, &expectation, NULL);

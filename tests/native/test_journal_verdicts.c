@@ -1,4 +1,5 @@
-/* What the journal decides about each record: new, to be checked, refused, fence, barrier, or no record at all. */
+/* What the journal decides about each record: new, to be checked, refused, fence, barrier, or no
+ * record at all. */
 
 #include "journal_harness.h"
 
@@ -15,7 +16,8 @@ test_verdicts(void)
     CHECK_EQUAL(harness_roll(&harness, 1, 1, 1), -1);
     uint64_t new_add = harness_add(&harness, 0, 1, 5, 1, 0, 64);
     uint64_t lower = harness_add(&harness, 0, 1, 4, 1, 0, 64);
-    uint64_t between = harness_add(&harness, 0, 1, 5, 1, 0, 64); /* the lower one has not lowered the highest */
+    /* the lower one has not lowered the highest */
+    uint64_t between = harness_add(&harness, 0, 1, 5, 1, 0, 64);
     uint64_t other_key = harness_add(&harness, 0, 1, 6, 2, 0, 64);
     uint64_t fence_other_key = harness_fence(&harness, 0, 1, 2);
     uint64_t batch = harness_add_batch(&harness, 0, 1, 6, 1, 10, 50);
@@ -60,7 +62,8 @@ test_verdicts(void)
     CHECK_EQUAL(harness_verdict(&harness, 0, fifth), FBK_S_TOO_MANY_REQUESTS);
     CHECK_EQUAL(harness_verdict(&harness, 0, fifth_fence), FBK_S_TOO_MANY_REQUESTS);
     const struct fbk_batch_descriptor *descriptor = harness_next_descriptor(&harness);
-    /* new, lower, between, batch, again, fence, two recoveries, unknown fence, two last ids, ledger 4 */
+    /* new, lower, between, batch, again, fence, two recoveries, unknown fence, two last ids, ledger
+     * 4 */
     CHECK_EQUAL(descriptor->record_count, 12);
     CHECK_EQUAL(descriptor->exceptions_end, 13);
     harness_free(&harness);
@@ -88,7 +91,8 @@ test_read_only_and_limits(void)
     harness_settle(&harness);
     CHECK_EQUAL(harness_verdict(&harness, 0, recovery), FBK_S_READ_ONLY);
     CHECK_EQUAL(harness_verdict(&harness, 0, fence), FBK_S_READ_ONLY);
-    CHECK_EQUAL(harness_verdict(&harness, 0, fenced_before), FBK_V_ORDERED); /* nothing has to be written for this one */
+    /* nothing has to be written for this one */
+    CHECK_EQUAL(harness_verdict(&harness, 0, fenced_before), FBK_V_ORDERED);
     fbk_cursor_store(&harness.index->reads_only, 0);
     fbk_journal_set_limit(harness.journal, FBK_JOURNAL_NO_ADDS);
     add = harness_add(&harness, 0, 1, 1, 1, 0, 64);
@@ -156,7 +160,8 @@ test_bad_records_poison_the_ring(void)
         uint64_t good = harness_add(&harness, 0, 1, 0, 1, 0, 640);
         harness_settle(&harness);
         CHECK_EQUAL(harness_verdict(&harness, 0, good), 0);
-        uint64_t position = what == 9 ? harness_add_batch(&harness, 0, 1, 1, 1, 4, 100) : harness_add(&harness, 0, 1, 1, 1, 0, 640);
+        uint64_t position = what == 9 ? harness_add_batch(&harness, 0, 1, 1, 1, 4, 100)
+                                      : harness_add(&harness, 0, 1, 1, 1, 0, 640);
         uint8_t *at = fbk_ring_at(&harness.workers[0].ring, position);
         struct fbk_record record;
         memcpy(&record, at, sizeof record);
@@ -169,11 +174,18 @@ test_bad_records_poison_the_ring(void)
         case 4: record.sequence++; break;
         case 5: record.epoch++; break;
         case 6: record.entry_count = 2; break;
-        case 7: reseal = false; record.ledger_id ^= 1; break;
+        case 7:
+            reseal = false;
+            record.ledger_id ^= 1;
+            break;
         case 8: at[96 + 639] ^= 1; break;
         case 9: at[96 + 32 + 100] ^= 1; break; /* an entry of a batch */
-        case 10: fbk_cursor_publish(&harness.workers[0].segment->add_written, harness.workers[0].written + 2 * RING_BYTES); break;
-        case 11: fbk_cursor_publish(&harness.workers[0].segment->add_written, 8); break; /* backwards */
+        case 10:
+            fbk_cursor_publish(&harness.workers[0].segment->add_written,
+                               harness.workers[0].written + 2 * RING_BYTES);
+            break;
+        /* backwards */
+        case 11: fbk_cursor_publish(&harness.workers[0].segment->add_written, 8); break;
         default: break;
         }
         if (reseal)
@@ -201,7 +213,8 @@ test_states_are_loaded(void)
     CHECK(fd >= 0);
     unlink(name);
     for (int64_t id = 0; id < 100; id++) {
-        struct fbk_ledger_state state = {.ledger_id = id, .highest_entry_id = 10 * id, .flags = FBK_LEDGER_HAS_KEY};
+        struct fbk_ledger_state state = {
+            .ledger_id = id, .highest_entry_id = 10 * id, .flags = FBK_LEDGER_HAS_KEY};
         if (id == 7)
             state.flags |= FBK_LEDGER_FENCED;
         if (id == 10 || id == 11)
@@ -211,7 +224,8 @@ test_states_are_loaded(void)
         CHECK_EQUAL(write(fd, &state, sizeof state), sizeof state);
     }
     CHECK_EQUAL(fbk_journal_load_states(harness.journal, fd, 100), 0);
-    CHECK_EQUAL(fbk_journal_load_states(harness.journal, fd, 101), FBK_E_CORRUPT); /* shorter than it says */
+    /* shorter than it says */
+    CHECK_EQUAL(fbk_journal_load_states(harness.journal, fd, 101), FBK_E_CORRUPT);
     uint64_t fenced = harness_add(&harness, 0, 7, 71, 7, 0, 64);
     uint64_t highest = harness_add(&harness, 0, 8, 80, 8, 0, 64);
     uint64_t next = harness_add(&harness, 0, 8, 81, 8, 0, 64);
@@ -242,7 +256,8 @@ static void
 give_notice(struct harness *harness, int64_t ledger_id, uint32_t what)
 {
     uint64_t written = fbk_cursor_load(&harness->index->notices_written);
-    harness->index->notices[written % FBK_NOTICE_COUNT] = (struct fbk_notice){.ledger_id = ledger_id, .what = what};
+    harness->index->notices[written % FBK_NOTICE_COUNT] =
+        (struct fbk_notice){.ledger_id = ledger_id, .what = what};
     fbk_cursor_publish(&harness->index->notices_written, written + 1);
 }
 
@@ -274,7 +289,8 @@ test_notices(void)
     uint64_t over = harness_add(&harness, 0, 3, 0, 1, 0, 64);
     uint64_t over_fenced = harness_add(&harness, 0, 4, 0, 1, 0, 64);
     harness_settle(&harness);
-    CHECK_EQUAL(harness_verdict(&harness, 0, deleted), FBK_S_FENCED); /* fenced before: its writer is to hear that */
+    /* fenced before: its writer is to hear that */
+    CHECK_EQUAL(harness_verdict(&harness, 0, deleted), FBK_S_FENCED);
     CHECK_EQUAL(harness_verdict(&harness, 0, deleted_repair), FBK_S_NO_LEDGER);
     CHECK_EQUAL(harness_verdict(&harness, 0, alive), 0);
     CHECK_EQUAL(harness_verdict(&harness, 0, over), 0);
@@ -307,7 +323,8 @@ test_ended(void)
     harness_settle(&harness);
     CHECK_EQUAL(harness_verdict(&harness, 0, ended), FBK_S_FENCED);
     CHECK_EQUAL(harness_verdict(&harness, 0, ended_repair), FBK_S_NO_LEDGER);
-    CHECK_EQUAL(harness_verdict(&harness, 0, expired), FBK_S_TOO_MANY_REQUESTS); /* its id may be a real ledger's */
+    /* its id may be a real ledger's */
+    CHECK_EQUAL(harness_verdict(&harness, 0, expired), FBK_S_TOO_MANY_REQUESTS);
     harness_free(&harness);
 }
 
@@ -315,12 +332,13 @@ static void
 ask_to_forget(struct harness *harness, int64_t ledger_id, uint64_t sequence)
 {
     uint64_t written = fbk_cursor_load(&harness->index->notices_written);
-    harness->index->notices[written % FBK_NOTICE_COUNT] =
-        (struct fbk_notice){.ledger_id = ledger_id, .what = FBK_NOTICE_FORGOTTEN, .sequence = sequence};
+    harness->index->notices[written % FBK_NOTICE_COUNT] = (struct fbk_notice){
+        .ledger_id = ledger_id, .what = FBK_NOTICE_FORGOTTEN, .sequence = sequence};
     fbk_cursor_publish(&harness->index->notices_written, written + 1);
 }
 
-/* A deleted ledger that no file knows any more is one never heard of, from the batch on that the answer names. */
+/* A deleted ledger that no file knows any more is one never heard of, from the batch on that the
+ * answer names. */
 static void
 test_forgotten(void)
 {
@@ -342,7 +360,7 @@ test_forgotten(void)
     CHECK_EQUAL(harness.journal->ledgers.count, 3);
     ask_to_forget(&harness, 1, flushed);
     ask_to_forget(&harness, 2, flushed);
-    ask_to_forget(&harness, 3, flushed); /* it lives */
+    ask_to_forget(&harness, 3, flushed);  /* it lives */
     ask_to_forget(&harness, 99, flushed); /* never heard of */
     uint64_t order = harness.journal->order;
     uint64_t again = harness_add(&harness, 0, 1, 0, 1, 0, 64); /* below what it held */

@@ -27,20 +27,23 @@ test_against_an_array(void)
         struct fbk_ledger_state *added = fbk_ledgers_add(&ledgers, id);
         CHECK(added != NULL && (state == NULL || state == added));
         if (state == NULL) {
-            CHECK(added->highest_entry_id == -1 && added->lac == -1 && added->flags == 0 && added->deleted_s == 0);
+            CHECK(added->highest_entry_id == -1 && added->lac == -1 && added->flags == 0 &&
+                  added->deleted_s == 0);
             present++;
         }
         added->highest_entry_id = highest[which] = (int64_t)round;
         CHECK_EQUAL(ledgers.count, present);
     }
     uint64_t cursor = 0, seen = 0;
-    for (const struct fbk_ledger_state *state; (state = fbk_ledgers_next(&ledgers, &cursor)) != NULL; seen++) {
+    for (const struct fbk_ledger_state *state;
+         (state = fbk_ledgers_next(&ledgers, &cursor)) != NULL; seen++) {
         CHECK_EQUAL(state->highest_entry_id, highest[state->ledger_id / ID_STEP]);
         highest[state->ledger_id / ID_STEP] = -3; /* each only once */
     }
     CHECK_EQUAL(seen, present);
     /* 72 bytes, an index between 7/16 and 7/8 full, and a smaller one while it is being left. */
-    CHECK(fbk_ledgers_memory_bytes(&ledgers) >= 76 * present && fbk_ledgers_memory_bytes(&ledgers) <= 90 * present);
+    CHECK(fbk_ledgers_memory_bytes(&ledgers) >= 76 * present &&
+          fbk_ledgers_memory_bytes(&ledgers) <= 90 * present);
     fbk_ledgers_free(&ledgers);
 }
 
@@ -65,11 +68,15 @@ test_found_while_it_grows(void)
     fbk_ledgers_free(&ledgers);
 }
 
-/* A random walk over ids that come and go: growing, shrinking, and at the limit; checked against an array. */
+/* A random walk over ids that come and go: growing, shrinking, and at the limit; checked against an
+ * array. */
 static void
 test_removal_against_an_array(void)
 {
-    enum { IDS = 6000, MOST = 4000 };
+    enum {
+        IDS = 6000,
+        MOST = 4000
+    };
     static int64_t highest[IDS]; /* -2 = absent */
     struct fbk_ledgers ledgers;
     uint64_t seed = 11, present = 0, refused = 0, while_growing = 0, used = 0;
@@ -92,7 +99,8 @@ test_removal_against_an_array(void)
                 continue;
             }
             CHECK(added != NULL && (state == NULL || added == state));
-            CHECK(state || (added->highest_entry_id == -1 && added->lac == -1 && added->flags == 0));
+            CHECK(state ||
+                  (added->highest_entry_id == -1 && added->lac == -1 && added->flags == 0));
             present += state == NULL;
             added->highest_entry_id = highest[which] = (int64_t)round;
             added->flags = 5;
@@ -109,7 +117,8 @@ test_removal_against_an_array(void)
     }
     CHECK(refused > 0 && while_growing > 0);
     uint64_t cursor = 0, seen = 0;
-    for (const struct fbk_ledger_state *state; (state = fbk_ledgers_next(&ledgers, &cursor)) != NULL; seen++) {
+    for (const struct fbk_ledger_state *state;
+         (state = fbk_ledgers_next(&ledgers, &cursor)) != NULL; seen++) {
         CHECK_EQUAL(state->highest_entry_id, highest[state->ledger_id / ID_STEP]);
         highest[state->ledger_id / ID_STEP] = -3; /* each only once */
     }
@@ -137,10 +146,12 @@ test_others_come_for_those_that_go(void)
         CHECK(fbk_ledgers_add(&ledgers, INT64_MAX) == NULL); /* full */
         memory_bytes = memory_bytes ? memory_bytes : fbk_ledgers_memory_bytes(&ledgers);
         CHECK(fbk_ledgers_memory_bytes(&ledgers) <= memory_bytes);
-        CHECK(fbk_ledgers_remove(&ledgers, id - 999) && fbk_ledgers_find(&ledgers, id - 999) == NULL);
+        CHECK(fbk_ledgers_remove(&ledgers, id - 999) &&
+              fbk_ledgers_find(&ledgers, id - 999) == NULL);
         CHECK(fbk_ledgers_find(&ledgers, id - 500)->ledger_id == id - 500);
     }
-    uint64_t taken = 0; /* no marks are left of those that went: a probe ends at the first free slot */
+    /* no marks are left of those that went: a probe ends at the first free slot */
+    uint64_t taken = 0;
     for (uint64_t slot = 0; slot < ledgers.index.slot_count; slot++)
         taken += ledgers.index.slots[slot] != 0;
     CHECK_EQUAL(taken, ledgers.count);
@@ -159,7 +170,8 @@ test_reserve(void)
     CHECK_EQUAL(fbk_ledgers_init(&ledgers, LEDGERS), 0);
     for (int64_t id = 0; id < 3000; id++)
         CHECK(fbk_ledgers_add(&ledgers, id) != NULL);
-    CHECK(fbk_ledgers_reserve(&ledgers, 2 * (uint64_t)LEDGERS)); /* more than there may be: as many as there may be */
+    /* more than there may be: as many as there may be */
+    CHECK(fbk_ledgers_reserve(&ledgers, 2 * (uint64_t)LEDGERS));
     uint64_t slot_count = ledgers.index.slot_count;
     CHECK(slot_count >= LEDGERS && slot_count < 4 * LEDGERS && ledgers.old.slots == NULL);
     for (int64_t id = 0; id < (int64_t)LEDGERS; id++)
@@ -185,7 +197,8 @@ test_limit(void)
     CHECK(fbk_ledgers_add(&ledgers, -1) == NULL && fbk_ledgers_find(&ledgers, -1) == NULL);
     fbk_ledgers_free(&ledgers);
     CHECK_EQUAL(fbk_ledgers_init(&ledgers, 2), 0);
-    CHECK(fbk_ledgers_add(&ledgers, INT64_MAX) != NULL && fbk_ledgers_add(&ledgers, INT64_MIN) != NULL);
+    CHECK(fbk_ledgers_add(&ledgers, INT64_MAX) != NULL &&
+          fbk_ledgers_add(&ledgers, INT64_MIN) != NULL);
     CHECK_EQUAL(fbk_ledgers_find(&ledgers, INT64_MAX)->ledger_id, INT64_MAX);
     fbk_ledgers_free(&ledgers);
 }

@@ -301,7 +301,9 @@ def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["twice"], ["connections=64"]], ids=["once", "twice", "apart"])
+@pytest.mark.parametrize(
+    "more", [[], ["twice"], ["connections=64"]], ids=["once", "twice", "apart"]
+)
 def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path) -> None:
     """The floor of `./dev bench`: a window of 64 is durable in fewer batches than adds."""
     built = build_program(["bench_chain.c"], [], "release", URING)
@@ -312,7 +314,12 @@ def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["adds"] > answer["batches"] > 0
-    assert 0 < answer["latency_us"]["p50"] <= answer["latency_us"]["p99"] <= answer["latency_us"]["p99.9"]
+    assert (
+        0
+        < answer["latency_us"]["p50"]
+        <= answer["latency_us"]["p99"]
+        <= answer["latency_us"]["p99.9"]
+    )
     assert all(spent > 0 for spent in answer["cpu_us_per_entry"].values())
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,5 @@
-/* The pace of history: no limit without a foreground, halved while that is disturbed, never below the floor. */
+/* The pace of history: no limit without a foreground, halved while that is disturbed, never below
+ * the floor. */
 #include "index/pace.h"
 
 #include "check.h"
@@ -10,7 +11,8 @@ struct world {
     struct fbk_pace pace;
     uint64_t now_ns;
     uint64_t sent_bytes;
-    uint64_t quiet_ns; /* time in which nothing at all was let through though it was asked for */
+    /* time in which nothing at all was let through though it was asked for */
+    uint64_t quiet_ns;
 };
 
 static void
@@ -20,8 +22,8 @@ begin(struct world *world)
     fbk_pace_init(&world->pace, world->now_ns);
 }
 
-/* Some milliseconds of history that takes what it gets, up to 1 MiB a step; adds feel usual_us, and factor times that while
- * more than bearable_bytes a second are sent. */
+/* Some milliseconds of history that takes what it gets, up to 1 MiB a step; adds feel usual_us, and
+ * factor times that while more than bearable_bytes a second are sent. */
 static void
 run(struct world *world, uint32_t steps, bool history, uint32_t usual_us, uint64_t bearable_bytes)
 {
@@ -37,7 +39,8 @@ run(struct world *world, uint32_t steps, bool history, uint32_t usual_us, uint64
         world->quiet_ns += history && bytes == 0 ? STEP_NS : 0;
         fbk_pace_used(&world->pace, bytes);
         world->sent_bytes += bytes;
-        last_bytes = (last_bytes * 4 + bytes * 1000) / 5; /* what was sent is felt for some milliseconds */
+        /* what was sent is felt for some milliseconds */
+        last_bytes = (last_bytes * 4 + bytes * 1000) / 5;
         for (uint32_t add = 0; usual_us > 0 && add < 2; add++) {
             uint64_t us = usual_us + test_random(&seed) % (usual_us / 4 + 1);
             fbk_pace_observe(&world->pace, FBK_PACE_ADD, last_bytes > bearable_bytes ? us * 4 : us);
@@ -65,7 +68,8 @@ test_history_that_disturbs_is_held_back(void)
     run(&world, 10000, true, 200, 100 * FBK_MIB);
     /* About what is bearable, pauses included; never the 10,000 MiB that were asked for. */
     CHECK(world.sent_bytes > 10 * 25 * FBK_MIB && world.sent_bytes < 10 * 130 * FBK_MIB);
-    CHECK(world.pace.delays[FBK_PACE_ADD].usual_us >= 180 && world.pace.delays[FBK_PACE_ADD].usual_us <= 320);
+    CHECK(world.pace.delays[FBK_PACE_ADD].usual_us >= 180 &&
+          world.pace.delays[FBK_PACE_ADD].usual_us <= 320);
 }
 
 static void
@@ -91,7 +95,8 @@ test_it_begins_low_when_they_meet(void)
     CHECK(world.sent_bytes < 12 * FBK_MIB);
     begin(&world);
     run(&world, 1000, true, 0, 0);
-    run(&world, 100, true, 200, UINT64_MAX); /* adds that come while history goes on: an interval, then it is seen */
+    /* adds that come while history goes on: an interval, then it is seen */
+    run(&world, 100, true, 200, UINT64_MAX);
     CHECK(world.sent_bytes < 60 * FBK_MIB);
 }
 
@@ -104,7 +109,8 @@ test_floor_and_debt(void)
     run(&world, 1000, false, 200, 0);
     run(&world, 5000, true, 200, FBK_MIB);
     run(&world, 10000, true, 200, FBK_MIB);
-    CHECK(world.sent_bytes > 10 * FBK_PACE_FLOOR_BYTES * 3 / 4 && world.sent_bytes < 10 * FBK_PACE_FLOOR_BYTES * 3 / 2);
+    CHECK(world.sent_bytes > 10 * FBK_PACE_FLOOR_BYTES * 3 / 4 &&
+          world.sent_bytes < 10 * FBK_PACE_FLOOR_BYTES * 3 / 2);
     fbk_pace_used(&world.pace, FBK_PACE_FLOOR_BYTES); /* a second of it */
     uint32_t waited = 0;
     while (fbk_pace_allows(&world.pace, world.now_ns += STEP_NS, true) == 0 && waited < 5000) {
@@ -127,7 +133,8 @@ test_the_limit_ends_with_the_foreground(void)
     CHECK_EQUAL(world.pace.rate_bytes, FBK_PACE_CEILING_BYTES);
 }
 
-/* At once: whoever reads what was just written does not wait until it is sure that nothing comes any more. */
+/* At once: whoever reads what was just written does not wait until it is sure that nothing comes
+ * any more. */
 static void
 test_the_limit_ends_a_moment_behind_the_last_add(void)
 {
@@ -181,7 +188,8 @@ test_reads_alone_are_no_foreground(void)
     CHECK_EQUAL(sent_bytes, 3000 * FBK_MIB);
 }
 
-/* It leaves in the middle of a pause: that ends all the same, and history does not stand still until it is sure. */
+/* It leaves in the middle of a pause: that ends all the same, and history does not stand still
+ * until it is sure. */
 static void
 test_a_pause_ends_though_nobody_comes(void)
 {

@@ -98,7 +98,10 @@ test_a_job_costs_what_it_reads(void)
     struct fbk_read_queue queue;
     CHECK_EQUAL(fbk_read_queue_init(&queue, JOBS_MAX), 0);
     for (uint64_t n = 0; n < 4; n++) {
-        struct fbk_job job = {.ticket = 100 + n, .lane = FBK_LANE_BULK, .flow = 1, .size_bytes_max = 3 * FBK_READ_COST_BYTES};
+        struct fbk_job job = {.ticket = 100 + n,
+                              .lane = FBK_LANE_BULK,
+                              .flow = 1,
+                              .size_bytes_max = 3 * FBK_READ_COST_BYTES};
         CHECK(fbk_read_queue_put(&queue, &job));
     }
     for (uint64_t n = 0; n < 16; n++)
@@ -137,7 +140,8 @@ test_random_jobs_all_come_out_once(void)
     queue.readers = 3;
     while (taken < sizeof seen) {
         if (queue.count < 64 && given < sizeof seen && test_random(&seed) % 2) {
-            put(&queue, (uint32_t)(test_random(&seed) % FBK_READ_LANES), test_random(&seed) % 5, given++);
+            put(&queue, (uint32_t)(test_random(&seed) % FBK_READ_LANES), test_random(&seed) % 5,
+                given++);
         } else if (queue.count > 0) {
             uint64_t ticket = take(&queue);
             CHECK(ticket < given && !seen[ticket]);

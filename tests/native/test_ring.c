@@ -1,8 +1,8 @@
 /* Segments, rings and bells.
  *
- * Two threads pass messages of changing size through a small ring and sleep whenever there is nothing to do, on
- * both sides.  A lost wake-up would leave both asleep: every wait has a limit, and reaching it fails the test.
- * usage: test_ring [messages] */
+ * Two threads pass messages of changing size through a small ring and sleep whenever there is
+ * nothing to do, on both sides.  A lost wake-up would leave both asleep: every wait has a limit,
+ * and reaching it fails the test. usage: test_ring [messages] */
 #include "base/record.h"
 #include "base/segment.h"
 #include "base/stats.h"
@@ -19,7 +19,7 @@
 
 #define SLEEP_LIMIT_MS 20000
 
-/* ------------------------------------------------------------------ segments */
+/* ------------ segments */
 
 static int32_t
 segment_for_test(uint32_t role, const uint64_t *rings, uint32_t count, uint32_t repeat)
@@ -37,9 +37,11 @@ test_segment_is_sealed(void)
     int32_t fd = segment_for_test(FBK_ROLE_WORKER, rings, 2, 1), error = 0;
     struct stat about;
     CHECK(fstat(fd, &about) == 0);
-    CHECK(ftruncate(fd, about.st_size - 1) < 0 && errno == EPERM && ftruncate(fd, about.st_size + 1) < 0 && errno == EPERM);
+    CHECK(ftruncate(fd, about.st_size - 1) < 0 && errno == EPERM &&
+          ftruncate(fd, about.st_size + 1) < 0 && errno == EPERM);
     struct fbk_worker_segment *segment = fbk_segment_map(fd, FBK_ROLE_WORKER, true, &error);
-    CHECK(segment != NULL && fbk_segment_is_sealed(fd) == 0 && fbk_segment_seal(fd) == 1 && fbk_segment_is_sealed(fd) == 1);
+    CHECK(segment != NULL && fbk_segment_is_sealed(fd) == 0 && fbk_segment_seal(fd) == 1 &&
+          fbk_segment_is_sealed(fd) == 1);
     CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EPERM);
     CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, true, &error) == NULL && error == -EPERM);
     fbk_segment_unmap(segment, FBK_ROLE_WORKER);
@@ -61,8 +63,10 @@ test_rings_are_mirrored_and_apart(void)
     CHECK_EQUAL(fbk_segment_map_ring(fd, &segment->header, 1, 0, true, &request), 0);
     CHECK(add.size_bytes == 65536 && request.size_bytes == 4096);
     memset(fbk_ring_at(&add, 65530), 0xab, 12); /* over the end */
-    __asm__ volatile("" ::: "memory"); /* the compiler can't know that two addresses are one byte */
-    CHECK(add.data[65535] == 0xab && add.data[0] == 0xab && add.data[5] == 0xab && add.data[6] == 0);
+    /* the compiler can't know that two addresses are one byte */
+    __asm__ volatile("" ::: "memory");
+    CHECK(add.data[65535] == 0xab && add.data[0] == 0xab && add.data[5] == 0xab &&
+          add.data[6] == 0);
     memset(request.data, 0xcd, 4096);
     CHECK(add.data[65535] == 0xab && add.data[65536] == 0xab);
     CHECK(segment->request_written.value == 0);
@@ -105,7 +109,8 @@ test_read_only_descriptor_cannot_write(void)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int32_t reader = open(path, O_RDONLY | O_CLOEXEC);
     CHECK(reader >= 0);
-    const struct fbk_journal_segment *segment = fbk_segment_map(reader, FBK_ROLE_JOURNAL, false, &error);
+    const struct fbk_journal_segment *segment =
+        fbk_segment_map(reader, FBK_ROLE_JOURNAL, false, &error);
     CHECK(segment != NULL);
     CHECK(fbk_segment_map(reader, FBK_ROLE_JOURNAL, true, &error) == NULL && error == -EACCES);
     struct fbk_ring mapped;
@@ -124,16 +129,19 @@ test_foreign_files_are_refused(void)
     int32_t error = 0;
     int fd = memfd_create("foreign", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(fd >= 0 && ftruncate(fd, 1 << 20) == 0);
-    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT); /* not sealed */
+    /* not sealed */
+    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT);
     CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT); /* no magic */
+    /* no magic */
+    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT);
     close(fd);
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error < 0);
     close(fd);
     fd = fbk_segment_create(FBK_ROLE_GC, 0, 0, 1, NULL, 0, 1);
     CHECK(fd >= 0);
-    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT); /* another role */
+    /* another role */
+    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT);
     CHECK(fbk_segment_map(fd, 99, false, &error) == NULL && error == -EINVAL);
     close(fd);
     static const uint64_t odd[] = {4096, 5000, 2048, 0};
@@ -153,14 +161,16 @@ test_hostile_header(void)
     struct fbk_worker_segment *segment = fbk_segment_map(fd, FBK_ROLE_WORKER, true, &error);
     CHECK(segment != NULL);
     const uint64_t size = segment->header.size_bytes, offset = segment->header.ring_offset_bytes[0];
-    const uint64_t hostile[][2] = {{8192, offset}, {4096, size}, {4096, size - 4095}, {4096, ~0ull - 4095}, {1ull << 63, 0},
-                                   {3, 0},         {4096, 1},    {~0ull, ~0ull},      {1ull << 40, 0},      {5000, 0}};
+    const uint64_t hostile[][2] = {
+        {8192, offset}, {4096, size}, {4096, size - 4095}, {4096, ~0ull - 4095}, {1ull << 63, 0},
+        {3, 0},         {4096, 1},    {~0ull, ~0ull},      {1ull << 40, 0},      {5000, 0}};
     struct fbk_ring mapped;
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         segment->header.ring_size_bytes[0] = hostile[i][0];
         segment->header.ring_offset_bytes[0] = hostile[i][1];
         for (uint32_t repeat = 0; repeat < FBK_WORKERS_MAX; repeat++)
-            CHECK_EQUAL(fbk_segment_map_ring(fd, &segment->header, 0, repeat, false, &mapped), FBK_E_LAYOUT);
+            CHECK_EQUAL(fbk_segment_map_ring(fd, &segment->header, 0, repeat, false, &mapped),
+                        FBK_E_LAYOUT);
     }
     fbk_segment_unmap(segment, FBK_ROLE_WORKER);
     close(fd);
@@ -187,13 +197,14 @@ test_histogram_buckets_are_in_order(void)
     for (uint64_t value = 0; value < 100000; value++) {
         uint32_t bucket = fbk_histogram_bucket(value);
         CHECK(bucket == last || bucket == last + 1);
-        CHECK(fbk_histogram_bucket_from(bucket) <= value && fbk_histogram_bucket_from(bucket + 1) > value);
+        CHECK(fbk_histogram_bucket_from(bucket) <= value &&
+              fbk_histogram_bucket_from(bucket + 1) > value);
         last = bucket;
     }
     CHECK(fbk_histogram_bucket(~0ull) < FBK_HISTOGRAM_BUCKETS);
 }
 
-/* ------------------------------------------------------------------ records */
+/* ------------ records */
 
 static void
 test_hostile_records(void)
@@ -206,11 +217,14 @@ test_hostile_records(void)
     CHECK_EQUAL(fbk_record_take(&ring, 0, 112, &copy), 112);
     CHECK(memcmp(&copy, &record, sizeof copy) == 0);
     CHECK_EQUAL(fbk_record_take(&ring, 0, 0, &copy), 0);
-    CHECK_EQUAL(fbk_record_take(&ring, 0, 111, &copy), FBK_E_CORRUPT);  /* half a record */
-    CHECK_EQUAL(fbk_record_take(&ring, 0, 4097, &copy), FBK_E_CORRUPT); /* more than there is room for */
-    CHECK_EQUAL(fbk_record_take(&ring, 8, 0, &copy), FBK_E_CORRUPT);    /* went back */
+    CHECK_EQUAL(fbk_record_take(&ring, 0, 111, &copy), FBK_E_CORRUPT); /* half a record */
+    /* more than there is room for */
+    CHECK_EQUAL(fbk_record_take(&ring, 0, 4097, &copy), FBK_E_CORRUPT);
+    CHECK_EQUAL(fbk_record_take(&ring, 8, 0, &copy), FBK_E_CORRUPT); /* went back */
     CHECK_EQUAL(fbk_record_take(&ring, 4, 116, &copy), FBK_E_CORRUPT);
-    const uint32_t sizes[][2] = {{0, 0}, {95, 0}, {96, 1}, {104, 0}, {112, 17}, {0xfffffff8u, 0xffffff98u}, {96, 0xffffffffu}};
+    const uint32_t sizes[][2] = {{0, 0},           {95, 0},   {96, 1},
+                                 {104, 0},         {112, 17}, {0xfffffff8u, 0xffffff98u},
+                                 {96, 0xffffffffu}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         record.size_bytes = sizes[i][0];
         record.payload_bytes = sizes[i][1];
@@ -228,13 +242,13 @@ test_hostile_records(void)
     }
 }
 
-/* ------------------------------------------------------------------ two threads */
+/* ------------ two threads */
 
 struct side { /* written by one thread only, but for nothing */
     struct fbk_sleeper sleeper;
     struct fbk_cursor cursor;
     int bell;
-    uint64_t rung;   /* the last ticket of the other side that this one rang for */
+    uint64_t rung; /* the last ticket of the other side that this one rang for */
     uint64_t sleeps;
     uint64_t rings;
 };
@@ -306,7 +320,8 @@ produce(void *argument)
         for (uint32_t i = 8; i < size; i += 8)
             fbk_store_u64(at + i, number);
         written += size;
-        if (number % 3 == 0 || number + 1 == passage->message_count) /* batches, so that the consumer lags and catches up */
+        /* batches, so that the consumer lags and catches up */
+        if (number % 3 == 0 || number + 1 == passage->message_count)
             publish(mine, other, written);
         consumed = fbk_cursor_load(&other->cursor);
     }
@@ -331,7 +346,8 @@ consume(void *argument)
             for (uint32_t i = 8; i < size; i += 8)
                 if (fbk_load_u64(at + i) != number)
                     CHECK_EQUAL(fbk_load_u64(at + i), number);
-            memset((void *)(uintptr_t)at, 0xee, 8); /* the room is free only now: whoever reads it too late sees this */
+            /* the room is free only now: whoever reads it too late sees this */
+            memset((void *)(uintptr_t)at, 0xee, 8);
             position += size;
             number++;
         }
@@ -358,9 +374,12 @@ test_two_threads(uint64_t message_count)
     CHECK(pthread_create(&threads[1], NULL, consume, &passage) == 0);
     CHECK(pthread_join(threads[0], NULL) == 0);
     CHECK(pthread_join(threads[1], NULL) == 0);
-    printf("%" PRIu64 " messages; producer slept %" PRIu64 ", rang %" PRIu64 "; consumer slept %" PRIu64 ", rang %" PRIu64 "\n",
-           message_count, passage.producer.sleeps, passage.producer.rings, passage.consumer.sleeps, passage.consumer.rings);
-    CHECK(passage.producer.sleeps + passage.consumer.sleeps > 0); /* else nothing was tested */
+    printf("%" PRIu64 " messages; producer slept %" PRIu64 ", rang %" PRIu64
+           "; consumer slept %" PRIu64 ", rang %" PRIu64 "\n",
+           message_count, passage.producer.sleeps, passage.producer.rings, passage.consumer.sleeps,
+           passage.consumer.rings);
+    /* else nothing was tested */
+    CHECK(passage.producer.sleeps + passage.consumer.sleeps > 0);
     close(passage.producer.bell);
     close(passage.consumer.bell);
     fbk_segment_unmap_ring(&passage.ring);

@@ -1,4 +1,5 @@
-/* Flush, lookup, caches, lists, merges, damage, and readers beside the main loop and the flush thread. */
+/* Flush, lookup, caches, lists, merges, damage, and readers beside the main loop and the flush
+ * thread. */
 #include "store_harness.h"
 
 #include <pthread.h>
@@ -15,7 +16,8 @@ test_what_was_flushed_is_found_and_nothing_else(void)
     uint64_t count = 0, offset = 0;
     for (int64_t ledger = 1; ledger <= 3; ledger++) {
         for (int64_t entry = 0; entry < 600; entry++)
-            entries[count++] = (struct harness_entry){ledger * 10, entry * ledger}; /* dense, every 2nd, every 3rd */
+            /* dense, every 2nd, every 3rd */
+            entries[count++] = (struct harness_entry){ledger * 10, entry * ledger};
     }
     entries[count++] = (struct harness_entry){MAX_ENTRY, MAX_ENTRY - 1};
     entries[count++] = (struct harness_entry){MAX_ENTRY, MAX_ENTRY};
@@ -26,15 +28,18 @@ test_what_was_flushed_is_found_and_nothing_else(void)
     for (int64_t ledger = 1; ledger <= 3; ledger++) {
         for (int64_t entry = 0; entry < 600 * ledger; entry++) {
             bool there = entry % ledger == 0;
-            CHECK_EQUAL(harness_read(&harness, ledger * 10, entry, entry, &found), there ? FBK_S_OK : FBK_S_NO_ENTRY);
+            CHECK_EQUAL(harness_read(&harness, ledger * 10, entry, entry, &found),
+                        there ? FBK_S_OK : FBK_S_NO_ENTRY);
             if (entry > 599 * ledger)
                 continue;
             CHECK_EQUAL(harness_read(&harness, ledger * 10, entry, MAX_ENTRY, &found), FBK_S_OK);
             CHECK_EQUAL(found, (entry + ledger - 1) / ledger * ledger);
-            CHECK(found == 599 * ledger || harness.alone_through > found || found % (256 * ledger) == 255 * ledger);
+            CHECK(found == 599 * ledger || harness.alone_through > found ||
+                  found % (256 * ledger) == 255 * ledger);
             CHECK(harness.alone_through / (256 * ledger) == found / (256 * ledger));
         }
-        CHECK_EQUAL(harness_read(&harness, ledger * 10, 600 * ledger, MAX_ENTRY, &found), FBK_S_NO_ENTRY);
+        CHECK_EQUAL(harness_read(&harness, ledger * 10, 600 * ledger, MAX_ENTRY, &found),
+                    FBK_S_NO_ENTRY);
         CHECK_EQUAL(harness_read(&harness, ledger * 10 + 1, 0, MAX_ENTRY, &found), FBK_S_NO_ENTRY);
     }
     CHECK_EQUAL(harness_read(&harness, MAX_ENTRY, 0, MAX_ENTRY, &found), FBK_S_OK);
@@ -61,7 +66,8 @@ test_runs_that_interleave_over_files(void)
     for (int64_t entry = 0; entry < 1000; entry++) {
         CHECK_EQUAL(harness_read(&harness, 7, entry, MAX_ENTRY, &found), FBK_S_OK);
         CHECK_EQUAL(found, entry);
-        CHECK(harness.alone_through == entry || (entry < 4 && harness.alone_through == 3) || entry >= 995);
+        CHECK(harness.alone_through == entry || (entry < 4 && harness.alone_through == 3) ||
+              entry >= 995);
     }
     /* Without the middle file, its ids are gaps. */
     CHECK_EQUAL(fbk_store_remove_locations(harness.store, 3), 0);
@@ -73,7 +79,8 @@ test_runs_that_interleave_over_files(void)
     harness_end(&harness);
 }
 
-/* A long run with gaps and short ones inside it, in one file: what lies before a short one must be looked at, too. */
+/* A long run with gaps and short ones inside it, in one file: what lies before a short one must be
+ * looked at, too. */
 static void
 test_a_long_run_around_short_ones(void)
 {
@@ -108,7 +115,8 @@ test_a_long_run_around_short_ones(void)
         CHECK_EQUAL(found, i * 99);
         if (i > 0 && i < 40) { /* other runs lie between this and the long run's next */
             CHECK(harness.alone_through < (i + 1) * 99);
-            CHECK(harness_read(&harness, 7, i * 99 + 12, MAX_ENTRY, &found) == FBK_S_OK && found < (i + 1) * 99);
+            CHECK(harness_read(&harness, 7, i * 99 + 12, MAX_ENTRY, &found) == FBK_S_OK &&
+                  found < (i + 1) * 99);
         }
     }
     harness_end(&harness);
@@ -159,7 +167,8 @@ static void
 fill_states(struct fbk_ledger_state *states, uint32_t count, int64_t highest)
 {
     for (uint32_t i = 0; i < count; i++)
-        states[i] = (struct fbk_ledger_state){.ledger_id = i * 2, .highest_entry_id = highest, .lac = -1};
+        states[i] =
+            (struct fbk_ledger_state){.ledger_id = i * 2, .highest_entry_id = highest, .lac = -1};
 }
 
 static void
@@ -181,7 +190,8 @@ test_merge(void)
         struct harness_entry entries[400];
         for (int64_t i = 0; i < 400; i++)
             entries[i] = (struct harness_entry){i / 4, (int64_t)file * 4 + i % 4};
-        fill_states(states, 10 * (uint32_t)(11 - file), (int64_t)file); /* the newest say less */
+        /* the newest say less */
+        fill_states(states, 10 * (uint32_t)(11 - file), (int64_t)file);
         harness_flush(&harness, entries, 400, 1, &offset, file, states, 10 * (11 - file));
         CHECK_EQUAL(fbk_store_add_locations(harness.store, file), 0);
         ids[file - 1] = file;
@@ -201,7 +211,8 @@ test_merge(void)
     for (int64_t ledger = 0; ledger < 100; ledger++) {
         bool gone = ledger == 13 || ledger == 14 || ledger == 99;
         for (int64_t entry = 4; entry < 44; entry++)
-            CHECK_EQUAL(harness_read(&harness, ledger, entry, entry, &found), gone ? FBK_S_NO_ENTRY : FBK_S_OK);
+            CHECK_EQUAL(harness_read(&harness, ledger, entry, entry, &found),
+                        gone ? FBK_S_NO_ENTRY : FBK_S_OK);
         CHECK_EQUAL(harness_read(&harness, ledger, 44, MAX_ENTRY, &found), FBK_S_NO_ENTRY);
     }
     int64_t sum = 0;
@@ -215,7 +226,8 @@ test_merge(void)
     CHECK_EQUAL(fbk_store_log_runs(harness.store, &scope, 0, 0, runs, 128), 128);
     for (uint32_t i = 1; i < 128; i++)
         CHECK(runs[i].offset_bytes >= runs[i - 1].offset_bytes + runs[i - 1].size_bytes);
-    CHECK_EQUAL(fbk_store_log_runs(harness.store, &scope, 1, runs[64].offset_bytes + 1, runs, 1), 1);
+    CHECK_EQUAL(fbk_store_log_runs(harness.store, &scope, 1, runs[64].offset_bytes + 1, runs, 1),
+                1);
     uint64_t total = pairs[0].bytes;
     uint64_t by_ledger = 0;
     for (int64_t ledger = 0; ledger < 100; ledger++) {
@@ -277,7 +289,8 @@ test_read_cache_is_bounded_and_pins_hold(void)
         const uint8_t *bytes = fbk_run_entry(pinned[i], 39, &size);
         CHECK(harness_is_right(bytes, size, i, 39));
     }
-    fbk_store_forget_log(harness.store, 1); /* pinned ones stay readable, but are no longer found */
+    /* pinned ones stay readable, but are no longer found */
+    fbk_store_forget_log(harness.store, 1);
     CHECK(fbk_store_cached(harness.store, 0, 0, 0) == NULL);
     for (int32_t i = 0; i < count; i++)
         fbk_store_release(harness.store, pinned[i]);
@@ -310,7 +323,7 @@ test_jobs_are_bounded(void)
     harness_end(&harness);
 }
 
-/* ---------------------------------------------------------------- damage */
+/* ------------ damage */
 
 static void
 flip(const char *path, uint64_t offset, uint8_t mask)
@@ -324,11 +337,12 @@ flip(const char *path, uint64_t offset, uint8_t mask)
     close(file);
 }
 
-static const struct harness_entry damage_entries[] = {{1, 0}, {1, 1}, {1, 3}, {2, 0}, {2, 5000}, {3, 7}};
+static const struct harness_entry damage_entries[] = {{1, 0}, {1, 1},    {1, 3},
+                                                      {2, 0}, {2, 5000}, {3, 7}};
 #define DAMAGE_ENTRIES (sizeof damage_entries / sizeof damage_entries[0])
 
-/* Whatever one byte was changed to: never wrong bytes (harness_read compares), never "no" for what was there, never a "yes"
- * for what was not. */
+/* Whatever one byte was changed to: never wrong bytes (harness_read compares), never "no" for what
+ * was there, never a "yes" for what was not. */
 static void
 look_at_damaged(struct harness *harness, int32_t *cannot_tell)
 {
@@ -337,7 +351,8 @@ look_at_damaged(struct harness *harness, int32_t *cannot_tell)
     if (fbk_store_add_locations(harness->store, 1) >= 0) {
         for (uint64_t i = 0; i < DAMAGE_ENTRIES; i++) {
             int32_t status =
-                harness_read(harness, damage_entries[i].ledger_id, damage_entries[i].entry_id, damage_entries[i].entry_id, &found);
+                harness_read(harness, damage_entries[i].ledger_id, damage_entries[i].entry_id,
+                             damage_entries[i].entry_id, &found);
             CHECK(status == FBK_S_OK || status == FBK_S_CANNOT_TELL);
             *cannot_tell += status == FBK_S_CANNOT_TELL;
         }
@@ -353,7 +368,8 @@ look_at_damaged(struct harness *harness, int32_t *cannot_tell)
 }
 
 static void
-flip_every_byte(struct harness *harness, const char *path, uint64_t size_bytes, int32_t *cannot_tell)
+flip_every_byte(struct harness *harness, const char *path, uint64_t size_bytes,
+                int32_t *cannot_tell)
 {
     for (uint64_t at = 0; at < size_bytes; at++) {
         uint8_t mask = (uint8_t)(1u << at % 8);
@@ -379,7 +395,8 @@ test_one_changed_byte_anywhere(void)
     look_at_damaged(&harness, &none);
     CHECK_EQUAL(none, 0);
     snprintf(path, sizeof path, "%s/logs/%016x.log", harness.directory, 1);
-    flip_every_byte(&harness, path, 64, &in_log); /* the header only: losing it must not lose the runs */
+    /* the header only: losing it must not lose the runs */
+    flip_every_byte(&harness, path, 64, &in_log);
     CHECK_EQUAL(in_log, 0);
     for (uint64_t at = 4096; at < 4096 + 2200; at++) {
         flip(path, at, 0x10);
@@ -437,7 +454,7 @@ test_a_bad_entry_leaves_its_neighbours(void)
     harness_end(&harness);
 }
 
-/* ---------------------------------------------------------------- threads */
+/* ------------ threads */
 
 struct crowd {
     struct harness *harness;
@@ -502,14 +519,16 @@ test_readers_beside_flushes(void)
             uint64_t ledger = test_random(&seed) % CROWD_LEDGERS;
             uint64_t entry = 10 + test_random(&seed) % ((uint64_t)added * 10);
             uint64_t ticket = ledger << 32 | entry;
-            if (fbk_store_submit(harness.store, ticket, (int64_t)ledger, (int64_t)entry, (int64_t)entry, submitted % 3 == 0, 0) < 0)
+            if (fbk_store_submit(harness.store, ticket, (int64_t)ledger, (int64_t)entry,
+                                 (int64_t)entry, submitted % 3 == 0, 0) < 0)
                 break;
             submitted++;
         }
         struct fbk_store_result results[16];
         int32_t count = fbk_store_collect(harness.store, results, 16);
         for (int32_t i = 0; i < count; i++) {
-            int64_t ledger = (int64_t)(results[i].ticket >> 32), entry = (int64_t)(results[i].ticket & 0xffffffff);
+            int64_t ledger = (int64_t)(results[i].ticket >> 32),
+                    entry = (int64_t)(results[i].ticket & 0xffffffff);
             uint32_t size = 0;
             CHECK_EQUAL(results[i].status, FBK_S_OK);
             const uint8_t *bytes = fbk_run_entry(results[i].run, entry, &size);

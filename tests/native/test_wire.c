@@ -40,7 +40,8 @@ test_adds(void)
         uint8_t entry[300];
         test_fill(entry, size, size);
         memset(out, 0xff, 1024);
-        uint32_t bytes = fbk_wire_put_add(out, 7 + size, 5, INT64_MAX, 3, 4, key, entry, size, NULL);
+        uint32_t bytes =
+            fbk_wire_put_add(out, 7 + size, 5, INT64_MAX, 3, 4, key, entry, size, NULL);
         CHECK_EQUAL(bytes, fbk_wire_add_size(size));
         struct fbk_request request = request_of(bytes, size % 9);
         CHECK_EQUAL(request.body_type, FBK_REQUEST_BODY_ADD);
@@ -61,7 +62,8 @@ test_add_batches(void)
     for (uint32_t count = 1; count < 40; count++) {
         uint8_t *sizes, *entries;
         memset(out, 0xff, 4096);
-        uint32_t bytes = fbk_wire_put_add_batch(out, 9, 5, 77, 1, 3, key, count * 7, count, count * 33, &sizes, &entries);
+        uint32_t bytes = fbk_wire_put_add_batch(out, 9, 5, 77, 1, 3, key, count * 7, count,
+                                                count * 33, &sizes, &entries);
         CHECK_EQUAL(bytes, fbk_wire_add_batch_size(count, count * 33ull));
         for (uint32_t i = 0; i < count; i++)
             fbk_store_u32(sizes + 4ull * i, 33);
@@ -85,33 +87,42 @@ test_small_requests(void)
 {
     uint32_t bytes = fbk_wire_put_read_request(out, 1, 2, -1, 1, key);
     struct fbk_request request = request_of(bytes, 1);
-    CHECK(request.body_type == FBK_REQUEST_BODY_READ && request.ledger_id == 2 && request.entry_id == -1 && request.flags == 1);
+    CHECK(request.body_type == FBK_REQUEST_BODY_READ && request.ledger_id == 2 &&
+          request.entry_id == -1 && request.flags == 1);
     CHECK(memcmp(request.master_key, key, 20) == 0);
     request = request_of(fbk_wire_put_read_request(out, 1, 2, 3, 0, NULL), 2);
     CHECK(request.entry_id == 3 && request.master_key == NULL);
     request = request_of(fbk_wire_put_read_batch_request(out, 1, 2, 3, 9, 10, 11), 3);
-    CHECK(request.body_type == FBK_REQUEST_BODY_READ_BATCH && request.entry_id == 3 && request.other_id == 9);
+    CHECK(request.body_type == FBK_REQUEST_BODY_READ_BATCH && request.entry_id == 3 &&
+          request.other_id == 9);
     CHECK(request.count_max == 10 && request.size_bytes_max == 11);
     request = request_of(fbk_wire_put_read_lac_request(out, 1, 2, -1, 500, 1), 4);
-    CHECK(request.body_type == FBK_REQUEST_BODY_READ_LAC && request.other_id == -1 && request.timeout_ms == 500 && request.flags == 1);
-    request = request_of(fbk_wire_put_write_lac(out, 1, 2, 3, key, (const uint8_t *)"0123456789abcdefXYZW", 20), 5);
-    CHECK(request.body_type == FBK_REQUEST_BODY_WRITE_LAC && request.entry_id == 3 && request.body_bytes == 20);
-    CHECK(memcmp(request.body, "0123456789abcdefXYZW", 20) == 0 && memcmp(request.master_key, key, 20) == 0);
+    CHECK(request.body_type == FBK_REQUEST_BODY_READ_LAC && request.other_id == -1 &&
+          request.timeout_ms == 500 && request.flags == 1);
+    request = request_of(
+        fbk_wire_put_write_lac(out, 1, 2, 3, key, (const uint8_t *)"0123456789abcdefXYZW", 20), 5);
+    CHECK(request.body_type == FBK_REQUEST_BODY_WRITE_LAC && request.entry_id == 3 &&
+          request.body_bytes == 20);
+    CHECK(memcmp(request.body, "0123456789abcdefXYZW", 20) == 0 &&
+          memcmp(request.master_key, key, 20) == 0);
     request = request_of(fbk_wire_put_force(out, 1, 2), 6);
     CHECK(request.body_type == FBK_REQUEST_BODY_FORCE && request.ledger_id == 2);
     request = request_of(fbk_wire_put_list_request(out, 1, 2, 3, 4), 7);
-    CHECK(request.body_type == FBK_REQUEST_BODY_LIST_ENTRIES && request.entry_id == 3 && request.count_max == 4);
+    CHECK(request.body_type == FBK_REQUEST_BODY_LIST_ENTRIES && request.entry_id == 3 &&
+          request.count_max == 4);
     request = request_of(fbk_wire_put_ping(out, UINT64_MAX), 8);
     CHECK(request.body_type == FBK_REQUEST_BODY_PING && request.request_id == UINT64_MAX);
     request = request_of(fbk_wire_put_info(out, 1), 0);
     CHECK(request.body_type == FBK_REQUEST_BODY_INFO);
     for (uint32_t length = 0; length < 9; length++) {
-        request = request_of(fbk_wire_put_hello(out, 1, 1, 2, (const uint8_t *)"tester's", length), 0);
+        request =
+            request_of(fbk_wire_put_hello(out, 1, 1, 2, (const uint8_t *)"tester's", length), 0);
         CHECK(request.body_type == FBK_REQUEST_BODY_HELLO);
     }
 }
 
-/* What the worker looks up in an index's frame is what it says; and no other frame, cut off or turned, leads it outside. */
+/* What the worker looks up in an index's frame is what it says; and no other frame, cut off or
+ * turned, leads it outside. */
 static void
 check_look(uint32_t frame_bytes, const struct fbk_response *response)
 {
@@ -158,12 +169,14 @@ test_responses(void)
     uint32_t bytes = fbk_wire_put_status(out, UINT64_MAX - 1, FBK_S_FENCED);
     CHECK_EQUAL(bytes, FBK_WIRE_STATUS_BYTES);
     struct fbk_response response = response_of(bytes);
-    CHECK(response.request_id == UINT64_MAX - 1 && response.status == FBK_S_FENCED && response.body_type == 0);
+    CHECK(response.request_id == UINT64_MAX - 1 && response.status == FBK_S_FENCED &&
+          response.body_type == 0);
     CHECK_EQUAL(response.add_wait_us, 0);
     bytes = fbk_wire_put_waited_status(out, UINT64_MAX - 1, FBK_S_CONFLICT, UINT32_MAX - 5);
     CHECK_EQUAL(bytes, FBK_WIRE_WAITED_STATUS_BYTES);
     response = response_of(bytes);
-    CHECK(response.request_id == UINT64_MAX - 1 && response.status == FBK_S_CONFLICT && response.body_type == 0);
+    CHECK(response.request_id == UINT64_MAX - 1 && response.status == FBK_S_CONFLICT &&
+          response.body_type == 0);
     CHECK(response.add_wait_us == UINT32_MAX - 5);
     for (uint32_t size = 0; size < 100; size++) {
         uint8_t bytes_of_entry[100], *at;
@@ -171,17 +184,20 @@ test_responses(void)
         bytes = fbk_wire_put_read(out, 1, 0, 7, -1, bytes_of_entry, size, NULL);
         CHECK_EQUAL(bytes, fbk_wire_read_size(size));
         response = response_of(bytes);
-        CHECK(response.body_type == FBK_RESPONSE_BODY_READ_REPLY && response.entry_id == 7 && response.lac == -1);
+        CHECK(response.body_type == FBK_RESPONSE_BODY_READ_REPLY && response.entry_id == 7 &&
+              response.lac == -1);
         CHECK_EQUAL(response.entry_bytes, size);
         CHECK(memcmp(response.entry, bytes_of_entry, size) == 0);
-        bytes = fbk_wire_put_read_lac(out, 1, 0, 4, true, bytes_of_entry, size % 21, 5, NULL, size, &at);
+        bytes = fbk_wire_put_read_lac(out, 1, 0, 4, true, bytes_of_entry, size % 21, 5, NULL, size,
+                                      &at);
         CHECK_EQUAL(bytes, fbk_wire_read_lac_size(size % 21, size));
         memcpy(at, bytes_of_entry, size);
         response = response_of(bytes);
         CHECK(response.lac == 4 && response.fenced == 1 && response.entry_id == 5);
         CHECK_EQUAL(response.lac_body_bytes, size % 21);
         CHECK_EQUAL(response.entry_bytes, size);
-        CHECK((response.entry == NULL) == (size == 0) && (response.lac_body == NULL) == (size % 21 == 0));
+        CHECK((response.entry == NULL) == (size == 0) &&
+              (response.lac_body == NULL) == (size % 21 == 0));
         CHECK(size == 0 || memcmp(response.entry, bytes_of_entry, size) == 0);
     }
 }
@@ -191,13 +207,15 @@ test_list_responses(void)
 {
     for (uint32_t count = 0; count < 30; count++) {
         uint8_t *sizes, *entries;
-        uint32_t bytes = fbk_wire_put_read_batch(out, 1, 0, 3, 4, count, count * 35, &sizes, &entries);
+        uint32_t bytes =
+            fbk_wire_put_read_batch(out, 1, 0, 3, 4, count, count * 35, &sizes, &entries);
         CHECK_EQUAL(bytes, fbk_wire_read_batch_size(count, count * 35ull));
         fbk_wire_set_add_wait(out, count * 1000);
         for (uint32_t i = 0; i < count; i++)
             fbk_store_u32(sizes + 4ull * i, 35);
         struct fbk_response response = response_of(bytes);
-        CHECK(response.entry_count == count && response.entry_bytes == count * 35 && response.entry_id == 4);
+        CHECK(response.entry_count == count && response.entry_bytes == count * 35 &&
+              response.entry_id == 4);
         CHECK_EQUAL(response.add_wait_us, count * 1000);
         if (count > 0) { /* sizes that do not add up are no answer */
             fbk_store_u32(sizes, 36);
@@ -218,10 +236,12 @@ test_list_responses(void)
 static void
 test_macs(const uint8_t *header)
 {
-    static const uint8_t mac_key[FBK_MAC_KEY_BYTES] = {0x6c, 0x5d, 0x50, 0x40, 0x1a, 0xaa, 0xf6, 0x1c, 0xb3, 0x2a,
-                                                       0x1f, 0x11, 0xf1, 0x23, 0x99, 0x9a, 0x84, 0x5f, 0xb7, 0x06};
-    static const uint8_t mac[FBK_MAC_BYTES] = {0xe9, 0xb3, 0xfc, 0xea, 0x3a, 0x0a, 0xc1, 0x62, 0xa7, 0xd7,
-                                               0xf8, 0x96, 0x48, 0x08, 0x21, 0x29, 0x3c, 0x7b, 0xe5, 0x7c};
+    static const uint8_t mac_key[FBK_MAC_KEY_BYTES] = {0x6c, 0x5d, 0x50, 0x40, 0x1a, 0xaa, 0xf6,
+                                                       0x1c, 0xb3, 0x2a, 0x1f, 0x11, 0xf1, 0x23,
+                                                       0x99, 0x9a, 0x84, 0x5f, 0xb7, 0x06};
+    static const uint8_t mac[FBK_MAC_BYTES] = {0xe9, 0xb3, 0xfc, 0xea, 0x3a, 0x0a, 0xc1,
+                                               0x62, 0xa7, 0xd7, 0xf8, 0x96, 0x48, 0x08,
+                                               0x21, 0x29, 0x3c, 0x7b, 0xe5, 0x7c};
     uint8_t entry[57];
     memcpy(entry, header, 32);
     memcpy(entry + 32, mac, sizeof mac);
@@ -250,7 +270,8 @@ test_digests(void)
     CHECK_EQUAL(fbk_digest_put_data(FBK_DIGEST_CRC32, entry, (const uint8_t *)"hello", 5), 45);
     CHECK_EQUAL(fbk_load_be64(entry + 32), 0xe5fec923);
     CHECK_EQUAL(fbk_digest_put_data(FBK_DIGEST_DUMMY, entry, (const uint8_t *)"hello", 5), 37);
-    CHECK_EQUAL(fbk_digest_put_data(FBK_DIGEST_HMAC, entry, (const uint8_t *)"hello", 5), FBK_E_PROTOCOL);
+    CHECK_EQUAL(fbk_digest_put_data(FBK_DIGEST_HMAC, entry, (const uint8_t *)"hello", 5),
+                FBK_E_PROTOCOL);
     test_macs(entry);
     uint8_t body[24];
     fbk_store_be64(body, 5);
@@ -270,7 +291,8 @@ test_digests(void)
             bool fits = type <= FBK_DIGEST_DUMMY && size >= 32 + (uint32_t)fbk_digest_bytes(type);
             CHECK_EQUAL(put, fits && type != FBK_DIGEST_HMAC ? FBK_S_OK : FBK_S_BAD_REQUEST);
             CHECK_EQUAL(fbk_digest_check(type, entry, size), fits ? FBK_S_OK : FBK_S_BAD_REQUEST);
-            CHECK_EQUAL(fbk_digest_copy_check(type, copy, entry, size, &crc), fits ? FBK_S_OK : FBK_S_BAD_REQUEST);
+            CHECK_EQUAL(fbk_digest_copy_check(type, copy, entry, size, &crc),
+                        fits ? FBK_S_OK : FBK_S_BAD_REQUEST);
             CHECK(memcmp(copy, entry, size) == 0);
             CHECK_EQUAL(crc, fbk_crc32c(0, entry, size));
             if (!fits || (type != FBK_DIGEST_CRC32 && type != FBK_DIGEST_CRC32C))

@@ -1,7 +1,7 @@
-/* A worker under random traffic: several clients send random requests in random pieces, the journals and indexes of one to
- * three pairs (harnesss) move at random, credit and rings run out, clients stop reading, come and go.  Every request of a
- * client that stays is answered exactly once, with what was decided for it; accepted adds in their order; and nothing is
- * left at the end.
+/* A worker under random traffic: several clients send random requests in random pieces, the
+ * journals and indexes of one to three pairs (harnesss) move at random, credit and rings run out,
+ * clients stop reading, come and go.  Every request of a client that stays is answered exactly
+ * once, with what was decided for it; accepted adds in their order; and nothing is left at the end.
  *
  * PROGRAM [SEED [STEPS]] */
 #include "worker_clients.h"
@@ -10,7 +10,8 @@
 static struct worker_harness *pairs[PAIRS_MAX];
 static uint32_t pair_count;
 static uint64_t granted[PAIRS_MAX];
-static uint32_t index_laziness, journal_laziness, credit_step; /* of this run: another bound is reached first */
+/* of this run: another bound is reached first */
+static uint32_t index_laziness, journal_laziness, credit_step;
 
 /* What the index still owes: answers to checks, fences and requests. */
 struct debt {
@@ -20,13 +21,14 @@ struct debt {
 static struct debt debts[PAIRS_MAX][1 << 16];
 static uint32_t debt_counts[PAIRS_MAX];
 
-/* ------------------------------------------------------------------ the bookie's side */
+/* ------------ the bookie's side */
 
 static void
 owe(uint32_t p, const struct fbk_record *record)
 {
     CHECK(debt_counts[p] < sizeof debts[p] / sizeof debts[p][0]);
-    debts[p][debt_counts[p]++] = (struct debt){record->connection_id, record->request_id, record->kind};
+    debts[p][debt_counts[p]++] =
+        (struct debt){record->connection_id, record->request_id, record->kind};
 }
 
 /* What a pair is given is its own. */
@@ -59,7 +61,8 @@ journal_step(uint32_t p, uint32_t most)
             decide(record.request_id, FBK_S_FENCED);
         } else if (record.kind == FBK_KIND_FENCE || fate == 1) {
             if (record.kind != FBK_KIND_FENCE || below(2))
-                worker_harness_except(s, position, record.kind == FBK_KIND_FENCE ? FBK_V_ORDERED : FBK_V_CHECK);
+                worker_harness_except(s, position,
+                                      record.kind == FBK_KIND_FENCE ? FBK_V_ORDERED : FBK_V_CHECK);
             owe(p, &record);
         } else {
             decide(record.request_id, FBK_S_OK);
@@ -78,7 +81,8 @@ index_step(uint32_t p)
     struct fbk_record record;
     if (below(index_laziness) != 0)
         return;
-    for (uint32_t most = below(20); most > 0 && worker_harness_next_request(s, &record, payload, sizeof payload) > 0; most--) {
+    for (uint32_t most = below(20);
+         most > 0 && worker_harness_next_request(s, &record, payload, sizeof payload) > 0; most--) {
         check_pair(p, &record);
         if (record.kind != FBK_KIND_CANCEL)
             owe(p, &record);
@@ -89,12 +93,14 @@ index_step(uint32_t p)
         worker_harness_grant(s, granted[p] += below(credit_step));
     /* Room in the reply ring has to be there before an answer is made. */
     while (debt_counts[p] > 0 && below(4) != 0 &&
-           s->reply_written - fbk_cursor_load(&s->worker->reply_consumed) + 4096 < s->reply_ring.size_bytes) {
+           s->reply_written - fbk_cursor_load(&s->worker->reply_consumed) + 4096 <
+               s->reply_ring.size_bytes) {
         uint32_t pick = below(debt_counts[p]);
         struct debt debt = debts[p][pick];
         debts[p][pick] = debts[p][--debt_counts[p]];
         uint32_t status = below(2) ? FBK_S_OK : FBK_S_NO_ENTRY;
-        uint32_t bytes = fbk_wire_put_read(frame, debt.request_id, status, 1, 0, payload, below(2000), NULL);
+        uint32_t bytes =
+            fbk_wire_put_read(frame, debt.request_id, status, 1, 0, payload, below(2000), NULL);
         worker_harness_reply(s, frame, bytes, debt.connection_id, debt.kind);
         decide(debt.request_id, status);
     }
@@ -162,7 +168,8 @@ finish(void)
         worker_harness_grant(pairs[p], granted[p] = 1ull << 40);
     index_laziness = journal_laziness = 1;
     for (uint32_t number = 1; number < QUOTAS; number++)
-        change_quota(number, 0, 1000); /* what waits is soon allowed: the rounds below are short */
+        /* what waits is soon allowed: the rounds below are short */
+        change_quota(number, 0, 1000);
     for (uint32_t round = 0; round < 100000; round++) {
         bool all = true;
         for (uint32_t p = 0; p < pair_count; p++) {
@@ -181,7 +188,8 @@ finish(void)
             if (c->slot >= 0)
                 transport_flush(c);
             feed(c);
-            all = all && (c->slot < 0 || (c->answered == c->sent && c->queue_from == c->queue_used));
+            all =
+                all && (c->slot < 0 || (c->answered == c->sent && c->queue_from == c->queue_used));
         }
         if (all)
             return;
@@ -198,11 +206,66 @@ answer_all(void)
     for (uint32_t i = 0; i < CLIENTS; i++) {
         if (clients[i].slot < 0)
             continue;
-        fbk_output_status(worker, fbk_connection_at(worker, (uint32_t)clients[i].slot), 0, FBK_S_OK);
+        fbk_output_status(worker, fbk_connection_at(worker, (uint32_t)clients[i].slot), 0,
+                          FBK_S_OK);
         count++;
     }
     CHECK_EQUAL(worker->held_peak_bytes, count * FBK_PAGE_BYTES);
     collect();
+}
+
+static void
+make_worker(void)
+{
+    struct fbk_worker_options options = {
+        .epoch = EPOCH,
+        .pair_count = pair_count,
+        .bell_fd = pairs[0]->worker_bell,
+        .connections_max = CLIENTS,
+        .pending_requests_max = 50,
+        .spin_us = below(2) * 10,
+        .frame_size_bytes_max = FRAME_BYTES_MAX,
+        .batch_entries_max = 20,
+        .receive_size_bytes = 16384,
+        .partial_frames_bytes_max = (2 + below(2) * 20) * FRAME_BYTES_MAX,
+        .reply_backlog_bytes_max = QUEUE_BYTES / 2,
+        .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS,
+        .turn_frames_max = 1 + below(2) * 1000,
+        .turn_bytes_max = 1 + below(2) * 100000,
+        .hello_timeout_ms = 1000000,
+        .frame_timeout_ms = 1000000,
+        .write_timeout_ms = 1000000,
+        .frame_bytes_per_s_min = 1,
+        .has_quotas = below(2),
+        .apache_requests_max = 64,
+        .apache_batch_bytes_max = 20000,
+        .apache_digests_max = 64,
+    };
+    memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);
+    for (uint32_t p = 0; p < pair_count; p++)
+        options.pairs[p] = worker_harness_pair(pairs[p]);
+    int32_t error;
+    worker = fbk_worker_create(&options, &error);
+    CHECK(worker != NULL);
+}
+
+static void
+print_counts(const char *seed)
+{
+    /* statistics are counted in the segment of pair 0 */
+    const struct worker_harness *s = pairs[0];
+    printf("seed %s: %" PRIu32 " pairs, %" PRIu64 " adds, waits: credit %" PRIu64 ", ring %" PRIu64
+           ", requests %" PRIu64 ", pending %" PRIu64 ", quota %" PRIu64 ", output %" PRIu64
+           ", memory %" PRIu64 "; stale %" PRIu64 "\n",
+           seed, pair_count, worker_harness_counter(s, FBK_C_WORKER_ADDS),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_CREDIT),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_RING),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_REQUEST_RING),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_PENDING),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_QUOTA),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_OUTPUT),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_MEMORY),
+           worker_harness_counter(s, FBK_C_WORKER_REPLIES_STALE));
 }
 
 int
@@ -221,26 +284,7 @@ main(int argc, char **argv)
     journal_laziness = 1 + below(2) * below(20);
     reads_percent = below(2) * 90;
     credit_step = below(2) ? 10000 : 200000;
-    struct fbk_worker_options options = {
-        .epoch = EPOCH,
-        .pair_count = pair_count,
-        .bell_fd = pairs[0]->worker_bell,
-        .connections_max = CLIENTS,
-        .pending_requests_max = 50, .spin_us = below(2) * 10,
-        .frame_size_bytes_max = FRAME_BYTES_MAX,
-        .batch_entries_max = 20,
-        .receive_size_bytes = 16384, .partial_frames_bytes_max = (2 + below(2) * 20) * FRAME_BYTES_MAX,
-        .reply_backlog_bytes_max = QUEUE_BYTES / 2, .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS,
-        .turn_frames_max = 1 + below(2) * 1000, .turn_bytes_max = 1 + below(2) * 100000,
-        .hello_timeout_ms = 1000000, .frame_timeout_ms = 1000000, .write_timeout_ms = 1000000, .frame_bytes_per_s_min = 1,
-        .has_quotas = below(2), .apache_requests_max = 64, .apache_batch_bytes_max = 20000, .apache_digests_max = 64,
-    };
-    memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);
-    for (uint32_t p = 0; p < pair_count; p++)
-        options.pairs[p] = worker_harness_pair(pairs[p]);
-    int32_t error;
-    worker = fbk_worker_create(&options, &error);
-    CHECK(worker != NULL);
+    make_worker();
     for (uint32_t i = 0; i < CLIENTS; i++) {
         clients[i].queue = malloc(QUEUE_BYTES);
         clients[i].held = malloc(QUEUE_BYTES);
@@ -264,13 +308,7 @@ main(int argc, char **argv)
         free(clients[i].got);
     }
     CHECK(worker->input_bytes == 0 && worker->reply_bytes == 0 && worker->trial_count == 0);
-    const struct worker_harness *s = pairs[0]; /* statistics are counted in the segment of pair 0 */
-    printf("seed %s: %" PRIu32 " pairs, %" PRIu64 " adds, waits: credit %" PRIu64 ", ring %" PRIu64 ", requests %" PRIu64 ", pending %" PRIu64
-           ", quota %" PRIu64 ", output %" PRIu64 ", memory %" PRIu64 "; stale %" PRIu64 "\n",
-           argc > 1 ? argv[1] : "1", pair_count, worker_harness_counter(s, FBK_C_WORKER_ADDS), worker_harness_counter(s, FBK_C_WORKER_WAITS_CREDIT),
-           worker_harness_counter(s, FBK_C_WORKER_WAITS_RING), worker_harness_counter(s, FBK_C_WORKER_WAITS_REQUEST_RING),
-           worker_harness_counter(s, FBK_C_WORKER_WAITS_PENDING), worker_harness_counter(s, FBK_C_WORKER_WAITS_QUOTA), worker_harness_counter(s, FBK_C_WORKER_WAITS_OUTPUT),
-           worker_harness_counter(s, FBK_C_WORKER_WAITS_MEMORY), worker_harness_counter(s, FBK_C_WORKER_REPLIES_STALE));
+    print_counts(argc > 1 ? argv[1] : "1");
     fbk_worker_destroy(worker);
     for (uint32_t p = 0; p < pair_count; p++)
         worker_harness_destroy(pairs[p]);

@@ -1,7 +1,8 @@
-/* A worker and clients that speak Apache's protocols, both versions in one connection, under random traffic; and what it knows
- * of digests.  Every request of a client that stays is answered once and truly; an entry is refused only when it does not
- * have the digest that its ledger was said to have, and goes on with that digest's type only when it has it; what is not
- * known is asked for, no ledger twice within five seconds.
+/* A worker and clients that speak Apache's protocols, both versions in one connection, under random
+ * traffic; and what it knows of digests.  Every request of a client that stays is answered once and
+ * truly; an entry is refused only when it does not have the digest that its ledger was said to
+ * have, and goes on with that digest's type only when it has it; what is not known is asked for, no
+ * ledger twice within five seconds.
  *
  * PROGRAM [SEED [STEPS]] */
 #include "apache_clients.h"
@@ -18,7 +19,7 @@ now_s(void)
     return &worker->digests.now_s;
 }
 
-/* ------------------------------------------------------------------ digests, as the supervisor sees them */
+/* ------------ digests, as the supervisor sees them */
 
 static void
 note_wanted(void)
@@ -52,7 +53,7 @@ check_type(const struct request *request, const struct fbk_record *record)
     unverified += type == FBK_DIGEST_NONE || type == FBK_DIGEST_HMAC;
 }
 
-/* ------------------------------------------------------------------ the bookie's side */
+/* ------------ the bookie's side */
 
 static void
 journal_step(void)
@@ -80,20 +81,22 @@ static void
 index_step(void)
 {
     struct fbk_record record;
-    while (pair->reply_written - fbk_cursor_load(&pair->worker->reply_consumed) + 4096 < pair->reply_ring.size_bytes &&
+    while (pair->reply_written - fbk_cursor_load(&pair->worker->reply_consumed) + 4096 <
+               pair->reply_ring.size_bytes &&
            worker_harness_next_request(pair, &record, payload, sizeof payload) > 0) {
         struct request *request = &requests[record.entry_id];
         bool is_there = below(2) != 0;
         request->status = is_there ? FBK_APACHE_EOK : FBK_APACHE_ENOENTRY;
-        uint32_t bytes = fbk_wire_put_read(frame, record.request_id, is_there ? FBK_S_OK : FBK_S_NO_ENTRY, 1, 0, payload,
-                                           32 + below(1000), NULL);
+        uint32_t bytes =
+            fbk_wire_put_read(frame, record.request_id, is_there ? FBK_S_OK : FBK_S_NO_ENTRY, 1, 0,
+                              payload, 32 + below(1000), NULL);
         worker_harness_reply(pair, frame, bytes, record.connection_id, record.kind);
     }
     worker_harness_index(pair);
     worker_harness_grant(pair, granted += below(100000));
 }
 
-/* ------------------------------------------------------------------ the run */
+/* ------------ the run */
 
 static void
 collect(void)
@@ -192,18 +195,33 @@ main(int argc, char **argv)
     state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     uint32_t steps = argc > 2 ? (uint32_t)atoi(argv[2]) : 20000;
     may_forget = below(2) != 0;
-    ledger_count = may_forget ? LEDGERS_MAX : FBK_DIGEST_WAYS; /* so few find room in any set */
+    /* so few find room in any set */
+    ledger_count = may_forget ? LEDGERS_MAX : FBK_DIGEST_WAYS;
     for (uint32_t n = 0; n < ledger_count; n++)
         ledgers[n].digest_type = (uint8_t)(1 + below(4));
     pair = worker_harness_create(0, 1, 1u << 18, 1u << 14, 1u << 18);
     struct fbk_worker_options options = {
-        .epoch = 1, .pair_count = 1, .pairs = {worker_harness_pair(pair)}, .bell_fd = pair->worker_bell,
-        .connections_max = CLIENTS, .pending_requests_max = 200, .frame_size_bytes_max = 40000, .batch_entries_max = 16,
-        .receive_size_bytes = 16384, .partial_frames_bytes_max = 10 * 40000, .reply_backlog_bytes_max = QUEUE_BYTES,
-        .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS, .write_timeout_ms = 1000000, .frame_bytes_per_s_min = 1,
-        .turn_frames_max = 1 + below(2) * 1000, .turn_bytes_max = 1 + below(2) * 100000,
-        .apache_requests_max = 16 + below(300), .apache_batch_bytes_max = 20000, .apache_digests_max = 4 + below(60),
-        .apache_adds_pending_max = below(2) * 20, .apache_adds_in_progress_max = below(2) * 15,
+        .epoch = 1,
+        .pair_count = 1,
+        .pairs = {worker_harness_pair(pair)},
+        .bell_fd = pair->worker_bell,
+        .connections_max = CLIENTS,
+        .pending_requests_max = 200,
+        .frame_size_bytes_max = 40000,
+        .batch_entries_max = 16,
+        .receive_size_bytes = 16384,
+        .partial_frames_bytes_max = 10 * 40000,
+        .reply_backlog_bytes_max = QUEUE_BYTES,
+        .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS,
+        .write_timeout_ms = 1000000,
+        .frame_bytes_per_s_min = 1,
+        .turn_frames_max = 1 + below(2) * 1000,
+        .turn_bytes_max = 1 + below(2) * 100000,
+        .apache_requests_max = 16 + below(300),
+        .apache_batch_bytes_max = 20000,
+        .apache_digests_max = 4 + below(60),
+        .apache_adds_pending_max = below(2) * 20,
+        .apache_adds_in_progress_max = below(2) * 15,
         .apache_reads_in_progress_max = below(2) * 3,
     };
     int32_t error;
@@ -219,8 +237,10 @@ main(int argc, char **argv)
     CHECK_EQUAL(worker_harness_counter(pair, FBK_C_WORKER_ADDS_UNVERIFIED), unverified);
     if (!has_left)
         CHECK_EQUAL(worker_harness_counter(pair, FBK_C_WORKER_BAD_DIGEST), refused);
-    printf("seed %s: %" PRIu32 " ledgers, %" PRIu32 " answered, %" PRIu32 " refused by digest, %" PRIu32 " unverified of %" PRIu64
-           " adds\n", argc > 1 ? argv[1] : "1", ledger_count, answered, refused, unverified, worker_harness_counter(pair, FBK_C_WORKER_ADDS));
+    printf("seed %s: %" PRIu32 " ledgers, %" PRIu32 " answered, %" PRIu32
+           " refused by digest, %" PRIu32 " unverified of %" PRIu64 " adds\n",
+           argc > 1 ? argv[1] : "1", ledger_count, answered, refused, unverified,
+           worker_harness_counter(pair, FBK_C_WORKER_ADDS));
     CHECK(refused > 0 && unverified > 0);
     for (uint32_t i = 0; i < CLIENTS; i++)
         go(&clients[i]);

@@ -1,4 +1,5 @@
-/* What a worker remembers of ledgers' digests, and when it asks: the table alone, with a clock of the test's. */
+/* What a worker remembers of ledgers' digests, and when it asks: the table alone, with a clock of
+ * the test's. */
 #include "check.h"
 
 #include "base/segment.h"
@@ -47,7 +48,8 @@ test_the_unknown_is_asked_for_every_five_seconds(void)
         CHECK(look(ids[i], FBK_DIGEST_NONE));
         CHECK(!look(ids[i], FBK_DIGEST_NONE));
     }
-    CHECK(!look(-1, FBK_DIGEST_NONE) && !look(INT64_MIN, FBK_DIGEST_NONE)); /* no ledger has such an id */
+    /* no ledger has such an id */
+    CHECK(!look(-1, FBK_DIGEST_NONE) && !look(INT64_MIN, FBK_DIGEST_NONE));
     CHECK_EQUAL(fetch(2), 2);
     CHECK(wanted[0] == 0 && wanted[1] == 7);
     CHECK_EQUAL(fetch(9), 1);
@@ -85,10 +87,12 @@ static void
 test_what_is_doubted_is_asked_for_at_once_but_not_again_and_again(void)
 {
     make(64);
-    CHECK(!fbk_digests_doubt(digests, 7) && !fbk_digests_doubt(digests, -1)); /* nobody said anything */
+    /* nobody said anything */
+    CHECK(!fbk_digests_doubt(digests, 7) && !fbk_digests_doubt(digests, -1));
     CHECK(look(7, FBK_DIGEST_NONE) && !fbk_digests_doubt(digests, 7));
     tell(7, FBK_DIGEST_CRC32);
-    CHECK(fbk_digests_doubt(digests, 7) && !fbk_digests_doubt(digests, 7) && !look(7, FBK_DIGEST_CRC32));
+    CHECK(fbk_digests_doubt(digests, 7) && !fbk_digests_doubt(digests, 7) &&
+          !look(7, FBK_DIGEST_CRC32));
     digests->now_s += FBK_DIGESTS_REPEAT_S;
     CHECK(look(7, FBK_DIGEST_CRC32) && !fbk_digests_doubt(digests, 7));
     tell(7, FBK_DIGEST_CRC32);

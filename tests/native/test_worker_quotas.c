@@ -1,4 +1,5 @@
-/* Which ledgers a quota of ledgers counts as begun, and which ones it remembers: quotas alone, without time. */
+/* Which ledgers a quota of ledgers counts as begun, and which ones it remembers: quotas alone,
+ * without time. */
 #include "check.h"
 
 #include "base/segment.h"
@@ -26,7 +27,8 @@ make(double ledgers_per_s)
 static bool
 try_add(uint32_t connection, int64_t ledger_id, uint32_t flags, uint32_t entries)
 {
-    const struct fbk_request request = {.ledger_id = ledger_id, .flags = flags, .entry_count = entries, .body_bytes = 100};
+    const struct fbk_request request = {
+        .ledger_id = ledger_id, .flags = flags, .entry_count = entries, .body_bytes = 100};
     if (!fbk_quota_allows(&worker, &connections[connection], &request))
         return false;
     fbk_quota_charge(&worker, &connections[connection], &request, entries);
@@ -100,7 +102,8 @@ test_a_burst_is_a_tenth_of_a_second_and_at_least_one_ledger(void)
     CHECK_EQUAL(worker.quotas[1].ledgers, 1);
     fbk_worker_set_quota(&worker, 1, 0, 0, 400);
     CHECK_EQUAL(worker.quotas[1].ledgers, 40);
-    worker.quotas[1].filled_ns -= 3600ull * 1000000000u; /* an hour without adds saves nothing more */
+    /* an hour without adds saves nothing more */
+    worker.quotas[1].filled_ns -= 3600ull * 1000000000u;
     CHECK(add(0, 5));
     CHECK_EQUAL(worker.quotas[1].ledgers, 39);
     fbk_quotas_free(&worker);
@@ -147,7 +150,8 @@ test_to_another_principal_all_ledgers_are_new(void)
     CHECK_EQUAL(count_known(0, 100), 0);
     fbk_worker_set_quota(&worker, 1, 0, 0, 1e9);
     CHECK(add(0, 5));
-    fbk_worker_set_quota(&worker, 1, 0, 0, 0); /* one without a bound, then one with it again */
+    /* one without a bound, then one with it again */
+    fbk_worker_set_quota(&worker, 1, 0, 0, 0);
     CHECK(add(0, 6));
     fbk_worker_set_quota(&worker, 1, 0, 0, NEARLY_NO_RATE);
     CHECK_EQUAL(count_known(0, 100), 0);

@@ -1,4 +1,5 @@
-/* The write cache against a plain array of what was put in: finding, going on from an id, listing, sorting. */
+/* The write cache against a plain array of what was put in: finding, going on from an id, listing,
+ * sorting. */
 #include "check.h"
 
 #include "base/checksum.h"
@@ -41,8 +42,8 @@ model_next(int64_t ledger_id, int64_t first, int64_t last)
 {
     const struct model_entry *best = NULL;
     for (uint32_t n = 0; n < model_count; n++)
-        if (model[n].ledger_id == ledger_id && model[n].entry_id >= first && model[n].entry_id <= last &&
-            (!best || model[n].entry_id < best->entry_id))
+        if (model[n].ledger_id == ledger_id && model[n].entry_id >= first &&
+            model[n].entry_id <= last && (!best || model[n].entry_id < best->entry_id))
             best = &model[n];
     return best;
 }
@@ -73,7 +74,8 @@ check_item(const struct fbk_cache_item *item, const struct model_entry *expected
 }
 
 static void
-check_entry(int64_t ledger_id, int64_t entry_id, const uint8_t *data, uint32_t size_bytes, uint32_t crc)
+check_entry(int64_t ledger_id, int64_t entry_id, const uint8_t *data, uint32_t size_bytes,
+            uint32_t crc)
 {
     const struct model_entry *expected = model_find(ledger_id, entry_id);
     CHECK(expected && expected->size_bytes == size_bytes);
@@ -90,30 +92,37 @@ is_zero(const uint8_t *begin, const uint8_t *end)
     return true;
 }
 
-/* A chunk is what goes to disk: runs with whole tables, zeros around them.  How many entries they have. */
+/* A chunk is what goes to disk: runs with whole tables, zeros around them.  How many entries they
+ * have. */
 static uint64_t
 check_chunks(const struct fbk_write_cache *cache, const struct fbk_flush_contents *contents)
 {
     uint64_t run_next = 0, entry_count = 0;
     for (uint64_t c = 0; c < contents->chunk_count; c++) {
         const struct fbk_flush_chunk *chunk = &contents->chunks[c];
-        CHECK((uintptr_t)chunk->bytes % cache->align_bytes == 0 && chunk->size_bytes % cache->align_bytes == 0);
+        CHECK((uintptr_t)chunk->bytes % cache->align_bytes == 0 &&
+              chunk->size_bytes % cache->align_bytes == 0);
         CHECK(c == 0 || chunk->bytes >= chunk[-1].bytes + chunk[-1].size_bytes);
         const uint8_t *at = chunk->bytes;
         for (; run_next < contents->run_count && contents->runs[run_next].chunk == c; run_next++) {
             const struct fbk_flush_run *run = &contents->runs[run_next];
             const struct fbk_run_item *items =
-                (const struct fbk_run_item *)(const void *)(run->bytes + sizeof(struct fbk_run_header));
-            CHECK(run->bytes >= at && (run->bytes - chunk->bytes) % 8 == 0 && is_zero(at, run->bytes));
+                (const struct fbk_run_item *)(const void *)(run->bytes +
+                                                            sizeof(struct fbk_run_header));
+            CHECK(run->bytes >= at && (run->bytes - chunk->bytes) % 8 == 0 &&
+                  is_zero(at, run->bytes));
             uint64_t offset = sizeof(struct fbk_run_header) + run->entry_count * sizeof *items;
             for (uint32_t n = 0; n < run->entry_count; n++) {
                 CHECK(n == 0 || items[n].entry_id > items[n - 1].entry_id);
                 CHECK(items[n].offset_bytes == offset);
-                check_entry(run->ledger_id, items[n].entry_id, run->bytes + offset, items[n].size_bytes, items[n].crc);
+                check_entry(run->ledger_id, items[n].entry_id, run->bytes + offset,
+                            items[n].size_bytes, items[n].crc);
                 offset += fbk_round_up(items[n].size_bytes, 8);
-                CHECK(is_zero(run->bytes + items[n].offset_bytes + items[n].size_bytes, run->bytes + offset));
+                CHECK(is_zero(run->bytes + items[n].offset_bytes + items[n].size_bytes,
+                              run->bytes + offset));
             }
-            CHECK(offset == run->size_bytes && run->entry_count > 0 && run->entry_count <= FBK_RUN_ENTRIES_MAX);
+            CHECK(offset == run->size_bytes && run->entry_count > 0 &&
+                  run->entry_count <= FBK_RUN_ENTRIES_MAX);
             CHECK(items[run->entry_count - 1].entry_id - items[0].entry_id < FBK_RUN_SPAN_MAX);
             CHECK(run->entry_count == 1 || run->size_bytes <= FBK_RUN_BYTES_MAX);
             entry_count += run->entry_count;
@@ -140,10 +149,12 @@ check_layout(struct fbk_write_cache *cache)
         in_chunks = check_chunks(cache, &contents);
         CHECK(contents.item_count + in_chunks == model_count && cache->item_count == model_count);
         for (uint64_t n = 0; n < contents.item_count; n++) {
-            check_entry(items[n].ledger_id, items[n].entry_id, items[n].data, items[n].size_bytes, items[n].crc);
+            check_entry(items[n].ledger_id, items[n].entry_id, items[n].data, items[n].size_bytes,
+                        items[n].crc);
             if (n > 0)
                 CHECK(items[n - 1].ledger_id < items[n].ledger_id ||
-                      (items[n - 1].ledger_id == items[n].ledger_id && items[n - 1].entry_id < items[n].entry_id));
+                      (items[n - 1].ledger_id == items[n].ledger_id &&
+                       items[n - 1].entry_id < items[n].entry_id));
         }
     }
     fbk_memory_give_back(items, (cache->item_count + 1) * sizeof *items);
@@ -161,7 +172,8 @@ check_lookups(const struct fbk_write_cache *cache, int64_t ledgers, int64_t ids)
         int64_t first = (int64_t)(random_next() % (uint64_t)(ids + 2));
         int64_t last = first + (int64_t)(random_next() % (uint64_t)(ids + 2));
         check_item(fbk_cache_find(cache, ledger_id, first), model_find(ledger_id, first));
-        check_item(fbk_cache_next(cache, ledger_id, first, last), model_next(ledger_id, first, last));
+        check_item(fbk_cache_next(cache, ledger_id, first, last),
+                   model_next(ledger_id, first, last));
     }
     for (int64_t ledger_id = 0; ledger_id < ledgers && ledger_id < 8; ledger_id++) {
         int64_t first = (int64_t)(random_next() % (uint64_t)(ids + 2));
@@ -182,7 +194,9 @@ round_of(struct fbk_write_cache *cache, int64_t ledgers, int64_t ids, int64_t st
     model_count = 0;
     for (uint32_t n = 0; n < 700; n++) {
         int64_t ledger_id = (int64_t)(random_next() % (uint64_t)ledgers);
-        int64_t at = order == 0 ? n : order == 1 ? (int64_t)(random_next() % (uint64_t)ids) : ids - 1 - n;
+        int64_t at = order == 0   ? n
+                     : order == 1 ? (int64_t)(random_next() % (uint64_t)ids)
+                                  : ids - 1 - n;
         if (at < 0 || model_find(ledger_id, at * stride))
             continue;
         uint64_t before = cache->used_bytes;
@@ -197,7 +211,8 @@ round_of(struct fbk_write_cache *cache, int64_t ledgers, int64_t ids, int64_t st
     check_layout(cache);
     cache->sealed = true;
     fbk_cache_reset(cache);
-    CHECK(cache->item_count == 0 && fbk_cache_find(cache, 0, 0) == NULL && fbk_cache_ledger_of(cache, 0) == NULL);
+    CHECK(cache->item_count == 0 && fbk_cache_find(cache, 0, 0) == NULL &&
+          fbk_cache_ledger_of(cache, 0) == NULL);
 }
 
 static void
@@ -214,10 +229,11 @@ test_against_model(void)
     fbk_cache_free(&cache);
 }
 
-/* Writes ledgers in turn, each in the order of its ids but for some that come late, until the cache is full.  Which part of
- * the entries is in chunks, in percent. */
+/* Writes ledgers in turn, each in the order of its ids but for some that come late, until the cache
+ * is full.  Which part of the entries is in chunks, in percent. */
 static uint64_t
-fill_with_chunks(struct fbk_write_cache *cache, int64_t ledgers, uint32_t size_bytes, uint32_t late_every, int64_t stride)
+fill_with_chunks(struct fbk_write_cache *cache, int64_t ledgers, uint32_t size_bytes,
+                 uint32_t late_every, int64_t stride)
 {
     int64_t next[64] = {0};
     model_count = 0;
@@ -226,7 +242,8 @@ fill_with_chunks(struct fbk_write_cache *cache, int64_t ledgers, uint32_t size_b
         int64_t entry_id = stride * next[ledger_id]++;
         if (late_every && n % late_every == 3)
             next[ledger_id]++; /* this id comes after the next one, or never */
-        if (late_every && n % late_every == 4 && entry_id >= stride && !model_find(ledger_id, entry_id - stride))
+        if (late_every && n % late_every == 4 && entry_id >= stride &&
+            !model_find(ledger_id, entry_id - stride))
             entry_id -= stride;
         uint32_t size = size_bytes / 2 + (uint32_t)(random_next() % size_bytes);
         uint64_t before = cache->used_bytes;
@@ -259,7 +276,8 @@ test_chunks(void)
         CHECK(percent >= 80 && percent <= 98);
         /* Ids too far apart for runs: no chunk is opened for every few of them. */
         CHECK(fill_with_chunks(&cache, 1, 1024, 0, 1000) == 0);
-        /* Several at once share what the arena can spare; with many, none has enough for a chunk. */
+        /* Several at once share what the arena can spare; with many, none has enough for a
+         * chunk. */
         CHECK(fill_with_chunks(&cache, 2, 1024, 50, 1) >= 50);
         CHECK(fill_with_chunks(&cache, 3, 1024, 50, 1) >= 10);
         CHECK(fill_with_chunks(&cache, 64, 1024, 0, 1) == 0);
@@ -275,7 +293,8 @@ test_largest_ids(void)
     CHECK(fbk_cache_init(&cache, 65536, 4096, 7) == 0);
     CHECK(put(&cache, INT64_MAX, INT64_MAX, 40) && put(&cache, INT64_MAX, 0, 40));
     check_item(fbk_cache_next(&cache, INT64_MAX, 1, INT64_MAX), model_find(INT64_MAX, INT64_MAX));
-    check_item(fbk_cache_next(&cache, INT64_MAX, INT64_MAX, INT64_MAX), model_find(INT64_MAX, INT64_MAX));
+    check_item(fbk_cache_next(&cache, INT64_MAX, INT64_MAX, INT64_MAX),
+               model_find(INT64_MAX, INT64_MAX));
     check_item(fbk_cache_next(&cache, INT64_MAX, 1, INT64_MAX - 1), NULL);
     check_layout(&cache);
     fbk_cache_free(&cache);
@@ -290,7 +309,8 @@ test_refusals(void)
     CHECK(fbk_cache_init(&cache, 4096, 4096, 1) == 0);
     CHECK(fbk_cache_reserve(&cache, 1, 1, 4096 - 48) != NULL);
     CHECK(fbk_cache_reserve(&cache, 1, 1, 4096 - 47) == NULL);
-    CHECK(cache.item_count == 0 && fbk_cache_find(&cache, 1, 1) == NULL); /* a reserve alone is nothing */
+    /* a reserve alone is nothing */
+    CHECK(cache.item_count == 0 && fbk_cache_find(&cache, 1, 1) == NULL);
     fbk_cache_free(&cache);
 }
 

@@ -1,4 +1,5 @@
-/* The clients of a worker under test: what they ask, in which pieces they send it, and what they are answered. */
+/* The clients of a worker under test: what they ask, in which pieces they send it, and what they
+ * are answered. */
 #pragma once
 
 #include "check.h"
@@ -23,17 +24,18 @@
 #define QUOTAS 3u /* with none, which is number 0 */
 
 struct client {
-    int32_t near, far;   /* the worker's end, the client's */
-    int32_t slot;        /* -1 = not connected */
+    int32_t near, far; /* the worker's end, the client's */
+    int32_t slot;      /* -1 = not connected */
     bool is_paused, has_own_buffer, is_reading;
-    bool is_polled, is_watched, has_ended; /* the worker receives from its socket itself, once it watches it */
-    uint8_t *queue;      /* to be sent */
+    /* the worker receives from its socket itself, once it watches it */
+    bool is_polled, is_watched, has_ended;
+    uint8_t *queue; /* to be sent */
     uint32_t queue_from, queue_used;
-    uint8_t *held;       /* what the transport holds */
+    uint8_t *held; /* what the transport holds */
     uint32_t held_from, held_used;
     uint8_t *got;
     uint32_t got_used;
-    uint64_t id_base;    /* request ids: id_base + n */
+    uint64_t id_base; /* request ids: id_base + n */
     uint32_t sent, answered;
     uint16_t expected[REQUESTS_MAX];
     uint8_t answers[REQUESTS_MAX];
@@ -76,7 +78,7 @@ decide(uint64_t request_id, uint32_t status)
     c->expected[request_id - c->id_base] = (uint16_t)status;
 }
 
-/* ------------------------------------------------------------------ a client's side */
+/* ------------ a client's side */
 
 static void act(struct client *c, int32_t todo);
 
@@ -85,7 +87,9 @@ transport_write(struct client *c)
 {
     uint64_t size = fbk_worker_output_bytes(worker, (uint32_t)c->slot);
     CHECK(size > 0 && c->held_used + size <= QUEUE_BYTES);
-    CHECK_EQUAL(fbk_worker_take_output(worker, (uint32_t)c->slot, c->held + c->held_used, QUEUE_BYTES), size);
+    CHECK_EQUAL(
+        fbk_worker_take_output(worker, (uint32_t)c->slot, c->held + c->held_used, QUEUE_BYTES),
+        size);
     c->held_used += (uint32_t)size;
 }
 
@@ -93,7 +97,8 @@ static void
 transport_flush(struct client *c)
 {
     while (c->held_from < c->held_used) {
-        ssize_t sent = send(c->near, c->held + c->held_from, c->held_used - c->held_from, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t sent = send(c->near, c->held + c->held_from, c->held_used - c->held_from,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent <= 0)
             return;
         c->held_from += (uint32_t)sent;
@@ -168,7 +173,8 @@ come(struct client *c)
     next_base += REQUESTS_MAX;
     memset(c->answers, 0, sizeof c->answers);
     c->slot = fbk_worker_connect(worker, c->near);
-    if (c->slot < 0) { /* slots of those gone are kept until the index can be told to forget their polls */
+    /* slots of those gone are kept until the index can be told to forget their polls */
+    if (c->slot < 0) {
         CHECK_EQUAL(c->slot, FBK_E_FULL);
         CHECK(worker->lines[FBK_LINE_CANCEL].count > 0);
         close(c->near);
@@ -183,7 +189,9 @@ come(struct client *c)
     push(c, hello, fbk_wire_put_hello(hello, 0, 1, 1, (const uint8_t *)"x", 1));
 }
 
-/* What the worker has for its connections after a collect or a poll.  True: more, without waiting. */
+/* What the worker has for its connections after a collect or a poll.  True: more, without
+
+ * waiting. */
 static bool
 act_on(int32_t result)
 {
@@ -236,7 +244,8 @@ make_entry(uint8_t *entry, uint32_t type, int64_t ledger, int64_t entry_id, uint
 static void
 ask(struct client *c)
 {
-    static const uint32_t types[] = {FBK_DIGEST_CRC32C, FBK_DIGEST_CRC32, FBK_DIGEST_DUMMY, FBK_DIGEST_NONE};
+    static const uint32_t types[] = {FBK_DIGEST_CRC32C, FBK_DIGEST_CRC32, FBK_DIGEST_DUMMY,
+                                     FBK_DIGEST_NONE};
     if (c->sent == REQUESTS_MAX || c->queue_used - c->queue_from > QUEUE_BYTES / 2)
         return;
     uint32_t number = c->sent++;
@@ -250,7 +259,9 @@ ask(struct client *c)
     uint8_t *sizes, *entries;
     static uint8_t entry[FRAME_BYTES_MAX];
     switch (below(100) < reads_percent ? 0 : below(16)) {
-    case 0: bytes = fbk_wire_put_read_request(frame, id, ledger, (int64_t)below(100) - 1, 0, NULL); break;
+    case 0:
+        bytes = fbk_wire_put_read_request(frame, id, ledger, (int64_t)below(100) - 1, 0, NULL);
+        break;
     case 1: bytes = fbk_wire_put_read_request(frame, id, ledger, -1, FBK_FLAG_FENCE, key); break;
     case 2: bytes = fbk_wire_put_force(frame, id, ledger); break;
     case 3: bytes = fbk_wire_put_read_lac_request(frame, id, ledger, 0, 1000, 0); break;
@@ -260,20 +271,23 @@ ask(struct client *c)
         *expected = FBK_S_OK;
         break;
     case 6:
-        bytes = fbk_wire_put_read_batch_request(frame, id, ledger, 9, 3, 1, 1); /* last before first */
+        /* last before first */
+        bytes = fbk_wire_put_read_batch_request(frame, id, ledger, 9, 3, 1, 1);
         *expected = FBK_S_BAD_REQUEST;
         break;
     case 7:
         size = make_entry(entry, FBK_DIGEST_CRC32C, ledger, 9, 100);
         entry[50] ^= 1;
-        bytes = fbk_wire_put_add(frame, id, ledger, 9, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL);
+        bytes =
+            fbk_wire_put_add(frame, id, ledger, 9, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL);
         *expected = FBK_S_BAD_DIGEST;
         break;
     case 8:
     case 9: {
         uint32_t count = 1 + below(20), data = below(1000), at = 0;
         uint32_t one = FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(type) + data;
-        bytes = fbk_wire_put_add_batch(frame, id, ledger, number, 0, type, key, 0, count, count * one, &sizes, &entries);
+        bytes = fbk_wire_put_add_batch(frame, id, ledger, number, 0, type, key, 0, count,
+                                       count * one, &sizes, &entries);
         for (uint32_t i = 0; i < count; i++, at += one) {
             fbk_store_u32(sizes + 4ull * i, one);
             CHECK_EQUAL(make_entry(entries + at, type, ledger, (int64_t)number + i, data), one);
@@ -281,8 +295,10 @@ ask(struct client *c)
         break;
     }
     default:
-        size = make_entry(entry, type, ledger, number, below(20) == 0 ? below(FRAME_BYTES_MAX - 200) : below(2000));
-        bytes = fbk_wire_put_add(frame, id, ledger, number, below(8) == 0 ? FBK_FLAG_RECOVERY : 0, type, key, entry, size, NULL);
+        size = make_entry(entry, type, ledger, number,
+                          below(20) == 0 ? below(FRAME_BYTES_MAX - 200) : below(2000));
+        bytes = fbk_wire_put_add(frame, id, ledger, number, below(8) == 0 ? FBK_FLAG_RECOVERY : 0,
+                                 type, key, entry, size, NULL);
         break;
     }
     push(c, frame, bytes);
@@ -304,7 +320,8 @@ feed(struct client *c)
         return;
     }
     uint32_t room;
-    uint8_t *buffer = c->has_own_buffer ? fbk_worker_buffer(worker, (uint32_t)c->slot, &room) : fbk_worker_receive_buffer(worker, &room);
+    uint8_t *buffer = c->has_own_buffer ? fbk_worker_buffer(worker, (uint32_t)c->slot, &room)
+                                        : fbk_worker_receive_buffer(worker, &room);
     CHECK(room > 0);
     uint32_t most = waiting < room ? waiting : room;
     uint32_t size = below(3) == 0 ? most : 1 + below(below(2) ? 16 : 3000);

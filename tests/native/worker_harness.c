@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 struct worker_harness *
-worker_harness_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64_t reply_ring)
+worker_harness_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t request_ring,
+                      uint64_t reply_ring)
 {
     struct worker_harness *s = calloc(1, sizeof *s);
     const uint64_t rings[] = {add_ring, request_ring};
@@ -25,9 +26,12 @@ worker_harness_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t
     s->journal = fbk_segment_map(s->journal_fd, FBK_ROLE_JOURNAL, true, &error);
     s->index = fbk_segment_map(s->index_fd, FBK_ROLE_INDEX, true, &error);
     FBK_ASSERT(s->worker && s->journal && s->index);
-    FBK_ASSERT(fbk_segment_map_ring(s->worker_fd, &s->worker->header, 0, 0, false, &s->add_ring) == 0);
-    FBK_ASSERT(fbk_segment_map_ring(s->worker_fd, &s->worker->header, 1, 0, false, &s->request_ring) == 0);
-    FBK_ASSERT(fbk_segment_map_ring(s->index_fd, &s->index->header, 0, 0, true, &s->reply_ring) == 0);
+    FBK_ASSERT(fbk_segment_map_ring(s->worker_fd, &s->worker->header, 0, 0, false, &s->add_ring) ==
+               0);
+    FBK_ASSERT(
+        fbk_segment_map_ring(s->worker_fd, &s->worker->header, 1, 0, false, &s->request_ring) == 0);
+    FBK_ASSERT(fbk_segment_map_ring(s->index_fd, &s->index->header, 0, 0, true, &s->reply_ring) ==
+               0);
     worker_harness_grant(s, 1ull << 40);
     return s;
 }
@@ -47,7 +51,8 @@ worker_harness_destroy(struct worker_harness *s)
     fbk_segment_unmap((void *)(uintptr_t)s->worker, FBK_ROLE_WORKER);
     fbk_segment_unmap(s->journal, FBK_ROLE_JOURNAL);
     fbk_segment_unmap(s->index, FBK_ROLE_INDEX);
-    const int32_t fds[] = {s->worker_fd, s->journal_fd, s->index_fd, s->worker_bell, s->journal_bell, s->index_bell};
+    const int32_t fds[] = {s->worker_fd,   s->journal_fd,   s->index_fd,
+                           s->worker_bell, s->journal_bell, s->index_bell};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         close(fds[i]);
     free(s);
@@ -56,24 +61,27 @@ worker_harness_destroy(struct worker_harness *s)
 int32_t
 worker_harness_fd(const struct worker_harness *s, uint32_t which)
 {
-    const int32_t fds[] = {s->worker_fd, s->journal_fd, s->index_fd, s->worker_bell, s->journal_bell, s->index_bell};
+    const int32_t fds[] = {s->worker_fd,   s->journal_fd,   s->index_fd,
+                           s->worker_bell, s->journal_bell, s->index_bell};
     return which < sizeof fds / sizeof fds[0] ? fds[which] : -1;
 }
 
 struct fbk_worker_pair
 worker_harness_pair(const struct worker_harness *s)
 {
-    return (struct fbk_worker_pair){s->worker_fd, s->journal_fd, s->index_fd, s->journal_bell, s->index_bell};
+    return (struct fbk_worker_pair){s->worker_fd, s->journal_fd, s->index_fd, s->journal_bell,
+                                    s->index_bell};
 }
 
 static int32_t
-next(const struct worker_harness *s, const struct fbk_ring *ring, uint64_t *taken, uint64_t written, uint64_t *sequence,
-     struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
+next(const struct worker_harness *s, const struct fbk_ring *ring, uint64_t *taken, uint64_t written,
+     uint64_t *sequence, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
 {
     int64_t size = fbk_record_take(ring, *taken, written, record);
     if (size == 0)
         return 0;
-    if (size < 0 || record->sequence != *sequence || record->epoch != s->epoch || record->payload_bytes > payload_max)
+    if (size < 0 || record->sequence != *sequence || record->epoch != s->epoch ||
+        record->payload_bytes > payload_max)
         return -1;
     memcpy(payload, fbk_ring_at(ring, *taken + sizeof *record), record->payload_bytes);
     uint64_t covered = record->payload_bytes;
@@ -83,7 +91,8 @@ next(const struct worker_harness *s, const struct fbk_ring *ring, uint64_t *take
         for (uint32_t i = 0; i < record->entry_count; i++) {
             struct fbk_batch_item item;
             memcpy(&item, payload + i * sizeof item, sizeof item);
-            if (at + item.size_bytes > record->payload_bytes || fbk_crc32c(0, payload + at, item.size_bytes) != item.crc)
+            if (at + item.size_bytes > record->payload_bytes ||
+                fbk_crc32c(0, payload + at, item.size_bytes) != item.crc)
                 return -1;
             at += item.size_bytes;
         }
@@ -101,17 +110,20 @@ next(const struct worker_harness *s, const struct fbk_ring *ring, uint64_t *take
 }
 
 int32_t
-worker_harness_next(struct worker_harness *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
+worker_harness_next(struct worker_harness *s, struct fbk_record *record, uint8_t *payload,
+                    uint32_t payload_max)
 {
     uint64_t written = fbk_cursor_load(&s->worker->add_written);
     return next(s, &s->add_ring, &s->taken, written, &s->sequence, record, payload, payload_max);
 }
 
 int32_t
-worker_harness_next_request(struct worker_harness *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
+worker_harness_next_request(struct worker_harness *s, struct fbk_record *record, uint8_t *payload,
+                            uint32_t payload_max)
 {
     uint64_t written = fbk_cursor_load(&s->worker->request_written);
-    int32_t result = next(s, &s->request_ring, &s->request_taken, written, &s->request_sequence, record, payload, payload_max);
+    int32_t result = next(s, &s->request_ring, &s->request_taken, written, &s->request_sequence,
+                          record, payload, payload_max);
     fbk_cursor_publish(&s->index->request_consumed[0], s->request_taken);
     return result;
 }
@@ -119,7 +131,8 @@ worker_harness_next_request(struct worker_harness *s, struct fbk_record *record,
 void
 worker_harness_except(struct worker_harness *s, uint64_t position, uint32_t verdict)
 {
-    struct fbk_exception *exception = &s->journal->exceptions[s->exceptions++ % FBK_EXCEPTION_COUNT];
+    struct fbk_exception *exception =
+        &s->journal->exceptions[s->exceptions++ % FBK_EXCEPTION_COUNT];
     *exception = (struct fbk_exception){.position = position, .worker = 0, .verdict = verdict};
 }
 
@@ -132,7 +145,8 @@ worker_harness_position(const struct worker_harness *s)
 void
 worker_harness_publish(struct worker_harness *s)
 {
-    struct fbk_batch_descriptor descriptor = {.order = s->order, .exceptions_end = s->exceptions, .ring_end = {s->taken}};
+    struct fbk_batch_descriptor descriptor = {
+        .order = s->order, .exceptions_end = s->exceptions, .ring_end = {s->taken}};
     s->journal->descriptors[s->order % FBK_DESCRIPTOR_COUNT] = descriptor;
     s->order++;
     s->published_end = s->taken;
@@ -172,7 +186,8 @@ worker_harness_read_only(struct worker_harness *s, uint64_t value)
 }
 
 void
-worker_harness_reply(struct worker_harness *s, const uint8_t *frame, uint32_t frame_bytes, uint64_t connection_id, uint32_t kind)
+worker_harness_reply(struct worker_harness *s, const uint8_t *frame, uint32_t frame_bytes,
+                     uint64_t connection_id, uint32_t kind)
 {
     struct fbk_reply reply = {
         .size_bytes = (uint32_t)(sizeof reply + fbk_round_up(frame_bytes, 8)),
@@ -191,7 +206,9 @@ worker_harness_reply(struct worker_harness *s, const uint8_t *frame, uint32_t fr
 uint64_t
 worker_harness_counter(const struct worker_harness *s, uint32_t counter)
 {
-    return atomic_load_explicit(&((struct fbk_worker_segment *)(uintptr_t)s->worker)->stats.counters[counter], memory_order_relaxed);
+    return atomic_load_explicit(
+        &((struct fbk_worker_segment *)(uintptr_t)s->worker)->stats.counters[counter],
+        memory_order_relaxed);
 }
 
 uint8_t *

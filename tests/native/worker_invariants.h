@@ -1,4 +1,5 @@
-/* What holds of a worker between any two calls, whatever its clients and indexes did: counted again from nothing. */
+/* What holds of a worker between any two calls, whatever its clients and indexes did: counted again
+ * from nothing. */
 #pragma once
 
 #include "check.h"
@@ -21,8 +22,8 @@ is_in_line_for(const struct fbk_connection *c, uint32_t why)
 static inline void
 check_lines(const struct fbk_worker *w)
 {
-    static const uint32_t reasons[] = {FBK_BLOCKED_ADD, FBK_BLOCKED_REQUEST, FBK_BLOCKED_BUDGET, FBK_BLOCKED_CONTEXT,
-                                       FBK_BLOCKED_QUOTA};
+    static const uint32_t reasons[] = {FBK_BLOCKED_ADD, FBK_BLOCKED_REQUEST, FBK_BLOCKED_BUDGET,
+                                       FBK_BLOCKED_CONTEXT, FBK_BLOCKED_QUOTA};
     uint32_t counts[FBK_LINE_COUNT] = {0};
     for (uint32_t slot = 0; slot < w->slots_used; slot++) {
         const struct fbk_connection *c = &w->connections[slot];
@@ -34,7 +35,8 @@ check_lines(const struct fbk_worker *w)
     }
     for (uint32_t line = FBK_LINE_NONE + 1; line < FBK_LINE_COUNT; line++) {
         uint32_t count = 0, last = FBK_NO_CONNECTION;
-        for (uint32_t slot = w->lines[line].first; slot != FBK_NO_CONNECTION; slot = w->connections[slot].next, count++) {
+        for (uint32_t slot = w->lines[line].first; slot != FBK_NO_CONNECTION;
+             slot = w->connections[slot].next, count++) {
             CHECK(count <= w->slots_used);
             CHECK_EQUAL(w->connections[slot].line, line);
             CHECK_EQUAL(w->connections[slot].previous, last);
@@ -67,7 +69,8 @@ check_sums(const struct fbk_worker *w)
     CHECK_EQUAL(w->input_bytes, input_bytes);
 }
 
-/* Contexts: each belongs to its connection or to nobody, and every bound counts those that it is about. */
+/* Contexts: each belongs to its connection or to nobody, and every bound counts those that it is
+ * about. */
 static inline void
 check_contexts(const struct fbk_worker *w)
 {
@@ -82,13 +85,15 @@ check_contexts(const struct fbk_worker *w)
         bool is_poll = fbk_apache_is_poll(context->echo.operation, context->flags);
         adds += context->echo.operation == FBK_APACHE_ADD;
         polls += is_poll;
-        reads += context->echo.operation == FBK_APACHE_READ_BATCH || (context->echo.operation == FBK_APACHE_READ && !is_poll);
+        reads += context->echo.operation == FBK_APACHE_READ_BATCH ||
+                 (context->echo.operation == FBK_APACHE_READ && !is_poll);
     }
     for (uint32_t slot = 0; slot < w->slots_used; slot++) {
         uint32_t previous = FBK_NO_CONTEXT;
         if (w->connections[slot].state == FBK_CONNECTION_FREE)
             continue;
-        for (uint32_t n = w->connections[slot].contexts; n != FBK_NO_CONTEXT; n = apache->contexts[n].next, listed++) {
+        for (uint32_t n = w->connections[slot].contexts; n != FBK_NO_CONTEXT;
+             n = apache->contexts[n].next, listed++) {
             CHECK(listed <= used);
             CHECK_EQUAL(apache->contexts[n].slot, slot);
             CHECK_EQUAL(apache->contexts[n].previous, previous);
@@ -96,9 +101,11 @@ check_contexts(const struct fbk_worker *w)
         }
     }
     for (uint32_t p = 0; p < w->lane_count; p++)
-        for (uint32_t n = apache->lines[p].first; n != FBK_NO_CONTEXT; n = apache->contexts[n].line_next, in_lines++) {
+        for (uint32_t n = apache->lines[p].first; n != FBK_NO_CONTEXT;
+             n = apache->contexts[n].line_next, in_lines++) {
             CHECK(in_lines <= used);
-            CHECK(apache->contexts[n].is_in_line && apache->contexts[n].lane == p && apache->contexts[n].slot != FBK_NO_CONNECTION);
+            CHECK(apache->contexts[n].is_in_line && apache->contexts[n].lane == p &&
+                  apache->contexts[n].slot != FBK_NO_CONNECTION);
         }
     CHECK_EQUAL(apache->used, used);
     CHECK_EQUAL(listed, used);

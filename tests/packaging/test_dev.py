@@ -19,7 +19,8 @@ def dev(*arguments: str, root: Path = ROOT, **environment: str) -> subprocess.Co
     return subprocess.run(
         [str(root / "dev"), *arguments],
         cwd="/",
-        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"} | environment,
+        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -40,7 +40,14 @@ def output_of(*command: str) -> str:
 def modules(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A release build of its own: that of the tests may have sanitizers."""
     folder = tmp_path_factory.mktemp("release")
-    command = [str(ROOT / ".venv/bin/python"), "setup.py", "-q", "build_ext", "--build-lib", str(folder)]
+    command = [
+        str(ROOT / ".venv/bin/python"),
+        "setup.py",
+        "-q",
+        "build_ext",
+        "--build-lib",
+        str(folder),
+    ]
     command += ["--build-temp", str(folder / "objects")]
     environment = {"PATH": "/usr/bin:/bin", "FASTBK_BUILD": "release"}
     subprocess.run(command, check=True, cwd=ROOT, env=environment)
@@ -70,7 +77,17 @@ def test_stacks_are_guarded_and_copies_are_checked(modules: list[Path]) -> None:
 
 
 def analyzed(source: Path) -> set[tuple[str, str]]:
-    command = ["gcc", *COMMON_FLAGS, "-O1", "-fanalyzer", f"-I{NATIVE}", f"-I{SOURCES}", "-c", "-o", "/dev/null"]
+    command = [
+        "gcc",
+        *COMMON_FLAGS,
+        "-O1",
+        "-fanalyzer",
+        f"-I{NATIVE}",
+        f"-I{SOURCES}",
+        "-c",
+        "-o",
+        "/dev/null",
+    ]
     done = subprocess.run([*command, str(source)], check=True, stderr=subprocess.PIPE, text=True)
     return {(found[1], found[2]) for found in WARNING.finditer(done.stderr)}
 

@@ -51,18 +51,25 @@ def podman(folder: Path, *words: str) -> str:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)), reason=f"needs root and {', '.join(TOOLS)}"
+    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+    reason=f"needs root and {', '.join(TOOLS)}",
 )
 def test_the_image_runs_without_root_rights_or_a_writable_system(tmp_path: Path) -> None:
     built = subprocess.run(
-        [sys.executable, OCI / "build_image.py"], capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, OCI / "build_image.py"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     (tmp_path / "containers.conf").write_text(CONTAINERS_CONF)
     (tmp_path / "bookie.toml").write_text(BOOKIE.replace("3181", "3199").replace("8000", "8099"))
     tmp_path.chmod(0o755)
     name = f"fastbk-test-{uuid.uuid4().hex[:8]}"
-    image = podman(tmp_path, "load", "-q", "-i", str(ROOT / built.stdout.partition(":")[0])).split()[-1]
+    image = podman(
+        tmp_path, "load", "-q", "-i", str(ROOT / built.stdout.partition(":")[0])
+    ).split()[-1]
     try:
         podman(
             tmp_path, "run", "-d", "--name", name, "--network", "host", "--read-only", "--cap-drop", "all",
@@ -71,11 +78,24 @@ def test_the_image_runs_without_root_rights_or_a_writable_system(tmp_path: Path)
             "-v", f"{tmp_path}/bookie.toml:/etc/fastbk/bookie.toml:ro", "-v", f"{name}:/var/lib/fastbk", image,
         )  # fmt: skip
         wait_until(lambda: "bookie.started" in podman(tmp_path, "logs", name), "the bookie serves")
-        log = [json.loads(line) for line in podman(tmp_path, "logs", name).splitlines() if line.startswith("{")]
+        log = [
+            json.loads(line)
+            for line in podman(tmp_path, "logs", name).splitlines()
+            if line.startswith("{")
+        ]
         assert [one["backend"] for one in log if one["event"] == "journal.ready"] == ["io_uring"]
         assert "process.not_confined" not in {one["event"] for one in log}
-        inside = ("exec", "-e", "FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite", name, "sh", "-c")
-        told = podman(tmp_path, *inside, "echo hello | fastbk ledger write && fastbk ledger read 0; id -u")
+        inside = (
+            "exec",
+            "-e",
+            "FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite",
+            name,
+            "sh",
+            "-c",
+        )
+        told = podman(
+            tmp_path, *inside, "echo hello | fastbk ledger write && fastbk ledger read 0; id -u"
+        )
         assert "0\thello" in told
         assert told.splitlines()[-1] != "0"
         podman(tmp_path, "stop", "-t", "30", name)

@@ -27,7 +27,10 @@ SCHEMAS = ("1.28", "1.31", "1.34")
 
 def documents() -> dict[str, dict[str, Any]]:
     """Return the manifest's objects, by kind and name."""
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(MANIFEST.read_text())}
+    return {
+        f"{one['kind']}/{one['metadata']['name']}": one
+        for one in yaml.safe_load_all(MANIFEST.read_text())
+    }
 
 
 def pods() -> Iterator[dict[str, Any]]:
@@ -48,7 +51,9 @@ def test_no_pod_has_rights_that_it_does_not_need() -> None:
 
 
 @pytest.mark.slow
-def test_the_configuration_starts_a_bookie_and_the_probe_tests_its_data_path(tmp_path: Path) -> None:
+def test_the_configuration_starts_a_bookie_and_the_probe_tests_its_data_path(
+    tmp_path: Path,
+) -> None:
     found = documents()
     bookie = found["StatefulSet/fastbk"]["spec"]["template"]["spec"]["containers"][0]
     port = free_port()
@@ -70,10 +75,18 @@ def test_the_configuration_starts_a_bookie_and_the_probe_tests_its_data_path(tmp
     config = tmp_path / "bookie.toml"
     config.write_text(text)
     environment = {**os.environ, **{one["name"]: one["value"] for one in bookie["env"]}}
-    environment = {name: value.replace("/etc/fastbk/tls", f"{tmp_path}/tls") for name, value in environment.items()}
+    environment = {
+        name: value.replace("/etc/fastbk/tls", f"{tmp_path}/tls")
+        for name, value in environment.items()
+    }
 
     def words(given: list[str]) -> list[str]:
-        return [sys.executable, "-m", "fastbk.cli", *(one.replace("/run/fastbk", str(tmp_path)) for one in given)]
+        return [
+            sys.executable,
+            "-m",
+            "fastbk.cli",
+            *(one.replace("/run/fastbk", str(tmp_path)) for one in given),
+        ]
 
     probe = bookie["readinessProbe"]["exec"]["command"]
     assert probe[0] == "/usr/bin/fastbk"
@@ -92,7 +105,11 @@ def test_the_configuration_starts_a_bookie_and_the_probe_tests_its_data_path(tmp
         wait_until(lambda: bool(events(log, "bookie.started")), "the bookie serves")
         assert is_ready()
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        (journal,) = (one for one in children if b"journal.process" in Path(f"/proc/{one}/cmdline").read_bytes())
+        (journal,) = (
+            one
+            for one in children
+            if b"journal.process" in Path(f"/proc/{one}/cmdline").read_bytes()
+        )
         os.kill(int(journal), signal.SIGSTOP)
         assert not is_ready(), "its port is open, and nothing can be written"
         os.kill(int(journal), signal.SIGCONT)

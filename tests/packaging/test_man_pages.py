@@ -18,7 +18,9 @@ from tests.style.tree import ROOT
 
 @pytest.fixture(scope="module")
 def man_pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("man_pages", ROOT / "packaging" / "debian" / "man_pages.py")
+    spec = importlib.util.spec_from_file_location(
+        "man_pages", ROOT / "packaging" / "debian" / "man_pages.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,7 +35,9 @@ def shown(path: Path) -> str:
     return done.stdout
 
 
-def test_each_page_is_good_roff_and_has_every_verb_and_option(man_pages: ModuleType, tmp_path: Path) -> None:
+def test_each_page_is_good_roff_and_has_every_verb_and_option(
+    man_pages: ModuleType, tmp_path: Path
+) -> None:
     paths = {path.name: path for path in man_pages.write_pages(tmp_path)}
     assert set(paths) == {"fastbk.1", *(f"fastbk-{name}.1" for name in COMMANDS)}
     texts = {name: shown(path) for name, path in paths.items()}
@@ -43,13 +47,23 @@ def test_each_page_is_good_roff_and_has_every_verb_and_option(man_pages: ModuleT
         for action in parser._actions:
             if action.help != "==SUPPRESS==" and action.dest != "help":
                 for name in action.option_strings:
-                    assert re.search(rf"^ +.*{re.escape(name)}\b", text, re.MULTILINE), f"{parser.prog} {name}"
+                    assert re.search(rf"^ +.*{re.escape(name)}\b", text, re.MULTILINE), (
+                        f"{parser.prog} {name}"
+                    )
     for name in COMMANDS:
         assert f"fastbk-{name}(1)" in texts["fastbk.1"]
 
 
 @pytest.mark.parametrize(
-    "text", [".SH not a section", "'ti not a request", "back\\slash", "it's `code` -1 ~ ^ \"quoted\"", "-", ""]
+    "text",
+    [
+        ".SH not a section",
+        "'ti not a request",
+        "back\\slash",
+        'it\'s `code` -1 ~ ^ "quoted"',
+        "-",
+        "",
+    ],
 )
 def test_any_text_is_shown_as_it_is(man_pages: ModuleType, tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.1"
@@ -64,11 +78,15 @@ def test_whatis_reads_the_names(man_pages: ModuleType, tmp_path: Path) -> None:
         name, _, what = line.partition(" \\- ")
         assert name.replace("\\-", "-") == path.stem and what
         if shutil.which("lexgrog"):
-            found = subprocess.run(["lexgrog", str(path)], capture_output=True, text=True, check=True).stdout
+            found = subprocess.run(
+                ["lexgrog", str(path)], capture_output=True, text=True, check=True
+            ).stdout
             assert f'"{path.stem} - ' in found
 
 
-def test_pages_are_the_same_on_any_terminal_and_day(man_pages: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_the_same_on_any_terminal_and_day(
+    man_pages: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = man_pages.pages()
     monkeypatch.setenv("COLUMNS", "40")
     assert man_pages.pages() == first

@@ -48,7 +48,10 @@ def placed(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", SERVICES)
 def test_systemd_understands_each_line_and_finds_it_closed(name: str, tmp_path: Path) -> None:
     file = placed(tmp_path, name)
-    checks = (("verify", "--recursive-errors=no"), ("security", "--offline=true", f"--threshold={EXPOSURE_MAX}"))
+    checks = (
+        ("verify", "--recursive-errors=no"),
+        ("security", "--offline=true", f"--threshold={EXPOSURE_MAX}"),
+    )
     for check in checks:
         found = subprocess.run(
             ["systemd-analyze", *check, "--no-pager", str(file)],
@@ -65,7 +68,11 @@ def test_units_restart_what_may_start_again(name: str) -> None:
     assert service["Type"] == ["notify"]
     assert service["Restart"] == ["on-failure"]
     assert service["RestartPreventExitStatus"] == ["2 78"], "docs/exit-codes.md"
-    limits = {key: value for key, value in unit(UNITS / name)["Unit"].items() if key.startswith("StartLimit")}
+    limits = {
+        key: value
+        for key, value in unit(UNITS / name)["Unit"].items()
+        if key.startswith("StartLimit")
+    }
     assert limits == {"StartLimitIntervalSec": ["0"]}, "a metadata store may be away for hours"
     assert service["User"] == ["fastbk"]
     assert int(service["WatchdogSec"][0]) >= 30
@@ -76,7 +83,9 @@ def test_a_service_answers_where_prometheus_looks_as_it_is_installed(role: str) 
     """On loopback, until an operator says who else may read its metrics: with the same port, as the unit proposes."""
     name = f"fastbk-{role}.service"
     (port,) = set(re.findall(rf"job_name: fastbk-{role}\n.*\n.*?:(\d+)\"", PROMETHEUS.read_text()))
-    assert unit(UNITS / name)["Service"]["Environment"] == [f'"FASTBK_OPTIONS=--http 127.0.0.1:{port}"']
+    assert unit(UNITS / name)["Service"]["Environment"] == [
+        f'"FASTBK_OPTIONS=--http 127.0.0.1:{port}"'
+    ]
     proposed = f"#   FASTBK_OPTIONS=--http 0.0.0.0:{port} --http-public health metrics\n"
     assert proposed in (UNITS / name).read_text()
 
@@ -92,7 +101,9 @@ rm -rf "$1/root/run/systemd/system"
 chroot "$1/root" sh /postinst configure
 chroot "$1/root" stat -c '%n %a %U %G' /etc/fastbk /var/lib/fastbk /var/log/fastbk
 """
-CAN_CHROOT = os.geteuid() == 0 and all(map(shutil.which, ("unshare", "systemd-tmpfiles", "systemd-sysusers")))
+CAN_CHROOT = os.geteuid() == 0 and all(
+    map(shutil.which, ("unshare", "systemd-tmpfiles", "systemd-sysusers"))
+)
 
 
 @pytest.mark.skipif(not CAN_CHROOT, reason="needs root and systemd's programs")
@@ -121,7 +132,9 @@ class Machine:
         self._enter = ["nsenter", "-t", str(pid), "-a"]
 
     def __call__(self, *words: str) -> str:
-        found = subprocess.run([*self._enter, *words], capture_output=True, text=True, timeout=60, check=False)
+        found = subprocess.run(
+            [*self._enter, *words], capture_output=True, text=True, timeout=60, check=False
+        )
         return found.stdout + found.stderr
 
     def write(self, path: str, text: str) -> None:
@@ -136,19 +149,25 @@ class Machine:
     def until_shows(self, service: str, name: str, value: str, deadline_s: float) -> None:
         self.until(service, lambda: self.shows(service, name) == value, deadline_s)
 
-    def until(self, service: str, is_so: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    def until(
+        self, service: str, is_so: Callable[[], bool], deadline_s: float = DEADLINE_S
+    ) -> None:
         """Wait for it; fail with the service's journal."""
         try:
             wait_until(is_so, service, deadline_s)
         except AssertionError as error:
-            raise AssertionError(self("journalctl", "--no-pager", "-n", "50", "-u", service)) from error
+            raise AssertionError(
+                self("journalctl", "--no-pager", "-n", "50", "-u", service)
+            ) from error
 
 
 def systemd_below(pid: int) -> list[int]:
     """Return the process of a container that is its systemd, once it is there."""
     below = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     names = {one: Path(f"/proc/{one}/comm").read_text().strip() for one in below}
-    return [one for one in below if names[one] == "systemd"] or [two for one in below for two in systemd_below(one)]
+    return [one for one in below if names[one] == "systemd"] or [
+        two for one in below for two in systemd_below(one)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +179,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     assert built.returncode == 0, built.stdout + built.stderr
     package = ROOT / built.stdout.partition(":")[0]
     root = tmp_path / "root"
-    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    release = dict(
+        line.split("=", 1)
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "=" in line
+    )
     sources = [one for one in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*.sources"))
                if one.exists()]  # fmt: skip
     made = subprocess.run(
@@ -186,7 +209,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     try:
         wait_until(lambda: bool(systemd_below(boot.pid)), "the container's systemd")
         found = Machine(systemd_below(boot.pid)[0])
-        wait_until(lambda: found("systemctl", "is-system-running").strip() == "running", "the container is up")
+        wait_until(
+            lambda: found("systemctl", "is-system-running").strip() == "running",
+            "the container is up",
+        )
         yield found
         found("systemctl", "poweroff")
         boot.wait(timeout=60)
@@ -199,7 +225,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not CAN_BOOT, reason="needs root, systemd-nspawn and mmdebstrap")
-def test_all_units_wait_for_zookeeper_under_a_real_systemd(machine: Machine, tmp_path: Path) -> None:
+def test_all_units_wait_for_zookeeper_under_a_real_systemd(
+    machine: Machine, tmp_path: Path
+) -> None:
     """As tests/integration/test_systemd.py has it without systemd, with the units' own times."""
     server = QuorumServer(tmp_path / "zookeeper", session_timeout_max_s=3.0)
     server.start()
@@ -208,7 +236,9 @@ def test_all_units_wait_for_zookeeper_under_a_real_systemd(machine: Machine, tmp
         server.stop()
         one, *others = free_ports(5)
         folder = "/var/lib/fastbk/waiting"
-        machine.write("/etc/fastbk/waiting.toml", f"""[bookie]
+        machine.write(
+            "/etc/fastbk/waiting.toml",
+            f"""[bookie]
 id = "waiting"
 listen = "127.0.0.1:{one}"
 [metadata]
@@ -216,7 +246,8 @@ uri = "{uri}"
 [journal]
 directory = "{folder}/journal"
 [ledgers]
-directories = ["{folder}/ledgers"]""")
+directories = ["{folder}/ledgers"]""",
+        )
         gateway, *pages = others
         machine.write("/etc/fastbk/gateway.toml",
                       f'[gateway]\nlisten = "127.0.0.1:{gateway}"\n[metadata]\nuri = "{uri}"')  # fmt: skip
@@ -241,7 +272,9 @@ directories = ["{folder}/ledgers"]""")
         machine.until(services[0], lambda: machine("sh", "-c", write).strip().isdigit())
         for service in services:
             machine.until_shows(service, "ActiveState", "active", 60.0)
-        assert machine.shows(services[0], "NRestarts") == restarts, "a bookie serves while metadata is away"
+        assert machine.shows(services[0], "NRestarts") == restarts, (
+            "a bookie serves while metadata is away"
+        )
         machine("systemctl", "stop", *services)
         for service in services:
             assert machine.shows(service, "Result") == "success"
@@ -255,11 +288,15 @@ directories = ["{folder}/ledgers"]""")
 def test_the_debian_package_lives_under_a_real_systemd(machine: Machine) -> None:
     bookie, others = "fastbk-bookie@bookie", ("fastbk-janitor", "fastbk-autorecovery")
     for name in ("janitor", "autorecovery"):
-        machine.write(f"/etc/fastbk/{name}.conf", "FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite")
+        machine.write(
+            f"/etc/fastbk/{name}.conf", "FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite"
+        )
     machine("systemctl", "enable", "--now", bookie)  # makes the cluster that the others are for
     machine("systemctl", "enable", "--now", *others)
     for service in (bookie, *others):
-        assert machine.shows(service, "ActiveState") == "active", machine("journalctl", "--no-pager", "-u", service)
+        assert machine.shows(service, "ActiveState") == "active", machine(
+            "journalctl", "--no-pager", "-u", service
+        )
     assert machine.shows(bookie, "StatusText") == "writable: serving"
     log = machine("journalctl", "--no-pager", "-u", bookie)
     assert '"journal_backend":"io_uring"' in log
@@ -279,7 +316,9 @@ def test_the_debian_package_lives_under_a_real_systemd(machine: Machine) -> None
     journal = machine("pgrep", "-f", "fastbk.server.journal.process").split()[0]
     machine("kill", "-STOP", journal)
     # Its /proc is hidden from the supervisor: ProtectProc, and no process of a bookie is dumpable.
-    machine.until(bookie, lambda: "stopped by a signal" in machine("journalctl", "--no-pager", "-u", bookie))
+    machine.until(
+        bookie, lambda: "stopped by a signal" in machine("journalctl", "--no-pager", "-u", bookie)
+    )
     machine.until(bookie, lambda: machine.shows(bookie, "NRestarts") == "2")
     machine.until(bookie, lambda: machine.shows(bookie, "ActiveState") == "active")
     assert "Failed with result 'watchdog'" in machine("journalctl", "--no-pager", "-u", bookie)

@@ -26,7 +26,12 @@ EXTENSIONS = [f"fastbk/native/{name}.abi3.so" for name in ("_client", "_bookie",
 
 def elf(machine: int) -> bytes:
     """The beginning of a file of 64-bit ELF."""
-    return b"\x7fELF\x02\x01\x01" + bytes(9) + (3).to_bytes(2, "little") + machine.to_bytes(2, "little")
+    return (
+        b"\x7fELF\x02\x01\x01"
+        + bytes(9)
+        + (3).to_bytes(2, "little")
+        + machine.to_bytes(2, "little")
+    )
 
 
 def files_of_a_wheel(target: build.Target) -> dict[str, bytes]:
@@ -63,11 +68,17 @@ def test_a_wheel_as_it_should_be_has_no_faults(target: build.Target, tmp_path: P
         (EXTENSIONS[0], elf(183), "another machine"),
         (EXTENSIONS[1], elf(62) + b"liburing.so.2", "shared liburing"),
         (f"{INFO}/licenses/LICENSE-liburing", None, "has no licence"),
-        (f"{INFO}/WHEEL", b"Root-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n", "has the tags"),
+        (
+            f"{INFO}/WHEEL",
+            b"Root-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
+            "has the tags",
+        ),
         ("fastbk/native/src/base/base.h", b"", "has C sources"),
     ],
 )
-def test_a_fault_of_a_wheel_is_found(member: str, content: bytes | None, fault: str, tmp_path: Path) -> None:
+def test_a_fault_of_a_wheel_is_found(
+    member: str, content: bytes | None, fault: str, tmp_path: Path
+) -> None:
     files = files_of_a_wheel(X86_64)
     if content is None:
         del files[member]
@@ -119,7 +130,9 @@ def test_the_bill_of_materials_names_what_is_linked_into_wheels() -> None:
 def dev_wheels(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     command = [str(ROOT / "dev"), "wheels", *arguments]
-    return subprocess.run(command, cwd="/", env=environment, stdin=subprocess.DEVNULL, check=False, timeout=900)
+    return subprocess.run(
+        command, cwd="/", env=environment, stdin=subprocess.DEVNULL, check=False, timeout=900
+    )
 
 
 @pytest.mark.soak
@@ -127,7 +140,9 @@ def dev_wheels(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 def test_both_wheels_are_built_and_work() -> None:
     assert dev_wheels().returncode == 0
     report = json.loads((WHEELS / "report.json").read_text())
-    assert [one["wheel"] for one in report["wheels"]] == [target.wheel.name for target in build.TARGETS]
+    assert [one["wheel"] for one in report["wheels"]] == [
+        target.wheel.name for target in build.TARGETS
+    ]
     assert all(target.wheel.exists() for target in build.TARGETS)
     assert report["tried"]
     assert dev_wheels("EMULATE=0").returncode == 0

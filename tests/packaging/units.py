@@ -60,7 +60,10 @@ class Supervised:
         self.watchdog_kills = 0
         self._service = unit(UNITS / name)["Service"]
         self._restart_s, self._watchdog_s = restart_s, watchdog_s
-        self._codes_of_no_restart = {0, *map(int, self._service["RestartPreventExitStatus"][0].split())}
+        self._codes_of_no_restart = {
+            0,
+            *map(int, self._service["RestartPreventExitStatus"][0].split()),
+        }
         self._start_s = _seconds(self._service["TimeoutStartSec"][0])
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +91,9 @@ class Supervised:
             self._process = None
             self.is_ready = False
             self.ends.append(code)
-            assert code not in self._codes_of_no_restart, f"{self.name} is not started again: {self.text()}"
+            assert code not in self._codes_of_no_restart, (
+                f"{self.name} is not started again: {self.text()}"
+            )
             self._starts_at_s = now_s + self._restart_s
         elif now_s > self._ends_at_s:
             assert self.is_ready, f"{self.name}: TimeoutStartSec is over: {self.text()}"
@@ -115,7 +120,9 @@ class Supervised:
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "no log"
 
     def _start(self, now_s: float) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("FASTBK_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("FASTBK_")
+        }
         for text in self._service["Environment"]:
             environment |= dict(word.split("=", 1) for word in shlex.split(text))
         for file in self._service["EnvironmentFile"]:
@@ -124,13 +131,20 @@ class Supervised:
         words: list[str] = []
         for word in shlex.split(self._service["ExecStart"][0]):
             # As systemd has it: a variable that stands alone becomes as many words as it has.
-            words += environment.get(word[1:], "").split() if word.startswith("$") else [self._placed(word)]
+            words += (
+                environment.get(word[1:], "").split()
+                if word.startswith("$")
+                else [self._placed(word)]
+            )
         assert words[0] == "/usr/bin/fastbk"
         environment[SOCKET] = str(self._folder / f"{self.name}.notify")
         environment[WATCHDOG_US] = str(int(self._watchdog_s * 1e6))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fastbk.cli", *words[1:]], env=environment, stdout=log, stderr=log
+                [sys.executable, "-m", "fastbk.cli", *words[1:]],
+                env=environment,
+                stdout=log,
+                stderr=log,
             )
         self._ends_at_s = now_s + self._start_s
 
@@ -160,7 +174,9 @@ def _seconds(text: str) -> float:
     return float(number) * (60 if text.endswith("min") else 1)
 
 
-def watch_until(services: Iterable[Supervised], condition: Callable[[], object], what: str, deadline_s: float) -> None:
+def watch_until(
+    services: Iterable[Supervised], condition: Callable[[], object], what: str, deadline_s: float
+) -> None:
     """Watch services until `condition` holds; fail with what they logged."""
     services = list(services)
 
@@ -172,5 +188,8 @@ def watch_until(services: Iterable[Supervised], condition: Callable[[], object],
     try:
         wait_until(holds, what, deadline_s)
     except AssertionError as error:
-        logs = "\n".join(f"{one.name} (ready: {one.is_ready}, ends: {one.ends}): {one.text()}" for one in services)
+        logs = "\n".join(
+            f"{one.name} (ready: {one.is_ready}, ends: {one.ends}): {one.text()}"
+            for one in services
+        )
         raise AssertionError(f"{error}\n{logs}") from error

@@ -291,7 +291,12 @@ def test_broken_adds(data: bytes) -> None:
 
 def test_every_other_byte_before_the_entry_of_an_add() -> None:
     """Each byte that the short way looks at, with each value that it can have, left out and put in twice."""
-    inner = field(1, 0, varint(5)) + field(2, 0, varint(300)) + sized(3, bytes(range(20))) + sized(4, bytes(130))
+    inner = (
+        field(1, 0, varint(5))
+        + field(2, 0, varint(300))
+        + sized(3, bytes(range(20)))
+        + sized(4, bytes(130))
+    )
     data = sized(1, b"\x08\x03\x10\x02\x18\xc8\x01") + sized(101, inner)
     agree(data)
     for at in range(1, len(data) - 130):

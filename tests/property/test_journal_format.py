@@ -141,7 +141,9 @@ def test_decisions_and_content_agree_with_the_model(
         if one_worker:  # of two, the order of decisions is known only for what was written
             check_against_model(harness, found)
         written = [
-            each for each in harness.puts if harness.verdict(each) in (0, CHECK) and each.kind != KIND_FORCE
+            each
+            for each in harness.puts
+            if harness.verdict(each) in (0, CHECK) and each.kind != KIND_FORCE
         ]
         for worker in range(2):
             mine = [each for each in written if each.worker == worker]

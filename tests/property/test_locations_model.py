@@ -97,7 +97,9 @@ class StoreModel(RuleBasedStateMachine):
     def drop(self, ledger_ids: set[int]) -> None:
         """All at once, of ledgers that may come again."""
         store = self.life.store
-        self.harness.upkeep(lambda life: upkeep_at_once.merge_all(life.checkpoint, store, dropped=ledger_ids))
+        self.harness.upkeep(
+            lambda life: upkeep_at_once.merge_all(life.checkpoint, store, dropped=ledger_ids)
+        )
         self.harness.recount()
         for ledger_id in ledger_ids:
             self.entries.pop(ledger_id, None)

@@ -92,8 +92,10 @@ def test_who_holds_more_than_the_last_fragment_is_named(held: dict[str, Held]) -
         return
     last = found.metadata.fragments[-1]
     for name, one in held.items():
-        assert one.highest_entry_id < last.first_entry_id or name in last.ensemble or (
-            one.highest_entry_id < 0
+        assert (
+            one.highest_entry_id < last.first_entry_id
+            or name in last.ensemble
+            or (one.highest_entry_id < 0)
         )
 
 

@@ -90,7 +90,9 @@ class History:
         start = firsts[-1] if firsts else 0
         for entry_id in range(start):
             names = holders(metadata, entry_id)
-            self.harness.write(entry_id, chance.sample(names, chance.randint(ack_quorum, len(names))))
+            self.harness.write(
+                entry_id, chance.sample(names, chance.randint(ack_quorum, len(names)))
+            )
         self.writer = Writer(self.harness, metadata, start, start)
         self.recoverers: list[Client] = []
         self.closer: Client | None = None
@@ -205,7 +207,8 @@ class History:
         assert self.ends == {(last, metadata.length)}, "I10"
         for entry_id in range(last + 1):
             copies = [
-                self.harness.bookies[one].entries.get(entry_id) for one in holders(metadata, entry_id)
+                self.harness.bookies[one].entries.get(entry_id)
+                for one in holders(metadata, entry_id)
             ]
             good = [one for one in copies if one is not None]
             assert len(good) >= self.ack_quorum, f"I18: entry {entry_id} has {len(good)} copies"

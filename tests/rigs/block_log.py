@@ -45,7 +45,9 @@ class BlockLog:
         at = 0
         while at < len(self._data):
             kind, size, offset = _HEADER.unpack_from(self._data, at)
-            self.events.append(Event(kind, offset, size, at + _HEADER.size, at + _HEADER.size + size))
+            self.events.append(
+                Event(kind, offset, size, at + _HEADER.size, at + _HEADER.size + size)
+            )
             at += _HEADER.size + size
         self._ends = [event.end for event in self.events]
 
@@ -61,7 +63,9 @@ class BlockLog:
 class Images:
     """Builds images of a device at rising cuts. Files lie in `folder`, which should be in memory."""
 
-    def __init__(self, base: Path, log: BlockLog, folder: Path, *, honours_flushes: bool = True) -> None:
+    def __init__(
+        self, base: Path, log: BlockLog, folder: Path, *, honours_flushes: bool = True
+    ) -> None:
         """Begin with the image before the log's first event.
 
         Args:

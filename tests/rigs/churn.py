@@ -93,7 +93,9 @@ async def churn(plan: Plan, report: Report, folder: Path) -> None:
                 if len(living) > LIVING:
                     gone = living.pop(rng.randrange(len(living)))
                     if rng.random() < READ_SHARE:
-                        report.lose(await load.compare([gone]), f"ledger {gone} before its deletion")
+                        report.lose(
+                            await load.compare([gone]), f"ledger {gone} before its deletion"
+                        )
                     await load.delete([gone])
                 report.lose(space.look(), f"space after {load.acked_bytes} bytes")
                 times = load.acked_bytes // max(space.live_peak_bytes, 1)

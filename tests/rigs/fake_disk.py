@@ -69,9 +69,21 @@ class Run:
         )
         self.options = rng.choice(
             (
-                {"cache_bytes": 128 * KIB, "cache_reserve_bytes": 32 * KIB, "flush_used_bytes": 64 * KIB},
-                {"cache_bytes": 128 * KIB, "cache_reserve_bytes": 32 * KIB, "flush_used_bytes": 8 * KIB},
-                {"cache_bytes": 2048 * KIB, "cache_reserve_bytes": 64 * KIB, "flush_used_bytes": 1 << 30},
+                {
+                    "cache_bytes": 128 * KIB,
+                    "cache_reserve_bytes": 32 * KIB,
+                    "flush_used_bytes": 64 * KIB,
+                },
+                {
+                    "cache_bytes": 128 * KIB,
+                    "cache_reserve_bytes": 32 * KIB,
+                    "flush_used_bytes": 8 * KIB,
+                },
+                {
+                    "cache_bytes": 2048 * KIB,
+                    "cache_reserve_bytes": 64 * KIB,
+                    "flush_used_bytes": 1 << 30,
+                },
             )
         )
 
@@ -99,7 +111,9 @@ class Run:
         try:
             life = self.place(fake, self.book, stride=stride, **self.options)
             do(life, operations)
-            self.report.counts["compactions"] += sum(log.kind == COMPACTION for log in life.checkpoint.manifest.logs)
+            self.report.counts["compactions"] += sum(
+                log.kind == COMPACTION for log in life.checkpoint.manifest.logs
+            )
             if rng.random() < 0.3:
                 life.stop()
         except (OSError, Error):
@@ -124,7 +138,12 @@ class Run:
                 known = self.book.known_at(snapshot.moment, snapshot.watched)
                 for turn, mode in enumerate(RESOLUTIONS):
                     with disk.copy() as copy:
-                        self.look_at(copy, mode, known, f"life {number} moment {snapshot.moment} {mode} {turn}")
+                        self.look_at(
+                            copy,
+                            mode,
+                            known,
+                            f"life {number} moment {snapshot.moment} {mode} {turn}",
+                        )
 
     def end(self, number: int) -> None:
         """The power goes at the life's end too, in most cases; the next life starts on what is left."""

@@ -56,7 +56,9 @@ def fill(filler: Path) -> None:
         os.close(file)
 
 
-async def one_round(cluster: LocalCluster, load: Load, place: Path, rng: random.Random, report: Report) -> None:
+async def one_round(
+    cluster: LocalCluster, load: Load, place: Path, rng: random.Random, report: Report
+) -> None:
     """Load, fill, wait, empty, and wait until it goes on."""
     writers = [asyncio.ensure_future(load.write_on()) for _ in range(WRITERS)]
     try:
@@ -107,10 +109,15 @@ async def run_cluster(plan: Plan, report: Report, folder: Path, kind: str, seed:
                 report.counts[kind] += 1
             report.counts["refused"] += load.refused
             with contextlib.suppress(AssertionError):
-                await wait_until_async(lambda: used_bytes(place / "ledgers") <= LEFT_BYTES_MAX, "space", RECOVERS_S)
+                await wait_until_async(
+                    lambda: used_bytes(place / "ledgers") <= LEFT_BYTES_MAX, "space", RECOVERS_S
+                )
             used = used_bytes(place / "ledgers")
             if used > LEFT_BYTES_MAX:
-                report.lose([f"{used} bytes left after all was deleted, allowed {LEFT_BYTES_MAX}"], f"{kind} space")
+                report.lose(
+                    [f"{used} bytes left after all was deleted, allowed {LEFT_BYTES_MAX}"],
+                    f"{kind} space",
+                )
 
 
 def run(plan: Plan) -> Report:

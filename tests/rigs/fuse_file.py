@@ -101,24 +101,39 @@ class FuseFile:
         if opcode == INIT:
             _, _, read_ahead, flags = INIT_IN.unpack_from(body)
             return 0, INIT_OUT.pack(
-                *VERSION, read_ahead, flags & (BIG_WRITES | MAX_PAGES), 16, 12, WRITE_BYTES_MAX, 1, 256, 0, 0
+                *VERSION,
+                read_ahead,
+                flags & (BIG_WRITES | MAX_PAGES),
+                16,
+                12,
+                WRITE_BYTES_MAX,
+                1,
+                256,
+                0,
+                0,
             )
         if opcode == LOOKUP:
             if bytes(body).rstrip(b"\0") != NAME:
                 return -errno.ENOENT, b""
-            return 0, struct.pack("<QQQQII", FILE_ID, 0, VALID_S, VALID_S, 0, 0) + self._attributes(FILE_ID)
+            return 0, struct.pack("<QQQQII", FILE_ID, 0, VALID_S, VALID_S, 0, 0) + self._attributes(
+                FILE_ID
+            )
         if opcode == GETATTR:
             return 0, struct.pack("<QII", VALID_S, 0, 0) + self._attributes(node_id)
         if opcode in (OPEN, OPENDIR):
             return 0, struct.pack("<QII", 0, 0, 0)
         if opcode == STATFS:
-            return 0, struct.pack("<QQQQQIII28x", 1 << 20, 1 << 20, 1 << 20, 10, 10, 4096, 255, 4096)
+            return 0, struct.pack(
+                "<QQQQQIII28x", 1 << 20, 1 << 20, 1 << 20, 10, 10, 4096, 255, 4096
+            )
         return (0 if opcode in NOTHING_TO_SAY else -errno.EOPNOTSUPP), b""
 
     def _attributes(self, node_id: int) -> bytes:
         mode = stat.S_IFDIR | 0o755 if node_id == ROOT_ID else stat.S_IFREG | 0o600
         size = 4096 if node_id == ROOT_ID else self._size_bytes
-        return ATTRIBUTES.pack(node_id, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+        return ATTRIBUTES.pack(
+            node_id, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0
+        )
 
     def _note(self, kind: int, offset: int, data: bytes | memoryview) -> None:
         """Append to the log, then say that it is there."""

@@ -21,7 +21,9 @@ def run(plan: Plan) -> Report:
     while plan.goes_on(report.cases):
         try:
             report.counts.update(run_gc_model(seed, STEPS))
-        except Exception as error:  # of the model, too: it has proven nothing, and the seed says where to look
+        except (
+            Exception
+        ) as error:  # of the model, too: it has proven nothing, and the seed says where to look
             report.lose([f"{type(error).__name__}: {error}"], f"seed {seed}")
         report.cases += STEPS
         seed += 1

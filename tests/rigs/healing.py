@@ -341,7 +341,9 @@ async def lose_the_last(life: Life) -> None:
     await healed(life, frozenset({writer.ledger_id}))
     await life.cluster.start_bookie_async(number)
     await healed(life)
-    life.notes.append(f"parked: {parked_s:.1f} s after the registration ended, and whole when its bookie returned")
+    life.notes.append(
+        f"parked: {parked_s:.1f} s after the registration ended, and whole when its bookie returned"
+    )
 
 
 CASES: dict[str, tuple[int, Callable[[Life], Awaitable[None]]]] = {

@@ -24,7 +24,9 @@ def run(plan: Plan) -> Report:
     report.counts.update(torture.counts)
     for name in ("ledgers", "added", "refused", "opened", "read"):
         report.counts[name] = found.counts[name]
-    report.lose([str(violation) for violation in found.violations], f"seed {plan.seed}, kept in {folder}")
+    report.lose(
+        [str(violation) for violation in found.violations], f"seed {plan.seed}, kept in {folder}"
+    )
     if found.is_good:
         shutil.rmtree(folder)
     report.seconds = time.monotonic() - began_s

@@ -23,7 +23,17 @@ DETACH = 2
 SHUTDOWN = 0x8004587D
 SHUTDOWN_WITHOUT_LOG = struct.pack("<I", 2)
 KINDS = {
-    "ext4": ["mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+    "ext4": [
+        "mkfs.ext4",
+        "-q",
+        "-F",
+        "-b",
+        "4096",
+        "-J",
+        "size=4",
+        "-E",
+        "lazy_itable_init=0,lazy_journal_init=0",
+    ],
     "xfs": ["mkfs.xfs", "-q", "-f", "-b", "size=4096"],
 }
 SMALL_XFS = {"TEST_DIR": "1", "TEST_DEV": "1", "QA_CHECK_FS": "1"}
@@ -103,6 +113,7 @@ def mount(device: str, folder: Path, kind: str) -> None:
 
 def unmount(folder: Path, *, lazily: bool = False) -> None:
     """Unmount; nothing that still uses it is waited for when `lazily`. Raises OSError."""
+
     def is_gone() -> bool:
         if _libc.umount2(os.fsencode(folder), DETACH if lazily else 0) == 0:
             return True
@@ -131,8 +142,16 @@ def repair(image: Path, kind: str) -> None:
     if kind == "ext4":
         search = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         environment = {**os.environ, "PATH": search}
-        subprocess.run(["e2fsck", "-fy", str(image)], capture_output=True, timeout=60, env=environment)
-        subprocess.run(["e2fsck", "-fn", str(image)], check=True, capture_output=True, timeout=60, env=environment)
+        subprocess.run(
+            ["e2fsck", "-fy", str(image)], capture_output=True, timeout=60, env=environment
+        )
+        subprocess.run(
+            ["e2fsck", "-fn", str(image)],
+            check=True,
+            capture_output=True,
+            timeout=60,
+            env=environment,
+        )
 
 
 @contextlib.contextmanager

@@ -41,7 +41,10 @@ def look(disks: Disks, keys: Iterable[Key], place: type[Life] = Life) -> Found:
         slots = ManifestSlots(disk, place.ledger_directory)
         manifest = slots.load()
         store = Store(
-            place.ledger_directory, disk, reader_disk, StoreOptions(incarnation=place.incarnation, jobs_max=4)
+            place.ledger_directory,
+            disk,
+            reader_disk,
+            StoreOptions(incarnation=place.incarnation, jobs_max=4),
         )
         checkpoint = Checkpoint(
             disk, place.ledger_directory, slots, manifest, place.settings,
@@ -79,7 +82,12 @@ def _look_at_journal(disk: Disk, place: type[Life], mark: int, found: Found) -> 
     ends = []
     for file in plan.files:
         with JournalScan(
-            disk, file.path, file.file_id, place.incarnation, mark_sequence=mark, end_sequence=file.end_sequence
+            disk,
+            file.path,
+            file.file_id,
+            place.incarnation,
+            mark_sequence=mark,
+            end_sequence=file.end_sequence,
         ) as scan:
             for batch in scan:
                 for record in batch.records():
@@ -98,7 +106,9 @@ def _take_record(found: Found, record: JournalRecord) -> None:
         at = 8 * record.entry_count  # a table of sizes and checksums, then the entries
         for n in range(record.entry_count):
             (size_bytes,) = struct.unpack_from("<I", record.payload, 8 * n)
-            found.entries.setdefault((ledger_id, entry_id + n), record.payload[at : at + size_bytes])
+            found.entries.setdefault(
+                (ledger_id, entry_id + n), record.payload[at : at + size_bytes]
+            )
             at += size_bytes
 
 
@@ -110,11 +120,15 @@ def read_whole(life: Life, ledger_ids: Iterable[int], highest: Mapping[int, int]
     for ledger_id in ledger_ids:
         position = 0
         while position <= highest[ledger_id]:
-            answer = life.ask(life.harness.read_batch(ledger_id, position, highest[ledger_id], BATCH_ENTRIES_MAX))
+            answer = life.ask(
+                life.harness.read_batch(ledger_id, position, highest[ledger_id], BATCH_ENTRIES_MAX)
+            )
             if answer.status == NO_LEDGER:
                 break
             if answer.status != OK:
-                found.complaints.append(f"ledger {ledger_id} from {position}: status {answer.status}")
+                found.complaints.append(
+                    f"ledger {ledger_id} from {position}: status {answer.status}"
+                )
                 break
             for raw in answer.entries:
                 found.entries[ledger_id, int.from_bytes(raw[8:16], "big")] = raw

@@ -60,7 +60,9 @@ async def live(folder: Path, recorder: mounts.Recorder, seed: int) -> tuple[Time
         try:
             for turn in range(2):
                 wanted = load.acked_bytes + rng.randrange(LOAD_BYTES // 4, LOAD_BYTES)
-                await wait_until_async(lambda wanted=wanted: load.acked_bytes >= wanted, "load", WAIT_S)  # type: ignore[misc]
+                await wait_until_async(
+                    lambda wanted=wanted: load.acked_bytes >= wanted, "load", WAIT_S
+                )  # type: ignore[misc]
                 await load.delete_some(rng)
                 if turn == 0:
                     await cluster.kill_async(0)
@@ -96,14 +98,19 @@ def record_bookie(kind: str, seed: int, folder: Path) -> Recording:
     finally:
         recorder.close()
     log = BlockLog(recorder.log)
-    return Recording(base, log, book, log.index_of(first) + 1, incarnation, DATA_AT, log.index_of(started))
+    return Recording(
+        base, log, book, log.index_of(first) + 1, incarnation, DATA_AT, log.index_of(started)
+    )
 
 
 async def read_from(folder: Path, known: Known) -> list[str]:
     """Start the bookie again, on whatever is mounted in its place, and compare what clients read."""
     async with LocalCluster(1, data=folder / "cluster", settings=SETTINGS) as cluster:
         load = Load(cluster.metadata_uri)
-        load.acked, load.sent = dict(known.acked), {key: list(sent) for key, sent in known.sent.items()}
+        load.acked, load.sent = (
+            dict(known.acked),
+            {key: list(sent) for key, sent in known.sent.items()},
+        )
         load.deleted = set(known.deleted)
         return await load.compare(load.ledgers())
 

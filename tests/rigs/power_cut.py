@@ -34,7 +34,14 @@ FSCK_SHARE = 20
 
 
 def cut_all(
-    plan: Plan, report: Report, recording: Recording, kind: str, folder: Path, seed: int, *, honours_flushes: bool
+    plan: Plan,
+    report: Report,
+    recording: Recording,
+    kind: str,
+    folder: Path,
+    seed: int,
+    *,
+    honours_flushes: bool,
 ) -> None:
     """Build, mount and judge images at random moments of one recording."""
     rng = random.Random(seed)
@@ -123,7 +130,9 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
                 else:
                     recording = record(kind, seed, folder, unsynced=unsynced)
                 report.counts["recordings"] += 1
-                cut_all(plan, report, recording, kind, folder, seed, honours_flushes=honours_flushes)
+                cut_all(
+                    plan, report, recording, kind, folder, seed, honours_flushes=honours_flushes
+                )
             seed += 1
     finally:
         locations_merge.MERGE_FILES_MIN = usual

@@ -44,7 +44,9 @@ class RealLife(TimedLife):
         return [Disk(self.folder, backend) for backend in ("plain", "plain", "auto")]
 
 
-def place_at(folder: Path, *, unsynced: bool = False, incarnation: int = INCARNATION) -> type[RealLife]:
+def place_at(
+    folder: Path, *, unsynced: bool = False, incarnation: int = INCARNATION
+) -> type[RealLife]:
     """Return the lives of a bookie in this folder."""
     return type(
         "PlacedLife",
@@ -55,7 +57,9 @@ def place_at(folder: Path, *, unsynced: bool = False, incarnation: int = INCARNA
             "incarnation": incarnation,
             "journal_directory": str(folder / "journal"),
             "ledger_directory": str(folder / "ledgers"),
-            "settings": CheckpointSettings(entry_log_size_bytes=256 * KIB, step_bytes=64 * KIB, attempts_max=2),
+            "settings": CheckpointSettings(
+                entry_log_size_bytes=256 * KIB, step_bytes=64 * KIB, attempts_max=2
+            ),
         },
     )
 
@@ -115,7 +119,9 @@ class Recording:
         """Draw moments, rising: anywhere, just before a flush (most is in doubt), just after an acknowledgement."""
         events = self.log.events
         flushes = [at for at in range(self.first_cut, len(events)) if events[at].kind == FLUSH]
-        acks = [max(self.log.index_of(told.moment), self.first_cut) for told in self.book.told.values()]
+        acks = [
+            max(self.log.index_of(told.moment), self.first_cut) for told in self.book.told.values()
+        ]
         anywhere = range(self.first_cut, len(events) + 1)
         return sorted(rng.choice(rng.choice((anywhere, flushes, acks))) for _ in range(count))
 
@@ -144,10 +150,14 @@ def record(kind: str, seed: int, folder: Path, *, unsynced: bool = False) -> Rec
     return Recording(base, log, book, log.index_of(first) + 1)
 
 
-def live(place: type[RealLife], recorder: mounts.Recorder, book: TimedBook, seed: int, number: int) -> TimedBook:
+def live(
+    place: type[RealLife], recorder: mounts.Recorder, book: TimedBook, seed: int, number: int
+) -> TimedBook:
     """One life, which ends without a word; returns what clients know."""
     where = Folder(place.folder, recorder.position)
-    life = place(where, book, flush_used_bytes=48 * KIB, cache_bytes=128 * KIB, cache_reserve_bytes=32 * KIB)
+    life = place(
+        where, book, flush_used_bytes=48 * KIB, cache_bytes=128 * KIB, cache_reserve_bytes=32 * KIB
+    )
     do(life, Script(seed, 1 + 1000 * number).operations(OPERATIONS))
     return book
 

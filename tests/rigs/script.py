@@ -118,4 +118,6 @@ class Script:
         self._next_ledger_id += 1
 
     def _payload(self) -> bytes:
-        return self._random.randbytes(self._random.randint(self._smallest_bytes, self._largest_bytes))
+        return self._random.randbytes(
+            self._random.randint(self._smallest_bytes, self._largest_bytes)
+        )

@@ -67,8 +67,36 @@ CERTIFICATE_USES = 3
 JUDGE_S = 2.0
 PATIENCE_S, HASTE_S = 10.0, 0.02
 """For an answer that has to come, and for one that most often does not."""
-_ODD_TEXTS = ("\ud800", "\udfff\x00", "\x1b]0;x\x07", "\u202e", "a" * 3000, "", " #", "k1", "EdDSA", "1e999", "𝕏" * 50)
-_NAMES = ("alg", "typ", "kid", "crit", "b64", "zip", "jwk", "x5c", "cty", "sub", "aud", "exp", "nbf", "iat", "jti")
+_ODD_TEXTS = (
+    "\ud800",
+    "\udfff\x00",
+    "\x1b]0;x\x07",
+    "\u202e",
+    "a" * 3000,
+    "",
+    " #",
+    "k1",
+    "EdDSA",
+    "1e999",
+    "𝕏" * 50,
+)
+_NAMES = (
+    "alg",
+    "typ",
+    "kid",
+    "crit",
+    "b64",
+    "zip",
+    "jwk",
+    "x5c",
+    "cty",
+    "sub",
+    "aud",
+    "exp",
+    "nbf",
+    "iat",
+    "jti",
+)
 _MORE_NAMES = ("ops", "ns", "ledger", "\ud800", "", "epk")
 
 
@@ -87,7 +115,9 @@ class Target:
     def token(self, namespaces: list[str] | None = None) -> bytes:
         """Return a good token."""
         rights = ("read", "add", "recover")
-        return self.key.sign("app", rights, self.audience, lifetime_s=86_400, namespaces=namespaces).encode()
+        return self.key.sign(
+            "app", rights, self.audience, lifetime_s=86_400, namespaces=namespaces
+        ).encode()
 
     def count(self, found: Counter[str], inputs: int) -> None:
         """Take in what a connection did."""
@@ -112,7 +142,9 @@ def changed(data: bytes, dice: random.Random) -> bytes:
             case 2:
                 del out[at : at + dice.choice((1, 3, 40))]
             case 3:
-                out[at:at] = dice.choice((b"\xed\xa0\x80", b"\\ud800", b".", b'"', b"\r\n", dice.randbytes(3)))
+                out[at:at] = dice.choice(
+                    (b"\xed\xa0\x80", b"\\ud800", b".", b'"', b"\r\n", dice.randbytes(3))
+                )
             case 4:
                 out[at : at + 4] = dice.randbytes(4)
             case _:
@@ -133,7 +165,10 @@ def odd_value(dice: random.Random, depth: int = 3) -> object:
         case 4 if depth:
             return [odd_value(dice, depth - 1) for _ in range(dice.randrange(3))]
         case 5 if depth:
-            return {dice.choice(_ODD_TEXTS): odd_value(dice, depth - 1) for _ in range(dice.randrange(3))}
+            return {
+                dice.choice(_ODD_TEXTS): odd_value(dice, depth - 1)
+                for _ in range(dice.randrange(3))
+            }
         case _:
             return dice.choice(("EdDSA", "JWT", "k1", "fastbk-ledger", "none", "HS256"))
 
@@ -153,7 +188,12 @@ def odd_token(target: Target, good: bytes, dice: random.Random) -> bytes:
     header: dict[str, object] = {"alg": "EdDSA", "typ": "JWT", "kid": target.key.key_id}
     if dice.random() < 0.7:
         header |= {dice.choice(names): odd_value(dice) for _ in range(dice.randrange(1, 3))}
-    claims: dict[str, object] = {"sub": "app", "aud": target.audience, "exp": int(time.time()) + 60, "iat": 0}
+    claims: dict[str, object] = {
+        "sub": "app",
+        "aud": target.audience,
+        "exp": int(time.time()) + 60,
+        "iat": 0,
+    }
     claims |= {"ops": ["read"], "ns": dice.choice((["a"], "a", "b")), "ledger": 7}
     claims |= {dice.choice(names): odd_value(dice) for _ in range(dice.randrange(3))}
     shown = odd_value(dice) if dice.random() < 0.03 else header
@@ -164,7 +204,9 @@ def odd_token(target: Target, good: bytes, dice: random.Random) -> bytes:
 
 def odd_hello(target: Target, goods: dict[str, bytes], dice: random.Random) -> bytes:
     """Return a hello of any kind, its frame changed once in a while."""
-    method = dice.choice((TOKEN, TOKEN, TOKEN, TAG, SASL, REPORT, TAG_WANTED, "", "x" * 200, "tokén"))
+    method = dice.choice(
+        (TOKEN, TOKEN, TOKEN, TAG, SASL, REPORT, TAG_WANTED, "", "x" * 200, "tokén")
+    )
     if method in (TOKEN, TAG):
         payload = odd_token(target, goods[method], dice)
     elif method == REPORT:
@@ -192,11 +234,25 @@ def odd_answer(challenge: bytes, dice: random.Random) -> bytes:
 
 def odd_head(dice: random.Random) -> bytes:
     """Return a request of HTTP."""
-    target = dice.choice(("/metrics?names=\xff", "/livez", "/api/v1/bookie/gc", "/api/v1/ledger/read?ledger_id=%ff%00"))
-    lines = [f"{dice.choice(('GET', 'POST', 'PUT', 'HEAD', 'X'))} {target} HTTP/1.1", "Host: localhost"]
+    target = dice.choice(
+        (
+            "/metrics?names=\xff",
+            "/livez",
+            "/api/v1/bookie/gc",
+            "/api/v1/ledger/read?ledger_id=%ff%00",
+        )
+    )
+    lines = [
+        f"{dice.choice(('GET', 'POST', 'PUT', 'HEAD', 'X'))} {target} HTTP/1.1",
+        "Host: localhost",
+    ]
     for _ in range(dice.randrange(4)):
-        name = dice.choice(("Content-Length", "Authorization", "Origin", "Host", "Content-Type", "X\xff", "Cookie"))
-        value = dice.choice(("5", "-1", "9" * 30, "Bearer \xff.\xfe.x", "application/json", "\x1b[2J", "\u00b2"))
+        name = dice.choice(
+            ("Content-Length", "Authorization", "Origin", "Host", "Content-Type", "X\xff", "Cookie")
+        )
+        value = dice.choice(
+            ("5", "-1", "9" * 30, "Bearer \xff.\xfe.x", "application/json", "\x1b[2J", "\u00b2")
+        )
         lines.append(f"{name}: {value}")
     head = "\r\n".join((*lines, "", "")).encode("latin-1")
     return changed(head, dice) if dice.random() < 0.6 else head
@@ -240,7 +296,10 @@ class Stranger:
         contents = []
         names = list(ODD_EXTENSIONS)
         for number in range(8):
-            chosen = {ODD_EXTENSIONS[name][0]: name for name in self._dice.sample(names, self._dice.randrange(1, 4))}
+            chosen = {
+                ODD_EXTENSIONS[name][0]: name
+                for name in self._dice.sample(names, self._dice.randrange(1, 4))
+            }
             issued = odd_certificate(
                 self._target.authority, self._folder / str(number), list(chosen.values()), roles="0:writer,reader;1:x",
                 key_file=self._folder / "0" / "tls.key" if number else None,
@@ -266,7 +325,9 @@ class Stranger:
                 at = dice.randrange(len(content) // 4, len(content))
                 content[at] = dice.choice((0xFF, 0x00, dice.randrange(256)))
             path = self._folder / "shown.pem"
-            path.write_text(ssl.DER_cert_to_PEM_cert(signed(self._target.authority, bytes(content))))
+            path.write_text(
+                ssl.DER_cert_to_PEM_cert(signed(self._target.authority, bytes(content)))
+            )
             try:
                 context.load_cert_chain(path, self._key_file)
             except ssl.SSLError:
@@ -306,7 +367,11 @@ class Stranger:
             sock.sendall(MAGIC + encode_hello(1, Hello(auth_method=SASL)))
             _, _, reply = decode_reply(_frames(sock, 1)[0])
             challenge = reply.auth_payload if isinstance(reply, HelloReply) else b""
-            sock.sendall(encode_hello(2, Hello(auth_method=SASL, auth_payload=odd_answer(challenge, self._dice))))
+            sock.sendall(
+                encode_hello(
+                    2, Hello(auth_method=SASL, auth_payload=odd_answer(challenge, self._dice))
+                )
+            )
             sock.recv(4096)
         return 2
 
@@ -337,7 +402,9 @@ class Stranger:
         """Of a client with a good token: tags, reports, further hellos, and at last another token."""
         dice, inputs = self._dice, 1
         with self._secure() as sock:
-            sock.sendall(MAGIC + encode_hello(1, Hello(auth_method=TOKEN, auth_payload=self._goods[TOKEN])))
+            sock.sendall(
+                MAGIC + encode_hello(1, Hello(auth_method=TOKEN, auth_payload=self._goods[TOKEN]))
+            )
             _frames(sock, 1)
             for _ in range(dice.randrange(1, BATCHES_MAX + 1)):
                 sent = []
@@ -347,7 +414,9 @@ class Stranger:
                         payload = odd_token(self._target, self._goods[TAG], dice)
                     else:
                         payload = changed(self._goods[REPORT], dice)
-                    sent.append(encode_hello(at + 2, Hello(auth_method=method, auth_payload=payload)))
+                    sent.append(
+                        encode_hello(at + 2, Hello(auth_method=method, auth_payload=payload))
+                    )
                 sock.sendall(b"".join(sent))
                 self.counts["answers"] += len(_frames(sock, BATCH))
                 inputs += BATCH
@@ -428,7 +497,11 @@ def run(plan: Plan) -> Report:
         store = open_store(cluster.metadata_uri)
         audience = store.instance_id()
         store.close()
-        authority = Authority.load(Path(cluster.tls_options.ca_file).parent) if cluster.tls_options else None
+        authority = (
+            Authority.load(Path(cluster.tls_options.ca_file).parent)
+            if cluster.tls_options
+            else None
+        )
         assert authority is not None
         target = Target(cluster.bookies[0], authority, key, audience, folder, report)
         _attack(plan, cluster, target)
@@ -441,7 +514,8 @@ def _attack(plan: Plan, cluster: LocalCluster, target: Target) -> None:
     before = (dict(bookie.pids), bookie.boots)
     ends = threading.Event()
     threads = [
-        threading.Thread(target=_send, args=(target, plan, number, ends), daemon=True) for number in range(THREADS)
+        threading.Thread(target=_send, args=(target, plan, number, ends), daemon=True)
+        for number in range(THREADS)
     ]
     for thread in threads:
         thread.start()
@@ -457,18 +531,29 @@ def _attack(plan: Plan, cluster: LocalCluster, target: Target) -> None:
                 thread.join(PATIENCE_S)
         began_s = time.monotonic()
         try:
-            with fastbk.sync.connect(cluster.metadata_uri, tls=tls, credentials=credentials) as client:
+            with fastbk.sync.connect(
+                cluster.metadata_uri, tls=tls, credentials=credentials
+            ) as client:
                 with client.create_ledger(1, 1, 1) as writer:
                     writer.append(b"honest")
-                assert [bytes(one.data) for one in client.open_ledger(writer.ledger_id).read(0, 0)] == [b"honest"]
+                assert [
+                    bytes(one.data) for one in client.open_ledger(writer.ledger_id).read(0, 0)
+                ] == [b"honest"]
             report.counts["honest"] += 1
         except (Error, OSError) as error:
             why = getattr(error, "replicas", {})
-            report.lose([f"an honest client is not served: {error!r} {why}"], f"input {report.cases}")
-        report.counts["slowest_ms"] = max(report.counts["slowest_ms"], int((time.monotonic() - began_s) * 1e3))
+            report.lose(
+                [f"an honest client is not served: {error!r} {why}"], f"input {report.cases}"
+            )
+        report.counts["slowest_ms"] = max(
+            report.counts["slowest_ms"], int((time.monotonic() - began_s) * 1e3)
+        )
         bookie.refresh()
         if (bookie.pids, bookie.boots) != before or not all(map(is_alive, bookie.pids.values())):
-            report.lose([f"a process ended: {before} is now {bookie.pids}, {bookie.boots}"], f"input {report.cases}")
+            report.lose(
+                [f"a process ended: {before} is now {bookie.pids}, {bookie.boots}"],
+                f"input {report.cases}",
+            )
         elif failed := metrics(bookie).get("fastbk_worker_connections_failed_total", 0.0):
             what = f"{failed:.0f} inputs found a fault of the worker's: see {bookie.log_path}"
             report.lose([what], f"input {report.cases}")

@@ -72,7 +72,9 @@ class TimedLife(Life):
 
     book: TimedBook
 
-    def __init__(self, fake: TimedDisks, book: TimedBook, *, stride: int = 0, **options: Any) -> None:
+    def __init__(
+        self, fake: TimedDisks, book: TimedBook, *, stride: int = 0, **options: Any
+    ) -> None:
         self._times = fake
         self._fake = fake if isinstance(fake, FakeDisk) and stride else None
         self._stride = stride

@@ -91,7 +91,9 @@ async def _old_writer(life: Round, figures: list[str]) -> AsyncIterator[None]:
         said = await asyncio.wait_for(process.stdout.read(), OLD_WRITER_END_S)
         wrote = json.loads(said)
         life.acknowledged[wrote["ledger_id"]] = wrote["count"]
-        figures.append(f"released client: {wrote['count']} entries, worst append {wrote['worst_s'] * 1e3:.0f} ms")
+        figures.append(
+            f"released client: {wrote['count']} entries, worst append {wrote['worst_s'] * 1e3:.0f} ms"
+        )
     finally:
         if process.returncode is None:
             process.kill()
@@ -112,11 +114,20 @@ async def there_and_back(
             began_s = time.monotonic()
             async with restart_server(folder, restarts_into(cluster, tree)) as command:
                 code, answer, said = await cli.answer_async(
-                    "cluster", "roll", "--restart", command, "--to", version, "--whole-timeout", "5min"
+                    "cluster",
+                    "roll",
+                    "--restart",
+                    command,
+                    "--to",
+                    version,
+                    "--whole-timeout",
+                    "5min",
                 )
             took_s = time.monotonic() - began_s
             if code != 0 or len(answer["restarted"]) != len(cluster.bookies):
-                wrong.append(f"the roll to {version} stopped: {answer and answer['stopped']}: {said}")
+                wrong.append(
+                    f"the roll to {version} stopped: {answer and answer['stopped']}: {said}"
+                )
                 break
             life.counts["restarts"] += len(answer["restarted"])
             figures.append(str(RollFigures(version, took_s, life.take_worst_s())))

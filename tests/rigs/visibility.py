@@ -125,7 +125,11 @@ async def _asyncio_case(uri: str, case: Case) -> None:
 
 def _sync_case(uri: str, case: Case) -> None:
     client = fastbk.sync.connect(uri)
-    writer = client.namespace(NAMESPACE).stream(case.stream).writer(first_segment_timeout=FIRST_SEGMENT_S)
+    writer = (
+        client.namespace(NAMESPACE)
+        .stream(case.stream)
+        .writer(first_segment_timeout=FIRST_SEGMENT_S)
+    )
     writer.open()
     writer.append(b"first")
     acknowledged(case)
@@ -271,7 +275,9 @@ def judge(cases: list[Seen], report: Report) -> None:
         report.counts["failed"] += seen.failed
         wrong: list[str] = []
         if missing > 0:
-            wrong.append(f"{missing} of {seen.expected} records are not seen after {PATIENCE_S:g} s")
+            wrong.append(
+                f"{missing} of {seen.expected} records are not seen after {PATIENCE_S:g} s"
+            )
         last_s = max(seen.delays_s, default=0.0)
         limit_s = SEEN_S_MAX if seen.case.manner == "unsent" else LIVING_S_MAX
         if last_s > limit_s:
@@ -306,7 +312,9 @@ async def _run(plan: Plan, report: Report, folder: Path, uri: str, options: Jani
         command = [sys.executable, "-m", "tests.rigs.visibility", uri]
         pipe = asyncio.subprocess.PIPE
         with (folder / "processes.err").open("wb") as err:
-            forks = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=err)
+            forks = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, stderr=err
+            )
         assert forks.stdin is not None
         assert forks.stdout is not None
         stdin, cases = forks.stdin, dict[int, Seen]()

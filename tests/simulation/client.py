@@ -299,7 +299,12 @@ class Client(Node):
         self.network.post(self, self.store, self.store.read, self, request_id, ledger_id)
 
     def update_metadata(
-        self, ledger_id: LedgerId, metadata: Any, version: int, done: Done, if_identity: IdentityVersion | None = None
+        self,
+        ledger_id: LedgerId,
+        metadata: Any,
+        version: int,
+        done: Done,
+        if_identity: IdentityVersion | None = None,
     ) -> None:
         request_id = self._expect(done)
         update = self.store.update

@@ -154,7 +154,9 @@ class Recorder:
             return
         who = {"client": client, "bookie": bookie}
         recovery = isinstance(request, ReadEntry) and request.fence
-        if isinstance(request, ReadLac) or (isinstance(request, ReadEntry) and request.entry_id < 0):
+        if isinstance(request, ReadLac) or (
+            isinstance(request, ReadEntry) and request.entry_id < 0
+        ):
             if reply.status in (Status.OK, *_NO):
                 self._write("LacRead", **who, last=lac, recovery=recovery)
         elif isinstance(request, ReadEntry):

@@ -9,11 +9,13 @@ import fastbk
 
 PACKAGE = Path(fastbk.__file__).parent
 PEERS_REACH = ("server/network", "server/admin", "apache/http", "gateway", "console")
-DIRECT = re.compile(r"\blogs\.(?:info|warning|error|write)\(\s*([^\s,)]+)|(default_exception_handler)")
+DIRECT = re.compile(
+    r"\blogs\.(?:info|warning|error|write)\(\s*([^\s,)]+)|(default_exception_handler)"
+)
 ALLOWED = {
     '"authentication.files_not_taken"': "once for each change of the files",
     '"certificate.renewed"': "once for each certificate",
-    '_EVENTS[state]': "once for each state of a certificate",
+    "_EVENTS[state]": "once for each state of a certificate",
     '"console.ended"': "once",
     '"console.started"': "once",
     '"console.streams_not_read"': "a pass, by our own clock",
@@ -38,5 +40,7 @@ def test_only_known_lines_are_logged_each_time() -> None:
         for path in (PACKAGE / folder).rglob("*.py")
         for match in DIRECT.finditer(path.read_text())
     }
-    assert found - set(ALLOWED) == set(), "use fastbk.observe.logs.LimitLog, or say here what bounds it"
+    assert found - set(ALLOWED) == set(), (
+        "use fastbk.observe.logs.LimitLog, or say here what bounds it"
+    )
     assert set(ALLOWED) - found == set(), "these are gone"

@@ -48,7 +48,8 @@ def test_prose_is_at_most_100_columns_wide() -> None:
     wide = [
         f"{relative}:{number}: {line[:60]}"
         for relative, path in walk((".md",))
-        if relative not in pages.PAGES and (text := path.read_text()) != (wrapped := pages.wrapped_page(text))
+        if relative not in pages.PAGES
+        and (text := path.read_text()) != (wrapped := pages.wrapped_page(text))
         for number, line in enumerate(text.splitlines(), 1)
         if len(line) > pages.WIDTH and line not in wrapped.splitlines()
     ]
@@ -74,7 +75,9 @@ def test_a_wide_paragraph_is_wrapped(text: str, wrapped: str) -> None:
     assert pages.wrapped_page(wrapped) == wrapped
 
 
-@pytest.mark.parametrize("kept", [f"| {LONG} |", f"```\n{LONG}\n```", f"# {LONG}", "x" * 120, "short\nlines\n\n  here"])
+@pytest.mark.parametrize(
+    "kept", [f"| {LONG} |", f"```\n{LONG}\n```", f"# {LONG}", "x" * 120, "short\nlines\n\n  here"]
+)
 def test_what_is_no_wide_prose_is_not_touched(kept: str) -> None:
     assert pages.wrapped_page(kept) == kept
 

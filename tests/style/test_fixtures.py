@@ -73,7 +73,9 @@ def test_unexcused_skips_and_faults_of_the_loop_fail(tmp_path: Path) -> None:
         "test_exception_never_read",
         "test_failing_assertion",
     ):
-        refused = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        refused = [
+            line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+        ]
         assert any(name in line for line in refused), f"{name}:\n{result.stdout}{result.stderr}"
     assert "4 failed, 2 passed, 1 skipped, 1 error" in result.stdout
 

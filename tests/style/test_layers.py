@@ -17,7 +17,16 @@ from tests.style.tree import ROOT, statements, walk
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
 # `package.folder` puts one folder of a package into a layer of its own.
 LAYERS = [
-    {"errors", "version", "exit_codes", "invariant", "option_checks", "units", "config", "private_files"}
+    {
+        "errors",
+        "version",
+        "exit_codes",
+        "invariant",
+        "option_checks",
+        "units",
+        "config",
+        "private_files",
+    }
     | {"durable_files", "formats", "printable_text", "properties", "rate_limit", "retry"},
     {"model"},
     {"observe"},

@@ -19,5 +19,9 @@ ALLOWED = {
 
 
 def test_nothing_is_written_past_it() -> None:
-    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if RAW.search(path.read_text())}
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if RAW.search(path.read_text())
+    }
     assert found <= set(ALLOWED), "print, or use fastbk.cli.terminal"

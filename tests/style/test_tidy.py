@@ -41,7 +41,12 @@ BANNED: list[tuple[str, str, tuple[str, ...], str]] = [
         ("fastbk/native/src/base/base.h",),  # the broken invariant's last words
         r"(?<!\w)(?:printf|fprintf|puts|perror|exit|_exit)\s*\(",
     ),
-    ("Python.h in a source that is tested without Python", "fastbk/native/src/", (), r"<Python\.h>"),
+    (
+        "Python.h in a source that is tested without Python",
+        "fastbk/native/src/",
+        (),
+        r"<Python\.h>",
+    ),
     ("a lock of the shell's kind on /usr/bin/env python", "", (), r"^#!/usr/bin/env python"),
     (
         "a pause that doubles: use fastbk.retry",
@@ -149,7 +154,9 @@ def test_files_are_short() -> None:
     for relative, path in walk((".py", ".c", ".h")):
         lines = path.read_text().count("\n")
         if lines > FILE_LINES_MAX:
-            faults.append(f"{relative}: {lines} lines, at most {FILE_LINES_MAX}: is it one concept?")
+            faults.append(
+                f"{relative}: {lines} lines, at most {FILE_LINES_MAX}: is it one concept?"
+            )
     assert not faults, "\n".join(faults)
 
 
@@ -169,7 +176,11 @@ def c_functions(text: str) -> Iterator[tuple[str, int]]:
     start: int | None = None
     name = "?"
     for number, line in enumerate(text.splitlines(), 1):
-        if start is None and "(" in line and (found := re.search(r"(\w+)$", line.partition("(")[0])):
+        if (
+            start is None
+            and "(" in line
+            and (found := re.search(r"(\w+)$", line.partition("(")[0]))
+        ):
             name = found[1]
         if line == "{":
             start = number

@@ -19,12 +19,18 @@ def walk(suffixes: tuple[str, ...] = (), under: str = "") -> Iterator[tuple[str,
     """Yield (path from the root, file) of every file of ours with one of `suffixes`, all if none is given."""
     for folder, names, files in os.walk(ROOT / under):
         names[:] = sorted(
-            name for name in names if name not in SKIPPED and (not name.startswith(".") or name == ".ci")
+            name
+            for name in names
+            if name not in SKIPPED and (not name.startswith(".") or name == ".ci")
         )
         for name in sorted(files):
             path = Path(folder) / name
             relative = path.relative_to(ROOT).as_posix()
-            if relative.startswith((GENERATED, ".git")) or path.suffix == ".so" or path.is_symlink():
+            if (
+                relative.startswith((GENERATED, ".git"))
+                or path.suffix == ".so"
+                or path.is_symlink()
+            ):
                 continue
             if not suffixes or path.suffix in suffixes:
                 yield relative, path

@@ -52,7 +52,9 @@ def counters_of(bookie: OneBookie) -> dict[str, float]:
 def sleeps_of(pid: int) -> int:
     """Return how often the main thread of a process has given up its processor by itself, to wait."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return next(
+        int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")
+    )
 
 
 def written_of(pid: int) -> int:
@@ -70,7 +72,9 @@ def network_calls(costs: dict[str, float]) -> float:
     return costs["receives"] + costs["sends"] + waiting + costs["bells worker→journal"]
 
 
-def entry_costs(bookie: OneBookie, window: int, seconds: float, connections: int = 1) -> dict[str, float]:
+def entry_costs(
+    bookie: OneBookie, window: int, seconds: float, connections: int = 1
+) -> dict[str, float]:
     """Return what one entry costs under this load."""
     ids = [bookie.create_ledger() for _ in range(connections)]
     pids = {role: bookie.bookie.pids[name] for name, role in ROLES.items()}
@@ -104,7 +108,9 @@ def cache_line_ns() -> float:
     return found
 
 
-def costs_of(bookie: OneBookie, window: int, seconds: float, connections: int = 1) -> dict[str, float]:
+def costs_of(
+    bookie: OneBookie, window: int, seconds: float, connections: int = 1
+) -> dict[str, float]:
     """Return what one entry costs under this load, and where the host had the processors before and behind it."""
     before_ns = cache_line_ns()
     found = entry_costs(bookie, window, seconds, connections)
@@ -118,6 +124,8 @@ def main() -> dict[str, dict[str, float]]:
         for window in map(int, setting("LOADS", "1,100,1000").split(",")):
             figures[f"window {window:,}"] = costs_of(bookie, window, seconds)
         for count in (100, 1000):
-            figures[f"{count:,} connections, 1 in flight each"] = costs_of(bookie, count, seconds, count)
+            figures[f"{count:,} connections, 1 in flight each"] = costs_of(
+                bookie, count, seconds, count
+            )
     print_table(figures)
     return figures

@@ -40,7 +40,11 @@ THREADS = 8
 STREAM = "ab01"
 WATCHED = chain_path("ab02")
 VALUE = LedgerMetadata(
-    ensemble_size=3, write_quorum=3, ack_quorum=2, fragments=(Fragment(0, ("a:1", "b:1", "c:1")),), creation_token=9
+    ensemble_size=3,
+    write_quorum=3,
+    ack_quorum=2,
+    fragments=(Fragment(0, ("a:1", "b:1", "c:1")),),
+    creation_token=9,
 )
 
 
@@ -58,20 +62,28 @@ class Timed:
         ledger_id = self._timed("draw an id", store.next_ledger_id)
         version = self._timed("create a ledger", lambda: store.create_ledger(ledger_id, VALUE))
         self._timed("read a ledger", lambda: store.read_ledger(ledger_id))
-        self._timed("close a ledger", lambda: store.update_ledger(ledger_id, VALUE.closed(9, 90), version))
+        self._timed(
+            "close a ledger", lambda: store.update_ledger(ledger_id, VALUE.closed(9, 90), version)
+        )
 
     def chain(self, owner: str) -> None:
         """Change a stream's chain."""
         (found,) = self._store.records.read([chain_path(STREAM)])
         assert found is not None
-        change = Change(chain_path(STREAM), put_chain(open_for_append(get_chain(found.value), owner)), found.version)
+        change = Change(
+            chain_path(STREAM),
+            put_chain(open_for_append(get_chain(found.value), owner)),
+            found.version,
+        )
         self._timed("change a chain", lambda: self._store.records.change([change]))
 
     def watch(self, changing: MetadataStore) -> None:
         """Change a record that is watched here; the time is until its callback."""
         if self._heard is None:
             self._heard = queue.SimpleQueue()
-            self._store.records.watch(WATCHED, lambda: self._heard.put(None) if self._heard else None)
+            self._store.records.watch(
+                WATCHED, lambda: self._heard.put(None) if self._heard else None
+            )
         (found,) = changing.records.read([WATCHED])
         assert found is not None
         heard, change = self._heard, Change(WATCHED, found.value, found.version)
@@ -103,7 +115,9 @@ def measure(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, fl
     key, authority = TokenKey.generate("k1"), Authority.make(folder / "ca")
     issued = authority.issue(folder / "server", ["127.0.0.1"])
     tls = TlsOptions(ca_file=str(authority.ca_file))
-    shown = replace(tls, certificate_file=str(issued.certificate_file), key_file=str(issued.key_file))
+    shown = replace(
+        tls, certificate_file=str(issued.certificate_file), key_file=str(issued.key_file)
+    )
     (folder / "keys").mkdir()
     for name, text in (("keys.json", key.public_text()), ("revoked", "")):
         write_text(folder / "keys" / name, text)
@@ -118,9 +132,15 @@ def measure(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, fl
             revoked_file=str(folder / "keys" / "revoked"),
         )  # fmt: skip
         gateway.start()
-        write_text(folder / "token", key.sign("bench", ("read", "add", "recover"), cluster_id, lifetime_s=3600))
+        write_text(
+            folder / "token",
+            key.sign("bench", ("read", "add", "recover"), cluster_id, lifetime_s=3600),
+        )
         access = GatewayAccess(tls, Credentials(token_file=str(folder / "token")))
-        with closing(open_store(uri)) as direct, closing(open_store(gateway.uri, access=access)) as behind:
+        with (
+            closing(open_store(uri)) as direct,
+            closing(open_store(gateway.uri, access=access)) as behind,
+        ):
             return _figures(direct, behind, rounds, seconds)
     finally:
         if gateway is not None:
@@ -133,7 +153,9 @@ def _figures(
 ) -> dict[str, dict[str, float]]:
     stream = Change(stream_path(STREAM), put(StreamRecord("root", "s")))
     direct.records.change([stream, Change(chain_path(STREAM), put_chain(Chain(STREAM)))])
-    direct.records.change([Change(stream_path("ab02"), stream.value), Change(WATCHED, put_chain(Chain("ab02")))])
+    direct.records.change(
+        [Change(stream_path("ab02"), stream.value), Change(WATCHED, put_chain(Chain("ab02")))]
+    )
     sides = {"zookeeper": Timed(direct), "gateway": Timed(behind)}
     for number in range(rounds):
         for side in sides.values() if number % 2 else reversed(sides.values()):

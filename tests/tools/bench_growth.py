@@ -88,7 +88,10 @@ def cost_of(
         append(loads, seconds)
         entries = entries_of(loads) - entries
         spent = sum(map(data_path_seconds, served)) - spent
-    return {"µs an entry": round(spent * 1e6 / entries, 3), "entries a second": round(entries / seconds)}
+    return {
+        "µs an entry": round(spent * 1e6 / entries, 3),
+        "entries a second": round(entries / seconds),
+    }
 
 
 def main() -> dict[str, dict[str, float]]:

@@ -50,7 +50,9 @@ async def fill(client: Client, count: int) -> None:
     await asyncio.gather(*(write() for _ in range(WRITERS)))
 
 
-async def timed(name: str, count: int, act: Callable[[], Awaitable[int]], limit_per_s: float = math.inf) -> None:
+async def timed(
+    name: str, count: int, act: Callable[[], Awaitable[int]], limit_per_s: float = math.inf
+) -> None:
     """Run a pass and print what it took, and what it would for more; `act` returns its requests to bookies."""
     memory_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with counted() as counts:
@@ -113,7 +115,10 @@ async def main_of(count: int) -> None:
         try:
             location = ZooKeeperLocation((server.address,), "/bench/ledgers", Layout.HIERARCHICAL)
             zookeeper_admin.init(location)
-            async with LocalCluster(3, metadata_uri=location.uri), fastbk.connect(location.uri) as client:
+            async with (
+                LocalCluster(3, metadata_uri=location.uri),
+                fastbk.connect(location.uri) as client,
+            ):
                 print(f"ZooKeeper, {count:,} ledgers")
                 await measure(client, count)
         finally:

@@ -146,4 +146,6 @@ def measure(folder: Path, count: int, seconds: float) -> dict[str, object]:
 
 def main() -> dict[str, object]:
     with scratch() as folder:
-        return measure(folder / "cluster", setting("COUNT", 1_000_000), setting("SECONDS_EACH", 3.0))
+        return measure(
+            folder / "cluster", setting("COUNT", 1_000_000), setting("SECONDS_EACH", 3.0)
+        )

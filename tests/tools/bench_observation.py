@@ -90,7 +90,12 @@ def nanoseconds(words: dict[str, list[str]], kind: str) -> float:
 
 def instructions(part: Part, kind: str) -> float:
     """Return the instructions of an add. They are counted in the part's functions and what these call."""
-    words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={os.devnull}", "--collect-atstart=no"]
+    words = [
+        "valgrind",
+        "--tool=callgrind",
+        f"--callgrind-out-file={os.devnull}",
+        "--collect-atstart=no",
+    ]
     words += [f"--toggle-collect={name}" for name in part.functions]
     _, adds, text = run([*words, *command(part, kind, 1.0)])
     collected = re.search(r"Collected : (\d+)", text)
@@ -126,7 +131,9 @@ def measure_parts(rounds: int, seconds: float) -> Figures:
         words = {kind: command(part, kind, seconds) for kind in KINDS}
         figures[name] = summary(pairs(rounds, partial(nanoseconds, words)), "ns")
         if shutil.which("valgrind"):
-            figures[name] |= {f"{kind}_instructions": round(instructions(part, kind), 1) for kind in KINDS}
+            figures[name] |= {
+                f"{kind}_instructions": round(instructions(part, kind), 1) for kind in KINDS
+            }
         print_table({name: figures[name]})
     return figures
 
@@ -165,7 +172,9 @@ def measure_bookies(rounds: int, seconds: float) -> Figures:
 
         def processor_us(window: int, kind: str) -> float:
             bookie = bookies[kind]
-            with bookie.load([bookie.create_ledger()], window=window, size_bytes=SIZE_BYTES) as load:
+            with bookie.load(
+                [bookie.create_ledger()], window=window, size_bytes=SIZE_BYTES
+            ) as load:
                 load.append(seconds / 5)
                 before, spent_s = sum(load.entry_counts()), sum(bookie.cpu_seconds().values())
                 load.append(seconds)
@@ -184,7 +193,9 @@ def measure_bookies(rounds: int, seconds: float) -> Figures:
         figures["bookie, 1 in flight: median latency"] = summary(pairs(rounds, latency_us), "us")
         counted = counters_of(bookies["on"]), counters_of(bookies["off"])
         if not all(counted[0][name] > 0 and counted[1][name] == 0 for name in FACTS):
-            raise SystemExit("bench observation: the bookie that is to count nothing counts, or the other one does not")
+            raise SystemExit(
+                "bench observation: the bookie that is to count nothing counts, or the other one does not"
+            )
         figures |= measure_reads(bookies["on"])
     print_table(figures)
     return figures

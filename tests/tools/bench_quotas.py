@@ -94,7 +94,9 @@ async def latencies_ms(writer: LedgerWriter, seconds: float) -> tuple[float, flo
     return percentile(took_s, 0.5) * 1e3, percentile(took_s, 0.99) * 1e3
 
 
-async def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[str, dict[str, float]]:
+async def measure(
+    folder: Path, rounds: int, seconds: float, rate: int
+) -> dict[str, dict[str, float]]:
     """Return the figures by name."""
     settings: dict[str, dict[str, object]] = {
         "authentication": sasl_section(folder, *USERS),
@@ -105,7 +107,9 @@ async def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[
         fastbk.connect(cluster.metadata_uri, credentials=as_user(folder, "other")) as client,
         await client.create_ledger(1, 1, 1) as writer,
     ):
-        neighbours = {name: Neighbour(cluster.metadata_uri, as_user(folder, name)) for name in USERS[:2]}
+        neighbours = {
+            name: Neighbour(cluster.metadata_uri, as_user(folder, name)) for name in USERS[:2]
+        }
         found: dict[str, list[tuple[float, float]]] = {"alone": [], "limited": [], "unlimited": []}
         rates: dict[str, list[float]] = {"limited": [], "unlimited": []}
         for number in range(rounds):
@@ -128,7 +132,10 @@ async def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[
             "p50_ms": round(statistics.median(p50 for p50, _ in ones), 3),
             "p99_ms": round(statistics.median(p99 for _, p99 in ones), 3),
             "p99_ratio": round(
-                statistics.median(one[1] / alone[1] for one, alone in zip(ones, found["alone"], strict=True)), 3
+                statistics.median(
+                    one[1] / alone[1] for one, alone in zip(ones, found["alone"], strict=True)
+                ),
+                3,
             ),
             "neighbour_adds_per_s": round(statistics.median(rates.get(kind) or [0.0])),
         }
@@ -140,7 +147,9 @@ def main() -> int:
     """Measure and write the figures."""
     with scratch() as folder:
         figures = uvloop.run(
-            measure(folder, setting("ROUNDS", 10), setting("SECONDS_EACH", 3.0), setting("RATE", 2000))
+            measure(
+                folder, setting("ROUNDS", 10), setting("SECONDS_EACH", 3.0), setting("RATE", 2000)
+            )
         )
     print_table(figures)
     write("bench-quotas", figures)

@@ -170,7 +170,11 @@ class Hunt:
             "slow_appends": self.slow_appends,
             "slow_appends_explained": len(self.stalls),
             "stalls": {
-                cause: {"count": len(took), "longest_ms": round(max(took), 1), "sum_ms": round(sum(took))}
+                cause: {
+                    "count": len(took),
+                    "longest_ms": round(max(took), 1),
+                    "sum_ms": round(sum(took)),
+                }
                 for cause, took in sorted(by_verdict.items(), key=lambda one: -len(one[1]))
             },
             "slow_periods": slow,
@@ -178,7 +182,10 @@ class Hunt:
 
 
 async def run(seconds: float, data: Path, size_bytes: int) -> tuple[Hunt, dict[str, Any]]:
-    async with LocalCluster(1, data=data) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+    async with (
+        LocalCluster(1, data=data) as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+    ):
         hunt = Hunt(cluster.bookies[0])
         writer = await client.create_ledger(1, 1, 1)
         await writer.append(b"warm")

@@ -60,10 +60,15 @@ class Requests:
 
 def _latencies(name: str, took_s: list[float]) -> Figures:
     shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
-    return {f"{name}_{key}_ms": round(percentile(took_s, share) * 1e3, 2) for key, share in shares.items()}
+    return {
+        f"{name}_{key}_ms": round(percentile(took_s, share) * 1e3, 2)
+        for key, share in shares.items()
+    }
 
 
-async def _waiting(client: Client, stack: AsyncExitStack, count: int, stream_count: int) -> list[float]:
+async def _waiting(
+    client: Client, stack: AsyncExitStack, count: int, stream_count: int
+) -> list[float]:
     """Open readers that have read what is there and wait for more; return the seconds that each opening took."""
 
     async def one(number: int) -> float:
@@ -129,7 +134,9 @@ async def _child(*given: object) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
 
 
-async def _lone(writer: StreamWriter, uri: str, interval_s: float, appends: int, count: int, streams: int) -> Figures:
+async def _lone(
+    writer: StreamWriter, uri: str, interval_s: float, appends: int, count: int, streams: int
+) -> Figures:
     process = await _child("tail", uri, count, 0, streams)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"
@@ -152,7 +159,9 @@ def disk_alone(interval_s: float, appends: int) -> Figures:
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder, ExitStack() as stack:
         files = []
         for number in range(FILES):
-            file = os.open(f"{folder}/{number}", os.O_CREAT | os.O_WRONLY | os.O_DIRECT | os.O_DSYNC)
+            file = os.open(
+                f"{folder}/{number}", os.O_CREAT | os.O_WRONLY | os.O_DIRECT | os.O_DSYNC
+            )
             stack.callback(os.close, file)
             os.posix_fallocate(file, 0, (WARM_UP + appends) * BLOCK_BYTES)
             files.append(file)
@@ -170,12 +179,22 @@ def disk_alone(interval_s: float, appends: int) -> Figures:
 
 async def run() -> dict[str, Figures]:
     counts = [int(one) for one in setting("READERS", "1,100,1000").split(",")]
-    seconds, appends, stream_count = setting("SECONDS", 60.0), setting("APPENDS", 400), setting("STREAMS", 200)
+    seconds, appends, stream_count = (
+        setting("SECONDS", 60.0),
+        setting("APPENDS", 400),
+        setting("STREAMS", 200),
+    )
     figures: dict[str, Figures] = {
-        f"the disk alone, each {one:g} s": disk_alone(one, max(appends // 10, 1) if one >= 1 else appends)
+        f"the disk alone, each {one:g} s": disk_alone(
+            one, max(appends // 10, 1) if one >= 1 else appends
+        )
         for one in INTERVALS_S
     }
-    async with bench_cluster() as cluster, fastbk.connect(cluster.metadata_uri) as client, AsyncExitStack() as stack:
+    async with (
+        bench_cluster() as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+        AsyncExitStack() as stack,
+    ):
         uri, namespace = cluster.metadata_uri, client.namespace("bench")
         await namespace.create()
 
@@ -205,14 +224,23 @@ def tables(figures: dict[str, Figures]) -> str:
         " | opening one more: p50, p99 |",
         "|---|---|---|---|---|",
     ]
-    lone = ["| a lone append | acknowledged: p50, p99 | read by a tail: p50, p99 |", "|---|---|---|"]
+    lone = [
+        "| a lone append | acknowledged: p50, p99 | read by a tail: p50, p99 |",
+        "|---|---|---|",
+    ]
     for name, one in figures.items():
         if "cpu_percent" in one:
             count = int(name.split()[0])
-            rates = " | ".join(f"{one[key]:g}" for key in ("metadata_calls_per_s", "requests_per_s"))
-            lines.append(f"| {count:,} | {one['cpu_percent']:g} % | {rates} | {_both(one, 'open_beside')} |")
+            rates = " | ".join(
+                f"{one[key]:g}" for key in ("metadata_calls_per_s", "requests_per_s")
+            )
+            lines.append(
+                f"| {count:,} | {one['cpu_percent']:g} % | {rates} | {_both(one, 'open_beside')} |"
+            )
         else:
-            lone.append(f"| {name} | {_both(one, 'ack')} | {_both(one, 'seen') if 'seen_p50_ms' in one else '-'} |")
+            lone.append(
+                f"| {name} | {_both(one, 'ack')} | {_both(one, 'seen') if 'seen_p50_ms' in one else '-'} |"
+            )
     return "\n".join([*lines, "", *lone])
 
 

@@ -100,9 +100,7 @@ def _added(costs: list[list[tuple[float, float]]], which: int) -> float:
 def main() -> int:
     """Measure and write the figures."""
     with scratch() as folder:
-        figures = uvloop.run(
-            measure(folder, setting("ROUNDS", 20), setting("SECONDS_EACH", 1.0))
-        )
+        figures = uvloop.run(measure(folder, setting("ROUNDS", 20), setting("SECONDS_EACH", 1.0)))
     write("bench-tls", figures)
     return 0
 

@@ -48,7 +48,9 @@ async def appends_of(
     client = await stack.enter_async_context(fastbk.connect(uri, tracing=tracing))
     ledger = await stack.enter_async_context(await client.create_ledger(1, 1, 1))
     namespace = client.namespace("bench")
-    await namespace.create(fastbk.PolicyPatch(ensemble=1, write_quorum=1, ack_quorum=1), exist_ok=True)
+    await namespace.create(
+        fastbk.PolicyPatch(ensemble=1, write_quorum=1, ack_quorum=1), exist_ok=True
+    )
     stream = namespace.stream(name.replace(" ", "-"))
     records = await stack.enter_async_context(stream.writer(create=True))
 

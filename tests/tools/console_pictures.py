@@ -21,7 +21,11 @@ HISTORY_S = 100.0
 """How long figures are gathered, for charts that show something."""
 STREAMS = {"shop/orders": 40, "shop/payments": 8, "telemetry/eu/temperature": 3, "web/clicks": 100}
 """Stream -> records appended together."""
-CURSORS = (("shop/orders", "billing", 0.0), ("shop/orders", "analytics", 0.02), ("web/clicks", "sessions", 0.001))
+CURSORS = (
+    ("shop/orders", "billing", 0.0),
+    ("shop/orders", "analytics", 0.02),
+    ("web/clicks", "sessions", 0.001),
+)
 """Stream, cursor, and the seconds that a record takes it."""
 WIDE, SMALL = (1280, 900), (400, 860)
 
@@ -37,16 +41,24 @@ async def _console(cluster: LocalCluster, folder: Path) -> None:
         client = await stack.enter_async_context(fastbk.connect(cluster.metadata_uri))
         for path in STREAMS:
             namespace, _, name = path.rpartition("/")
-            await client.namespace(namespace).create(fastbk.PolicyPatch(roll_bytes=1 << 20), exist_ok=True)
+            await client.namespace(namespace).create(
+                fastbk.PolicyPatch(roll_bytes=1 << 20), exist_ok=True
+            )
             await client.namespace(namespace).create_stream(name)
         work = [_append(client, path, together) for path, together in STREAMS.items()]
-        tasks = [asyncio.create_task(one) for one in (*work, *(_read(client, *one) for one in CURSORS))]
+        tasks = [
+            asyncio.create_task(one) for one in (*work, *(_read(client, *one) for one in CURSORS))
+        ]
         stack.push_async_callback(_end, tasks)
         await cluster.delay_async(SLOW, journal_ms=JOURNAL_DELAY_MS)
         audit_folder = stack.enter_context(tempfile.TemporaryDirectory())
         audit_file = Path(audit_folder) / "audit.log"
         options = ConsoleOptions(
-            uri=cluster.metadata_uri, host="127.0.0.1", port=0, name="production", audit_file=audit_file
+            uri=cluster.metadata_uri,
+            host="127.0.0.1",
+            port=0,
+            name="production",
+            audit_file=audit_file,
         )
         found, port = await stack.enter_async_context(serving(options))
         begin_s = time.monotonic()
@@ -82,7 +94,10 @@ async def _append(client: Client, path: str, together: int) -> None:
     number = 0
     async with client.namespace(namespace).stream(name).writer() as writer:
         while True:
-            values = [json.dumps({"number": number + at, "total": 19.9}).encode() for at in range(together)]
+            values = [
+                json.dumps({"number": number + at, "total": 19.9}).encode()
+                for at in range(together)
+            ]
             await asyncio.gather(*(writer.append(one) for one in values))
             number += together
             await asyncio.sleep(0.05)
@@ -101,4 +116,3 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-

@@ -25,8 +25,26 @@ COLUMNS = 24
 WIDTH_INCHES, ROW_INCHES, DPI = 15.0, 0.33, 90
 TITLE_INCHES = 0.55
 GAP_INCHES = 0.10
-PALETTE = ("#2f6fb7", "#d9731a", "#3a8f4d", "#b3405a", "#7a5bb0", "#8a6d3b", "#0d8f8f", "#c2459a", "#6b7a00", "#555f6b")
-INK, FAINT, PAPER, GROUND, GOOD, BAD = "#20252b", "#69727d", "#ffffff", "#eef0f3", "#2b8a3e", "#c92a2a"
+PALETTE = (
+    "#2f6fb7",
+    "#d9731a",
+    "#3a8f4d",
+    "#b3405a",
+    "#7a5bb0",
+    "#8a6d3b",
+    "#0d8f8f",
+    "#c2459a",
+    "#6b7a00",
+    "#555f6b",
+)
+INK, FAINT, PAPER, GROUND, GOOD, BAD = (
+    "#20252b",
+    "#69727d",
+    "#ffffff",
+    "#eef0f3",
+    "#2b8a3e",
+    "#c92a2a",
+)
 FRAME, GRID, AXIS = "#d5d9de", "#e6e9ed", "#c4c9d0"
 SHADES = 5
 """Of each colour in the file, down to paper: text and lines need no more, and the file is a third as large."""
@@ -57,16 +75,24 @@ def draw(path: Path, fetch: Fetch, target: Path, title: str) -> None:
     panels = dashboard["panels"]
     rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels)
     height_inches = rows * ROW_INCHES + TITLE_INCHES
-    mpl.rcParams.update({"font.size": 8, "text.color": INK, "axes.labelcolor": INK, "timezone": "UTC"})
+    mpl.rcParams.update(
+        {"font.size": 8, "text.color": INK, "axes.labelcolor": INK, "timezone": "UTC"}
+    )
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), dpi=DPI, facecolor=GROUND)
     top = 1 - TITLE_INCHES / 2 / height_inches
-    figure.text(GAP_INCHES / WIDTH_INCHES, top, dashboard["title"], size=14, weight="bold", va="center")
-    figure.text(1 - GAP_INCHES / WIDTH_INCHES, top, title, size=8.5, color=FAINT, va="center", ha="right")
+    figure.text(
+        GAP_INCHES / WIDTH_INCHES, top, dashboard["title"], size=14, weight="bold", va="center"
+    )
+    figure.text(
+        1 - GAP_INCHES / WIDTH_INCHES, top, title, size=8.5, color=FAINT, va="center", ha="right"
+    )
     for panel in panels:
         _draw_panel(figure, panel, list(_lines(panel, fetch)), height_inches)
     raw = io.BytesIO()
     figure.savefig(raw, format="png", facecolor=GROUND)
-    Image.open(raw).convert("RGB").quantize(palette=_palette(), dither=Image.Dither.NONE).save(target, optimize=True)
+    Image.open(raw).convert("RGB").quantize(palette=_palette(), dither=Image.Dither.NONE).save(
+        target, optimize=True
+    )
 
 
 def _palette() -> Image.Image:
@@ -74,7 +100,9 @@ def _palette() -> Image.Image:
     values: list[int] = []
     for colour in (*PALETTE, INK, FAINT, GOOD, BAD):
         parts = [round(255 * part) for part in to_rgb(colour)]
-        values += [255 + (part - 255) * shade // SHADES for shade in range(1, SHADES + 1) for part in parts]
+        values += [
+            255 + (part - 255) * shade // SHADES for shade in range(1, SHADES + 1) for part in parts
+        ]
     for colour in (PAPER, GROUND, FRAME, GRID, AXIS):
         values += [round(255 * part) for part in to_rgb(colour)]
     image = Image.new("P", (1, 1))
@@ -86,14 +114,20 @@ def _lines(panel: dict[str, Any], fetch: Fetch) -> Iterator[Line]:
     """Yield the series of all queries of a panel, those without a number left out."""
     for target in panel["targets"]:
         for labels, points in fetch(target["expr"]):
-            parts = re.split(r"\{\{(\w+)\}\}", target["legendFormat"])  # every other one is a label's name
-            name = "".join(labels.get(part, "") if at % 2 else part for at, part in enumerate(parts))
+            parts = re.split(
+                r"\{\{(\w+)\}\}", target["legendFormat"]
+            )  # every other one is a label's name
+            name = "".join(
+                labels.get(part, "") if at % 2 else part for at, part in enumerate(parts)
+            )
             values = [value for _, value in points]
             if any(not math.isnan(value) for value in values):
                 yield Line(" ".join(name.split()), [at_s for at_s, _ in points], values)
 
 
-def _draw_panel(figure: Figure, panel: dict[str, Any], lines: list[Line], height_inches: float) -> None:
+def _draw_panel(
+    figure: Figure, panel: dict[str, Any], lines: list[Line], height_inches: float
+) -> None:
     place = panel["gridPos"]
     left, width = place["x"] / COLUMNS, place["w"] / COLUMNS
     top_inches = TITLE_INCHES + place["y"] * ROW_INCHES
@@ -101,7 +135,8 @@ def _draw_panel(figure: Figure, panel: dict[str, Any], lines: list[Line], height
     gap_x, gap_y = GAP_INCHES / 2 / WIDTH_INCHES, GAP_INCHES / 2 / height_inches
     bottom = 1 - (top_inches + panel_inches) / height_inches
     frame = figure.add_axes(
-        (left + gap_x, bottom + gap_y, width - 2 * gap_x, panel_inches / height_inches - 2 * gap_y), facecolor=PAPER
+        (left + gap_x, bottom + gap_y, width - 2 * gap_x, panel_inches / height_inches - 2 * gap_y),
+        facecolor=PAPER,
     )
     frame.set(xticks=[], yticks=[])
     for side in frame.spines.values():
@@ -125,7 +160,11 @@ def _draw_panel(figure: Figure, panel: dict[str, Any], lines: list[Line], height
 
 
 def _legend_columns(lines: list[Line]) -> int:
-    return LEGEND_COLUMNS if all(len(line.name) <= LEGEND_NAME_MAX for line in lines) else LEGEND_COLUMNS - 1
+    return (
+        LEGEND_COLUMNS
+        if all(len(line.name) <= LEGEND_NAME_MAX for line in lines)
+        else LEGEND_COLUMNS - 1
+    )
 
 
 def _draw_stat(frame: Axes, panel: dict[str, Any], lines: list[Line]) -> None:
@@ -133,13 +172,24 @@ def _draw_stat(frame: Axes, panel: dict[str, Any], lines: list[Line]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     numbers = [value for line in lines for value in line.values if not math.isnan(value)]
     if not numbers:
-        frame.text(0.5, 0.42, "no data", size=13, color=FAINT, ha="center", va="center", transform=frame.transAxes)
+        frame.text(
+            0.5,
+            0.42,
+            "no data",
+            size=13,
+            color=FAINT,
+            ha="center",
+            va="center",
+            transform=frame.transAxes,
+        )
         return
     steps = defaults.get("thresholds", {}).get("steps", [])
     alarm = next((step["value"] for step in steps if step["value"] is not None), math.inf)
     colour = BAD if numbers[-1] >= alarm else GOOD
     text = number_text(numbers[-1], defaults["unit"])
-    frame.text(0.5, 0.42, text, size=24, color=colour, ha="center", va="center", transform=frame.transAxes)
+    frame.text(
+        0.5, 0.42, text, size=24, color=colour, ha="center", va="center", transform=frame.transAxes
+    )
 
 
 def _draw_series(box: Axes, panel: dict[str, Any], lines: list[Line]) -> None:
@@ -152,14 +202,18 @@ def _draw_series(box: Axes, panel: dict[str, Any], lines: list[Line]) -> None:
         side.set_color(AXIS)
     box.tick_params(colors=FAINT, length=0, labelsize=7.5)
     if not lines:
-        box.text(0.5, 0.5, "no data", color=FAINT, ha="center", va="center", transform=box.transAxes)
+        box.text(
+            0.5, 0.5, "no data", color=FAINT, ha="center", va="center", transform=box.transAxes
+        )
         box.set(xticks=[], yticks=[])
         return
     for number, line in enumerate(lines):
         days = [at_s / 86_400 for at_s in line.at_s]
         colour = PALETTE[number % len(PALETTE)]
         style = "-" if number < len(PALETTE) else "--"
-        box.plot(days, line.values, style, color=colour, linewidth=1.1, label=line.name or panel["title"])
+        box.plot(
+            days, line.values, style, color=colour, linewidth=1.1, label=line.name or panel["title"]
+        )
     mappings = [one["options"] for one in defaults.get("mappings", [])]
     texts = {int(value): text["text"] for one in mappings for value, text in one.items()}
     highest = max(value for line in lines for value in line.values if math.isfinite(value))

@@ -37,7 +37,11 @@ SPAN = "10s"
 """Of rates: a few scrapes."""
 STREAMS = {"shop/orders": 40, "shop/payments": 8, "web/clicks": 100}
 """Stream -> records appended together."""
-CURSORS = (("shop/orders", "billing", 0.0005), ("shop/orders", "analytics", 0.02), ("web/clicks", "sessions", 0.004))
+CURSORS = (
+    ("shop/orders", "billing", 0.0005),
+    ("shop/orders", "analytics", 0.02),
+    ("web/clicks", "sessions", 0.004),
+)
 """Stream, cursor, and the seconds that a record takes it."""
 PAYLOAD = b"x" * 400
 PAUSE_S = 0.05
@@ -63,10 +67,17 @@ def dashboards(folder: Path) -> None:
             stack.callback(service.stop)
             service.start()
         names = {one.http_port: f"{one.name}:8000" for one in cluster.bookies}
-        names |= {services["autorecovery"].http_port: "healer-1:8085", services["janitor"].http_port: "janitor-1:8086"}
+        names |= {
+            services["autorecovery"].http_port: "healer-1:8085",
+            services["janitor"].http_port: "janitor-1:8086",
+        }
         addresses = [f"127.0.0.1:{port}" for port in names]
-        config = scrape_config(addresses[:BOOKIES], addresses[BOOKIES:-1], addresses[-1:], more=_renamed(names))
-        prometheus = stack.enter_context(Prometheus(data / "prometheus", config, faster(RULES.read_text())))
+        config = scrape_config(
+            addresses[:BOOKIES], addresses[BOOKIES:-1], addresses[-1:], more=_renamed(names)
+        )
+        prometheus = stack.enter_context(
+            Prometheus(data / "prometheus", config, faster(RULES.read_text()))
+        )
         began_s = time.time() + EDGE_S
         Cli(cluster.metadata_uri)("cluster", "heal", "rate", HEAL_RATE)
         ended_s = asyncio.run(_live(cluster))
@@ -86,17 +97,26 @@ def _renamed(names: dict[int | None, str]) -> str:
 
 def _draw(path: Path, prometheus: Prometheus, span_s: tuple[float, float], target: Path) -> None:
     def fetch(expression: str) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-        query = re.sub(r"\$(cluster|instance|stream)", ".*", expression).replace("$__rate_interval", SPAN)
+        query = re.sub(r"\$(cluster|instance|stream)", ".*", expression).replace(
+            "$__rate_interval", SPAN
+        )
         return prometheus.series(query, *span_s, STEP_S)
 
-    draw(path, fetch, target, "drawn by ./dev pictures from the dashboard's JSON; Grafana looks different")
+    draw(
+        path,
+        fetch,
+        target,
+        "drawn by ./dev pictures from the dashboard's JSON; Grafana looks different",
+    )
     print(f"{target}: {target.stat().st_size:,} bytes")
 
 
 async def _live(cluster: LocalCluster) -> float:
     """Append, read and break things for some minutes; return the time at the end, in seconds since 1970."""
     async with fastbk.connect(cluster.metadata_uri, append_timeout=20.0) as client:
-        await client.call_store(lambda store: store.coordination.set_lost_bookie_delay(LOST_BOOKIE_DELAY_S))
+        await client.call_store(
+            lambda store: store.coordination.set_lost_bookie_delay(LOST_BOOKIE_DELAY_S)
+        )
         policy = fastbk.PolicyPatch(roll_bytes=4 << 20, retention_bytes=12 << 20)
         for path in STREAMS:
             namespace, _, name = path.partition("/")

@@ -27,7 +27,9 @@ def mean(metric: str) -> str:
 
 def quantile(share: float, metric: str, by: str = "instance") -> str:
     """Return a quantile of a histogram."""
-    return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket{{{BOOKIE}}}{PER})))"
+    return (
+        f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket{{{BOOKIE}}}{PER})))"
+    )
 
 
 def quantiles(metric: str) -> tuple[Query, ...]:
@@ -58,7 +60,9 @@ def stat(title: str, text: str, expression: str, unit: str = "none", **more: Any
     return Panel(title, text, unit, (Query(expression, ""),), "stat", 4, 4, **more)
 
 
-def one(title: str, text: str, unit: str, expression: str, legend: str = "{{instance}}", **more: Any) -> Panel:
+def one(
+    title: str, text: str, unit: str, expression: str, legend: str = "{{instance}}", **more: Any
+) -> Panel:
     """Return a panel of one query."""
     return Panel(title, text, unit, (Query(expression, legend),), **more)
 
@@ -220,7 +224,13 @@ def streams() -> list[Panel]:
     def cursors(metric: str) -> str:
         return f"topk(20, {highest(metric, 'stream, cursor', STREAM)})"
 
-    deleted = ("segments_deleted", "ledgers_deleted", "orphans_deleted", "streams_deleted", "cursors_expired")
+    deleted = (
+        "segments_deleted",
+        "ledgers_deleted",
+        "orphans_deleted",
+        "streams_deleted",
+        "cursors_expired",
+    )
     return [
         stat("Cursors 10 minutes behind", "Their oldest unread record is older.",
              f"count({highest('fastbk_cursor_oldest_unread_seconds', 'stream, cursor')} > 600) or vector(0)",
@@ -306,7 +316,9 @@ VARIABLES = {
 
 
 def _dashboard(name: str, text: str, panels: list[Panel], *variables: str) -> Dashboard:
-    return Dashboard(name, f"fastbk: {name}", text, panels, {one: VARIABLES[one] for one in variables})
+    return Dashboard(
+        name, f"fastbk: {name}", text, panels, {one: VARIABLES[one] for one in variables}
+    )
 
 
 DASHBOARDS = (

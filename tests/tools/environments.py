@@ -23,7 +23,9 @@ def ensure_environment(name: str, *requirements: Path) -> Path:
     if not (python.exists() and stamp.exists() and stamp.read_text() == key):
         print(f"making {name}", file=sys.stderr)
         # Without a pip of its own, which would take five seconds: ours fills it.
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True
+        )
         pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
         files = [part for path in requirements for part in ("-r", str(path))]
         words = ["--no-input", "install", "-q", "--require-hashes", "--only-binary", ":all:"]

@@ -47,14 +47,22 @@ def differences(shape: Shape, value: object, where: str = "the answer") -> list[
     """Return what in `value` is not as `shape` says; nothing if all is."""
     if isinstance(shape, str):
         kinds = shape.split(" | ")
-        return [] if any(_IS[kind](value) for kind in kinds) else [f"{where} is {value!r}, not {shape}"]
+        return (
+            []
+            if any(_IS[kind](value) for kind in kinds)
+            else [f"{where} is {value!r}, not {shape}"]
+        )
     if isinstance(shape, dict) and ONE_OF in shape:
         found = [differences(each, value, where) for each in shape[ONE_OF]]
         return [] if any(not each for each in found) else min(found, key=len)
     if isinstance(shape, list):
         if not isinstance(value, list):
             return [f"{where} is {value!r}, not a list"]
-        return [one for number, each in enumerate(value) for one in differences(shape[0], each, f"{where}[{number}]")]
+        return [
+            one
+            for number, each in enumerate(value)
+            for one in differences(shape[0], each, f"{where}[{number}]")
+        ]
     if not isinstance(value, dict):
         return [f"{where} is {value!r}, not an object"]
     names = {name.removesuffix("?"): each for name, each in shape.items() if name != "*"}

@@ -105,7 +105,9 @@ class Wish:
                 "CHAOS is for the cluster that ./dev load starts, not with METADATA or APACHE"
             )
         if self.tls and (self.metadata or self.with_apache):
-            raise ValueError("TLS is for the cluster that ./dev load starts; elsewhere FASTBK_TLS_CA_FILE is")
+            raise ValueError(
+                "TLS is for the cluster that ./dev load starts; elsewhere FASTBK_TLS_CA_FILE is"
+            )
 
     @property
     def bookies(self) -> int:
@@ -137,7 +139,13 @@ def run_locust(
 ) -> int:
     """Run locust until it ends, with its results in `out` and its notes in `folder`. Return its exit code."""
     users, seconds = str(wish.users), f"{wish.seconds:g}s"
-    command = [str(ensure_environment(VENV, *REQUIREMENTS)), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
+    command = [
+        str(ensure_environment(VENV, *REQUIREMENTS)),
+        "-m",
+        "locust",
+        "-f",
+        str(ROOT / "loadtest/locustfile.py"),
+    ]
     if wish.with_page:
         command += ["--web-host", "127.0.0.1", "--web-port", str(wish.port)]
         url = f"http://localhost:{wish.port}"

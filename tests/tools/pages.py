@@ -258,7 +258,11 @@ def wrapped_page(text: str) -> str:
     is_code = False
 
     def end_paragraph() -> None:
-        lines.extend(_wrapped_paragraph(paragraph) if any(len(one) > WIDTH for one in paragraph) else paragraph)
+        lines.extend(
+            _wrapped_paragraph(paragraph)
+            if any(len(one) > WIDTH for one in paragraph)
+            else paragraph
+        )
         paragraph.clear()
 
     for line in text.split("\n"):
@@ -288,7 +292,12 @@ def _wrapped_paragraph(lines: list[str]) -> list[str]:
     text = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), " ".join(words))
     text = re.sub(r" (?=(?:[-*+>#|]+|\d+[.)])(?: |$))", "\0", text)
     filled = textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
     filled[-1] += end if end.isspace() else ""
     return [one.replace("\0", " ") for one in filled]

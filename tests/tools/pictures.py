@@ -38,7 +38,8 @@ async def _top(cluster: LocalCluster, path: Path) -> None:
     uri = cluster.metadata_uri
     async with fastbk.connect(uri) as client, OverviewPoller(client, uri) as poller:
         tasks = [
-            asyncio.create_task(_append(client, name, 10 ** (2 - n))) for n, name in enumerate(STREAMS)
+            asyncio.create_task(_append(client, name, 10 ** (2 - n)))
+            for n, name in enumerate(STREAMS)
         ]
         try:
             await cluster.delay_async(SLOW, journal_ms=30)
@@ -93,13 +94,19 @@ def _raise_of(tasks: list[asyncio.Task[None]]) -> None:
             task.result()
 
 
-PICTURES: dict[str, Callable[[Path], None]] = {"console": console, "top": top, "dashboards": dashboards}
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "console": console,
+    "top": top,
+    "dashboards": dashboards,
+}
 
 
 def main(words: list[str]) -> int:
     """Make the pictures that are named, without names all."""
     parser = argparse.ArgumentParser(prog="./dev pictures", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *PICTURES], metavar="NAME", help=", ".join(PICTURES))
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *PICTURES], metavar="NAME", help=", ".join(PICTURES)
+    )
     options = parser.parse_args(words)
     FOLDER.mkdir(exist_ok=True)
     for name in options.names or PICTURES:

@@ -73,13 +73,17 @@ def read_pins(text: str) -> dict[str, Pin]:
     for line in text.replace("\\\n", " ").splitlines():
         if not line.strip() or line.startswith("#"):
             continue
-        found = re.fullmatch(r"([\w.-]+)==([^\s;]+)(?:\s*;\s*(.*?))?((?:\s+--hash=sha256:[0-9a-f]{64})*)\s*", line)
+        found = re.fullmatch(
+            r"([\w.-]+)==([^\s;]+)(?:\s*;\s*(.*?))?((?:\s+--hash=sha256:[0-9a-f]{64})*)\s*", line
+        )
         if found is None:
             raise ValueError(f"not name==version, a marker and hashes: {line}")
         name = canonicalize_name(found[1])
         if name in pins:
             raise ValueError(f"{name} is pinned twice")
-        pins[name] = Pin(name, found[2], found[3] or "", tuple(re.findall(r"--hash=(\S+)", found[4])))
+        pins[name] = Pin(
+            name, found[2], found[3] or "", tuple(re.findall(r"--hash=(\S+)", found[4]))
+        )
     return pins
 
 
@@ -88,7 +92,12 @@ def is_needed(pin: Pin) -> bool:
     linux = {"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux"}
     return not pin.marker or any(
         Marker(pin.marker).evaluate(
-            {**linux, "python_version": one, "python_full_version": f"{one}.0", "platform_machine": machine}
+            {
+                **linux,
+                "python_version": one,
+                "python_full_version": f"{one}.0",
+                "platform_machine": machine,
+            }
         )
         for one in PYTHONS
         for machine in MACHINES
@@ -119,9 +128,14 @@ def resolved(name: str, upgraded: set[str]) -> dict[str, Pin]:
             "--no-annotate", "--no-header", "--no-cache", own, "--constraint", Path(folder) / "beside.txt",
         ]  # fmt: skip
         if name in EXTRAS:
-            command += [ROOT / "pyproject.toml", *(word for one in EXTRAS[name] for word in ("--extra", one))]
+            command += [
+                ROOT / "pyproject.toml",
+                *(word for one in EXTRAS[name] for word in ("--extra", one)),
+            ]
         environment = {**os.environ, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
-        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=folder)
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, env=environment, cwd=folder
+        )
     if done.returncode != 0:
         raise SystemExit(f"pins: {name}.txt cannot be resolved:\n{done.stderr.strip()}")
     pins = read_pins(done.stdout)
@@ -130,7 +144,9 @@ def resolved(name: str, upgraded: set[str]) -> dict[str, Pin]:
 
 def main() -> int:
     """Write every file that changes; return the exit code."""
-    upgraded = {str(canonicalize_name(one)) for one in os.environ.get("UPGRADE", "").split(",") if one}
+    upgraded = {
+        str(canonicalize_name(one)) for one in os.environ.get("UPGRADE", "").split(",") if one
+    }
     known = {name for file in BESIDE for name in read_pins((FOLDER / f"{file}.txt").read_text())}
     if unknown := upgraded - known - {"all"}:
         print(f"pins: no file of requirements/ has {', '.join(sorted(unknown))}", file=sys.stderr)

@@ -107,7 +107,9 @@ def tool(name: str) -> Path:
 
 def system_version(library: str) -> str:
     """Return a library's version as pkg-config has it."""
-    found = subprocess.run(["pkg-config", "--modversion", library], check=False, stdout=subprocess.PIPE, text=True)
+    found = subprocess.run(
+        ["pkg-config", "--modversion", library], check=False, stdout=subprocess.PIPE, text=True
+    )
     return found.stdout.strip() or "unknown"
 
 
@@ -138,7 +140,9 @@ def audited(packages: list[dict[str, Any]]) -> tuple[str, int]:
         for found in one["vulns"]:
             fixed = ", ".join(found.get("fix_versions", [])) or "no version"
             lines.append(f"{one['name']} {one['version']}: {found['id']}, fixed in {fixed}")
-    lines.append(f"{len(packages) - len(unknown)} packages audited, {len(bad)} with known vulnerabilities")
+    lines.append(
+        f"{len(packages) - len(unknown)} packages audited, {len(bad)} with known vulnerabilities"
+    )
     if unknown:
         lines.append(
             f"{len(unknown)} {NOT_AUDITED}, since this package index does not say: {', '.join(unknown)}. "

@@ -81,36 +81,70 @@ def _spark(plan: Plan) -> Report:
 
 
 RIGS = {
-    "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 6.0, splits=True),
+    "disk": Rig(
+        fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 6.0, splits=True
+    ),
     "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 5.0, splits=True),
     "points": Rig(
-        points.run, "a process of a bookie dies at a named point", 4.0, splits=True, sum_up=points.sum_up
+        points.run,
+        "a process of a bookie dies at a named point",
+        4.0,
+        splits=True,
+        sum_up=points.sum_up,
     ),
     "shutdown": Rig(shutdown.run, "three bookies whose file systems are shut down at once", 2.0),
     "full": Rig(full.run, "a bookie's disk is filled to 100 % under load and emptied again", 3.0),
     "gc": Rig(gc_model.run, "deletions, compactions and crashes against a model", 3.0, splits=True),
-    "flips": Rig(flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True),
-    "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
-    "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
-    "visibility": Rig(
-        visibility.run, "writers fail around an acknowledgement: seconds until readers see it", 20.0, cases=28
+    "flips": Rig(
+        flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True
     ),
-    "rolling": Rig(rolling.run, "bookies are restarted in turns under load: no copy is missing", 60.0, cases=2),
+    "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
+    "takeovers": Rig(
+        takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4
+    ),
+    "visibility": Rig(
+        visibility.run,
+        "writers fail around an acknowledgement: seconds until readers see it",
+        20.0,
+        cases=28,
+    ),
+    "rolling": Rig(
+        rolling.run, "bookies are restarted in turns under load: no copy is missing", 60.0, cases=2
+    ),
     "roll": Rig(
-        upgrade.run, "a roll from the released version to this one and back, under load", 60.0, cases=1, only_named=True
+        upgrade.run,
+        "a roll from the released version to this one and back, under load",
+        60.0,
+        cases=1,
+        only_named=True,
     ),
     "healing": Rig(
-        healing.run, "bookies are lost for good: AutoRecovery brings every copy back", 0.0, cases=5, only_named=True
+        healing.run,
+        "bookies are lost for good: AutoRecovery brings every copy back",
+        0.0,
+        cases=5,
+        only_named=True,
     ),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
     "spark": Rig(
-        _spark, "processes of a query of Spark are killed, and what it stands on", 0.0, cases=77, only_named=True
+        _spark,
+        "processes of a query of Spark are killed, and what it stands on",
+        0.0,
+        cases=77,
+        only_named=True,
     ),
     "attacks": Rig(
-        attacks.run, "clients that try to take a bookie's memory, connections or time", 0.0, cases=7, only_named=True
+        attacks.run,
+        "clients that try to take a bookie's memory, connections or time",
+        0.0,
+        cases=7,
+        only_named=True,
     ),
     "strangers": Rig(
-        strangers.run, "a bookie is shown tokens, certificates and hellos that nobody expects", 6.0, splits=True
+        strangers.run,
+        "a bookie is shown tokens, certificates and hellos that nobody expects",
+        6.0,
+        splits=True,
     ),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
@@ -144,7 +178,9 @@ def main() -> int:
     lost = sum(report.losses_count for report in reports)
     done = sum(report.cases for report in reports)
     took_s = time.monotonic() - began_s
-    print(f"torture: {len(reports)} rigs, cases={done} losses={lost} seconds={took_s:.0f} SEED={seed}")
+    print(
+        f"torture: {len(reports)} rigs, cases={done} losses={lost} seconds={took_s:.0f} SEED={seed}"
+    )
     idle = [one.rig for one in reports if not (one.cases or one.skipped or one.losses_count)]
     if idle:
         print(f"torture: no case was done by: {', '.join(idle)}: give more time, N=5 for example")

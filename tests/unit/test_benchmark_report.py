@@ -25,7 +25,9 @@ from tests.tools.benchmark.trees import Tree
 def run() -> Run:
     made = Run(seconds_each=1.0, machine="two <processors>")
     for ours, chain in ((100.0, 200.0), (300.0, 400.0), (90.0, 100.0)):
-        made.add("append, window 1", "this tree", {"per_s": ours, "p50_us": 190.0, "disk_p50_us": 100.0})
+        made.add(
+            "append, window 1", "this tree", {"per_s": ours, "p50_us": 190.0, "disk_p50_us": 100.0}
+        )
         made.add("append, window 1", "bare-C chain", {"per_s": chain})
     return made
 
@@ -45,7 +47,11 @@ def test_a_run_that_was_cut_off_goes_on(run: Run, tmp_path: Path) -> None:
     run.write(path)
     again = Run.read(path)
     assert again == run
-    assert [again.has("append, window 1", "this tree", number) for number in (0, 2, 3)] == [True, True, False]
+    assert [again.has("append, window 1", "this tree", number) for number in (0, 2, 3)] == [
+        True,
+        True,
+        False,
+    ]
     assert not again.has("append, window 1", "disk", 0)
     assert not again.has("another", "disk", 0)
 
@@ -112,8 +118,15 @@ def test_systems_take_turns_and_a_second_run_measures_what_is_missing(tmp_path: 
     systems: list[System] = [Counted("one", calls), Counted("other", calls)]
     made = Run(seconds_each=2.0)
     cases = [WINDOW_1, WINDOW_100, RESTART]
-    bench.measure(made, cases, systems, bench.Length(rounds=2, seconds=2.0, pairs=3), tmp_path / "o")
-    assert calls == ["one", "other", "other", "one", "one", "other"] + ["one", "other", "other", "one"]
+    bench.measure(
+        made, cases, systems, bench.Length(rounds=2, seconds=2.0, pairs=3), tmp_path / "o"
+    )
+    assert calls == ["one", "other", "other", "one", "one", "other"] + [
+        "one",
+        "other",
+        "other",
+        "one",
+    ]
     assert made.cases[WINDOW_1.name]["one"][0]["seconds"] == bench.PAIR_S
     assert made.cases[WINDOW_100.name]["one"][0]["seconds"] == 2.0
     assert RESTART.name not in made.cases
@@ -147,7 +160,9 @@ def test_pages_hold_the_tables_of_the_run_that_is_kept() -> None:
     made = Run.read(KEPT)
     for path in PAGES:
         assert with_tables(path.read_text(), made) == path.read_text(), "run ./dev bench readme"
-    assert all(f"<!-- table: {name} -->" in "".join(path.read_text() for path in PAGES) for name in TABLES)
+    assert all(
+        f"<!-- table: {name} -->" in "".join(path.read_text() for path in PAGES) for name in TABLES
+    )
 
 
 def test_tables_are_written_between_their_marks_and_nowhere_else(run: Run) -> None:
@@ -164,5 +179,7 @@ def test_tables_are_written_between_their_marks_and_nowhere_else(run: Run) -> No
     [(182.4, "p50_us", "182"), (577_812.0, "per_s", "578,000"), (1.437, "bookie_us", "1.44"),
      (53.21, "bookie_us", "53.2"), (None, "per_s", "–")],
 )  # fmt: skip
-def test_numbers_in_tables_have_three_digits_that_count(value: float | None, figure: str, text: str) -> None:
+def test_numbers_in_tables_have_three_digits_that_count(
+    value: float | None, figure: str, text: str
+) -> None:
     assert number(value, figure) == text

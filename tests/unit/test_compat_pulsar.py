@@ -29,7 +29,9 @@ def read(reading: Reading, numbers: Iterable[int], key: str = "a") -> None:
         reading.take(payload(key, number))
 
 
-def verdict(numbers: Iterable[int], *, failed: Iterable[int] = (), is_session: bool = False) -> list[str]:
+def verdict(
+    numbers: Iterable[int], *, failed: Iterable[int] = (), is_session: bool = False
+) -> list[str]:
     """What is said of a reader that gets these of key a, and all of key b."""
     reading = Reading("reader", sent(failed=failed), is_session=is_session)
     read(reading, range(5), "b")
@@ -43,7 +45,8 @@ def test_all_messages_in_order_are_right(is_session: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "lost"), [([0, 1, 3, 4], [2]), ([0, 1, 2, 3], [4]), ([1, 2, 3, 4], [0]), ([], [0, 1, 2, 3, 4])]
+    ("numbers", "lost"),
+    [([0, 1, 3, 4], [2]), ([0, 1, 2, 3], [4]), ([1, 2, 3, 4], [0]), ([], [0, 1, 2, 3, 4])],
 )
 @pytest.mark.parametrize("is_session", [False, True])
 def test_a_lost_message_is_found(numbers: list[int], lost: list[int], is_session: bool) -> None:
@@ -119,7 +122,9 @@ def test_parts_of_pulsar_run_only_by_name() -> None:
         assert [name for name, _ in chosen] == ["pulsar", "pulsar-kills"]
 
 
-def test_a_broker_writes_to_three_bookies_in_the_wire_version_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_broker_writes_to_three_bookies_in_the_wire_version_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
     for is_v2, word in ((True, "true"), (False, "false")):
         settings = broker_settings("zk:127.0.0.1:1/c", tmp_path / "offloaded", is_v2=is_v2)
         assert settings["bookkeeperUseV2WireProtocol"] == word

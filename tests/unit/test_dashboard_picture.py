@@ -23,10 +23,18 @@ def test_a_picture_runs_each_query_of_the_dashboard(path: Path, tmp_path: Path) 
         queries.append(expression)
         labels = {"instance": f"bookie-{len(queries) % 3}:8000", "le": "3600"}
         values = [math.nan, *(math.sin(at / 9) + len(queries) for at in range(60))]
-        return [] if len(queries) % 5 == 0 else [(labels, [(1e9 + at, value) for at, value in enumerate(values)])]
+        return (
+            []
+            if len(queries) % 5 == 0
+            else [(labels, [(1e9 + at, value) for at, value in enumerate(values)])]
+        )
 
     draw(path, fetch, tmp_path / "one.png", "a test")
-    wanted = [target["expr"] for panel in json.loads(path.read_text())["panels"] for target in panel["targets"]]
+    wanted = [
+        target["expr"]
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel["targets"]
+    ]
     assert queries == wanted
     with Image.open(tmp_path / "one.png") as image:
         assert image.width == WIDTH_INCHES * DPI

@@ -21,10 +21,17 @@ def test_every_requirement_has_one_version_and_hashes() -> None:
     """And no option: no index, no link, no other file."""
     files = {path.stem: read_pins(path.read_text()) for path in FOLDER.glob("*.txt")}
     assert set(files) == set(BESIDE)
-    assert [f"{name}: {pin.name}" for name, pins in files.items() for pin in pins.values() if not pin.hashes] == []
+    assert [
+        f"{name}: {pin.name}"
+        for name, pins in files.items()
+        for pin in pins.values()
+        if not pin.hashes
+    ] == []
     for name, beside in BESIDE.items():
         for other in beside:
-            assert set(files[name]) & set(files[other]) == set(), f"{name}.txt repeats packages of {other}.txt"
+            assert set(files[name]) & set(files[other]) == set(), (
+                f"{name}.txt repeats packages of {other}.txt"
+            )
 
 
 def test_the_oldest_python_of_the_pins_is_that_of_the_package() -> None:
@@ -32,15 +39,31 @@ def test_the_oldest_python_of_the_pins_is_that_of_the_package() -> None:
 
 
 def test_pins_are_read_as_they_are_written() -> None:
-    pins = (Pin("one", "1.0", "", ()), Pin("two", "2!0", "python_full_version < '3.12'", (f"sha256:{'1' * 64}",) * 2))
-    assert list(read_pins("# what for\n" + "".join(pin.text() for pin in pins)).values()) == list(pins)
-    assert wanted({pin.name: pin for pin in pins}, set()) == "one==1.0\ntwo==2!0 ; python_full_version < '3.12'\n"
+    pins = (
+        Pin("one", "1.0", "", ()),
+        Pin("two", "2!0", "python_full_version < '3.12'", (f"sha256:{'1' * 64}",) * 2),
+    )
+    assert list(read_pins("# what for\n" + "".join(pin.text() for pin in pins)).values()) == list(
+        pins
+    )
+    assert (
+        wanted({pin.name: pin for pin in pins}, set())
+        == "one==1.0\ntwo==2!0 ; python_full_version < '3.12'\n"
+    )
     assert wanted({pin.name: pin for pin in pins}, {"one"}).startswith("one\ntwo==2!0")
     assert wanted({pin.name: pin for pin in pins}, {"all"}).startswith("one\ntwo ;")
 
 
 @pytest.mark.parametrize(
-    "line", [f"one>=1 {HASH}", "--index-url x", "-r run.txt", "one==1 --hash=sha256:0", "one @ file:///x", "a==1\nA==2"]
+    "line",
+    [
+        f"one>=1 {HASH}",
+        "--index-url x",
+        "-r run.txt",
+        "one==1 --hash=sha256:0",
+        "one @ file:///x",
+        "a==1\nA==2",
+    ],
 )
 def test_what_is_no_pin_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"not name==version|pinned twice"):
@@ -65,9 +88,12 @@ def wheel(folder: Path) -> Path:
     """Write a package without contents; return its file."""
     path = folder / "tiny-1-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
         archive.writestr(
-            "tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            "tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"
+        )
+        archive.writestr(
+            "tiny-1.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         )
         archive.writestr("tiny-1.dist-info/RECORD", "")
         archive.writestr("tiny.py", "")
@@ -75,7 +101,9 @@ def wheel(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_an_environment_takes_files_with_the_right_hash_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_takes_files_with_the_right_hash_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digest = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

@@ -60,7 +60,14 @@ def test_json_is_made_of_anything() -> None:
     deep: list[object] = []
     for _ in range(5000):
         deep = [deep]
-    odd = {"s": "a\ud800", "n": 1 << 100, "o": object, "bad": Bad(), "deep": deep, 7: ("\udfff", None, 1.5, True)}
+    odd = {
+        "s": "a\ud800",
+        "n": 1 << 100,
+        "o": object,
+        "bad": Bad(),
+        "deep": deep,
+        7: ("\udfff", None, 1.5, True),
+    }
     found = json.loads(printable_json(odd))
     assert found["s"] == r"a\ud800"
     assert found["n"] == hex(1 << 100)

@@ -63,7 +63,9 @@ def test_the_exit_code(
     assert text in capsys.readouterr().out
 
 
-def test_cases_are_split_over_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cases_are_split_over_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rigs = {"good": torture.Rig(good, "", 1.0, splits=True), "idle": torture.Rig(idle, "", 1.0)}
     monkeypatch.setattr(torture, "RIGS", rigs)
     monkeypatch.setenv("RIG", "good")
@@ -74,7 +76,9 @@ def test_cases_are_split_over_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "1 rigs, cases=10 losses=0" in out
 
 
-def test_rounds_mean_the_live_rig(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_mean_the_live_rig(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rigs = {"live": torture.Rig(good, "", 1.0, cases=3), "lossy": torture.Rig(lossy, "", 1.0)}
     monkeypatch.setattr(torture, "RIGS", rigs)
     monkeypatch.setenv("ROUNDS", "5")
@@ -82,7 +86,9 @@ def test_rounds_mean_the_live_rig(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "cases=5" in capsys.readouterr().out
 
 
-def test_help_and_wrong_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_wrong_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("RIG", "help")
     assert torture.main() == 0
     monkeypatch.setenv("RIG", "nonsense")

@@ -218,7 +218,9 @@ def _missing(builder: ConfigBuilder) -> None:
             " or Apache's daemon, beside it"
         )
     if components := builder.source.items("extraServerComponents"):
-        builder.report.remarks.append(f"extraServerComponents: not started: {', '.join(components)}")
+        builder.report.remarks.append(
+            f"extraServerComponents: not started: {', '.join(components)}"
+        )
 
 
 def _compaction(builder: ConfigBuilder) -> None:

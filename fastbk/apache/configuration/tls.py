@@ -31,14 +31,19 @@ def apply_tls(builder: ConfigBuilder) -> None:
     has_roles = provider == BY_ROLES
     if provider.lower() not in NOTHING and provider not in (BY_ROLES, BY_SASL):
         raise source.fault(
-            AUTHORIZATION, f"that class cannot run here; of Apache's there are {BY_ROLES} and {BY_SASL}"
+            AUTHORIZATION,
+            f"that class cannot run here; of Apache's there are {BY_ROLES} and {BY_SASL}",
         )
     if factory.lower() in NOTHING:
         if has_roles:
-            raise _fault(builder, FACTORY, f"{AUTHORIZATION} needs TLS, since roles are in certificates")
+            raise _fault(
+                builder, FACTORY, f"{AUTHORIZATION} needs TLS, since roles are in certificates"
+            )
         return
     if factory != APACHES_OWN:
-        raise source.fault(FACTORY, f"the class {factory} cannot run here; Apache's own is {APACHES_OWN}")
+        raise source.fault(
+            FACTORY, f"the class {factory} cannot run here; Apache's own is {APACHES_OWN}"
+        )
     builder.put("tls.mode", "prefer", FACTORY)
     _identity(builder)
     if source.boolean("tlsClientAuthentication"):
@@ -80,7 +85,11 @@ def _authorities(builder: ConfigBuilder) -> None:
 def _roles(builder: ConfigBuilder) -> None:
     source = builder.source
     if not source.boolean("tlsClientAuthentication"):
-        raise _fault(builder, "tlsClientAuthentication", f"{AUTHORIZATION} needs it: roles are in certificates")
+        raise _fault(
+            builder,
+            "tlsClientAuthentication",
+            f"{AUTHORIZATION} needs it: roles are in certificates",
+        )
     roles = source.items("authorizedRoles")
     if not roles:
         raise _fault(builder, "authorizedRoles", f"{AUTHORIZATION} needs at least one")

@@ -62,9 +62,7 @@ def json_object(request: Request, *known: str) -> dict[str, Any]:
     return asked
 
 
-def integer(
-    request: Request, name: str, default: int, low: int = -1, high: int = ID_MAX
-) -> int:
+def integer(request: Request, name: str, default: int, low: int = -1, high: int = ID_MAX) -> int:
     """Return a number of the query. Raises WrongParameter."""
     if name not in request.query:
         return default
@@ -99,7 +97,9 @@ def guarded(page: Page) -> Page:
         except (Error, ValueError, OSError) as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - a page's fault must not end the server
-            _faults.note(type(error).__name__, reason=repr(error), trace=traceback.format_exc(limit=-8))
+            _faults.note(
+                type(error).__name__, reason=repr(error), trace=traceback.format_exc(limit=-8)
+            )
             reason = f"a fault of this bookie's: {error!r}; see its log"
         return text(500, f"{INTERNAL_ERROR}: {reason}")
 

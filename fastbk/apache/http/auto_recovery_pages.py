@@ -70,7 +70,9 @@ class AutoRecoveryPages:
             )
         elif request.method != "GET":
             return text(404, "Not found method. Should be GET or PUT method")
-        return answer({"enabled": await self._metadata.call(lambda store: store.coordination.is_enabled())})
+        return answer(
+            {"enabled": await self._metadata.call(lambda store: store.coordination.is_enabled())}
+        )
 
     async def _ledgers(self, request: Request) -> Response:
         if request.method != "GET":
@@ -124,7 +126,9 @@ class AutoRecoveryPages:
     async def _delay(self, request: Request) -> Response:
         if request.method == "GET":
             try:
-                seconds = await self._metadata.call(lambda store: store.coordination.lost_bookie_delay_s())
+                seconds = await self._metadata.call(
+                    lambda store: store.coordination.lost_bookie_delay_s()
+                )
             except Error as error:
                 return text(404, f"Exception when get lostBookieRecoveryDelay.{error}")
             if seconds is None:

@@ -145,7 +145,9 @@ def lends_credentials(config: BookieConfig) -> bool:
     """Return whether tools show bookies more than a stranger has: a token, a password or a certificate."""
     environment = _tool_environment(config)
     tls = TlsOptions.from_environment(environment)
-    return Credentials.from_environment(environment) is not None or bool(tls and tls.certificate_file)
+    return Credentials.from_environment(environment) is not None or bool(
+        tls and tls.certificate_file
+    )
 
 
 def _tool_environment(config: BookieConfig) -> dict[str, str]:
@@ -155,7 +157,9 @@ def _tool_environment(config: BookieConfig) -> dict[str, str]:
         return environment
     files = config.tls
     options = TlsOptions(ca_file=files.ca_file, ca_password_file=files.ca_password_file)
-    if files.client_certificates != "none":  # else nobody asks for it, and a key that is not used needs no reader
+    if (
+        files.client_certificates != "none"
+    ):  # else nobody asks for it, and a key that is not used needs no reader
         options = TlsOptions(
             ca_file=files.ca_file,
             ca_password_file=files.ca_password_file,

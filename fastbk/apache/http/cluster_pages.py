@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from fastbk.server.admin.http import Page, Request, Response
 
 
-
 class ClusterPages:
     """Those of one metadata store."""
 

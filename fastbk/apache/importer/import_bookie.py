@@ -262,8 +262,10 @@ def _doubtful(
             if read is None:
                 continue  # deleted meanwhile
             opened = pairs[pair_of(ledger_id, shards)]
-            if isinstance(read, BadRecord) or not read.metadata.is_closed or not holds(
-                opened.store, ledger_id, shares_of(bookie_id, read.metadata)
+            if (
+                isinstance(read, BadRecord)
+                or not read.metadata.is_closed
+                or not holds(opened.store, ledger_id, shares_of(bookie_id, read.metadata))
             ):
                 found.append(ledger_id)
     return found

@@ -45,7 +45,9 @@ FAILURES_MAX = 100
 OPEN_S = 300.0
 """How long RocksDB may take to open a database; what a killed bookie left in its log is read then."""
 _TRIAL = "import sys; from fastbk.apache.importer.rocksdb import open_links; open_links(sys.argv[1]).close()"
-_DATABASE_FILE = re.compile(r"CURRENT|IDENTITY|(?:MANIFEST|OPTIONS)-[0-9]{1,20}|[0-9]{1,20}\.(?:sst|ldb|log|blob)")
+_DATABASE_FILE = re.compile(
+    r"CURRENT|IDENTITY|(?:MANIFEST|OPTIONS)-[0-9]{1,20}|[0-9]{1,20}\.(?:sst|ldb|log|blob)"
+)
 """What RocksDB reads; files by which rocksdict would be told otherwise, and those of others, are left out."""
 _PAIR = struct.Struct(">qq")
 _INT = struct.Struct(">q")
@@ -193,9 +195,13 @@ def _check_opens(links: str, path: Path) -> None:
             [sys.executable, "-c", _TRIAL, links], check=False, capture_output=True, timeout=OPEN_S
         )
     except subprocess.TimeoutExpired as error:
-        raise StorageError(f"{path}: RocksDB did not open it within {OPEN_S:g} s: it is damaged") from error
+        raise StorageError(
+            f"{path}: RocksDB did not open it within {OPEN_S:g} s: it is damaged"
+        ) from error
     if done.returncode < 0:
-        raise StorageError(f"{path}: RocksDB ended by signal {-done.returncode} when it opened it: it is damaged")
+        raise StorageError(
+            f"{path}: RocksDB ended by signal {-done.returncode} when it opened it: it is damaged"
+        )
 
 
 def open_links(links: str) -> Rdict:

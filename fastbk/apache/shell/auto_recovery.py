@@ -22,7 +22,9 @@ def _toggle(context: Context, words: CommandLine) -> int:
     enable, disable = words.has("enable"), words.has("disable")
     with context.store() as store:
         if not enable and not disable:
-            print(f"Autorecovery is {'enabled.' if store.coordination.is_enabled() else 'disabled.'}")
+            print(
+                f"Autorecovery is {'enabled.' if store.coordination.is_enabled() else 'disabled.'}"
+            )
         elif enable:
             done = store.coordination.enable()
             print(

@@ -111,9 +111,15 @@ async def _ask_all(context: Context) -> int:
         return 0
     print("Free disk space info:")
     for service, free, total in found:
-        print(f"{address_line(service)}: \tFree: {format_apache_size(free)}\tTotal: {format_apache_size(total)}")
-    print(f"Total free disk space in the cluster:\t{format_apache_size(sum(free for _, free, _ in found))}")
-    print(f"Total disk capacity in the cluster:\t{format_apache_size(sum(total for _, _, total in found))}")
+        print(
+            f"{address_line(service)}: \tFree: {format_apache_size(free)}\tTotal: {format_apache_size(total)}"
+        )
+    print(
+        f"Total free disk space in the cluster:\t{format_apache_size(sum(free for _, free, _ in found))}"
+    )
+    print(
+        f"Total disk capacity in the cluster:\t{format_apache_size(sum(total for _, _, total in found))}"
+    )
     return 0
 
 

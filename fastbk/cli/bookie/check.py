@@ -214,7 +214,9 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
 
 
 def _text(checked: Checked) -> str:
-    rate = rate_and_left(checked.read_bytes, checked.total_bytes, time.monotonic() - checked.began_s)
+    rate = rate_and_left(
+        checked.read_bytes, checked.total_bytes, time.monotonic() - checked.began_s
+    )
     return (
         f"checked {format_size(checked.read_bytes)} of about {format_size(checked.total_bytes)}, {rate},"
         f" {checked.damage_count} places damaged"

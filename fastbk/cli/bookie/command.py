@@ -119,5 +119,7 @@ def _check(path: Path) -> int:
     for budget in process_table.memory_table(loaded):
         print(f"{budget.role:<11} {budget.what:<24} {format_size(budget.size_bytes):>10}")
     total = format_size(process_table.memory_bytes(loaded))
-    print(f"{'together':<36} {total:>10} of {format_size(process_table.memory_total_bytes(loaded))}")
+    print(
+        f"{'together':<36} {total:>10} of {format_size(process_table.memory_total_bytes(loaded))}"
+    )
     return 0

@@ -57,7 +57,11 @@ def expand(options: argparse.Namespace) -> int:
         note(
             "no ledger lives there yet: `fastbk bookie move-shards --even` moves some, new bookies have them by birth"
         )
-    text = f"added: {', '.join(added)}" if added else "nothing to add: all directories are the bookie's"
+    text = (
+        f"added: {', '.join(added)}"
+        if added
+        else "nothing to add: all directories are the bookie's"
+    )
     return print_answer(options, {"added": added}, text)
 
 

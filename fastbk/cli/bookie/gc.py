@@ -34,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_bookie(verb)
         if name == "run":
             verb.add_argument(
-                "--timeout", type=float, default=3600.0, metavar="SECONDS", help="longest wait (3600)"
+                "--timeout",
+                type=float,
+                default=3600.0,
+                metavar="SECONDS",
+                help="longest wait (3600)",
             )
         add_json(verb)
         if name == "status":
@@ -65,7 +69,9 @@ def run(options: argparse.Namespace) -> int:
     if options.gc_verb == "run":
         return _run(options, client)
     answer = client.post(f"/gc/{options.gc_verb}", {"what": _what(options)})
-    return print_answer(options, answer, f"suspended: {', '.join(answer['suspended']) or 'nothing'}")
+    return print_answer(
+        options, answer, f"suspended: {', '.join(answer['suspended']) or 'nothing'}"
+    )
 
 
 def _what(options: argparse.Namespace) -> list[str]:

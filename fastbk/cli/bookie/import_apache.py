@@ -90,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
     check(config)
     _check_apart(config, apache)
     bookie_id = BookieId(config.bookie.id or config.bookie.listen)
-    plan = import_bookie.ImportPlan(bookie_id, apache, options.replace_cookie, IndexUse(options.index))
+    plan = import_bookie.ImportPlan(
+        bookie_id, apache, options.replace_cookie, IndexUse(options.index)
+    )
     line, rate = ProgressLine(), Rate()
 
     def on_bytes(counts: Counts) -> None:
@@ -173,7 +175,9 @@ def _print_imported(options: argparse.Namespace, done: Imported, bytes_per_s: in
         print("the import was done before, but for its marks; they are gone: start the bookie")
         return
     print(_text(done, "found" if options.dry_run else "imported"))
-    _note_damage([*(f"not read: {one}" for one in index.not_read), *index.told, *map(str, counts.damage)])
+    _note_damage(
+        [*(f"not read: {one}" for one in index.not_read), *index.told, *map(str, counts.damage)]
+    )
 
 
 def _text(done: Imported, what: str) -> str:

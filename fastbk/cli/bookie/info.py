@@ -84,10 +84,15 @@ def _disk_lines(disks: list[dict[str, Any]]) -> list[str]:
         return ["nothing is known of the disks yet: the bookie is starting"]
     rows = [("directory", "state", "for", "takes", "used", "free", "path")]
     for one in disks:
-        lasted, free = format_age_s(time.time() - one["state_since_s"]), format_size(one["free_bytes"])
+        lasted, free = (
+            format_age_s(time.time() - one["state_since_s"]),
+            format_size(one["free_bytes"]),
+        )
         used = f"{one['used_ratio']:.0%}"
         which = f"{one['role']} {one['pair']}"
-        rows.append((which, painted(one["state"]), lasted, one["takes"], used, free, one["directory"]))
+        rows.append(
+            (which, painted(one["state"]), lasted, one["takes"], used, free, one["directory"])
+        )
     lines: list[str] = []
     for row, one in zip(table(rows, "<<<<>><"), [{}, *disks], strict=True):
         lines.append(row)

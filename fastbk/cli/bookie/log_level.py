@@ -19,7 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_bookie(parser)
     parser.add_argument(
-        "level", nargs="?", metavar="LEVEL", help=f"{', '.join(logs.LEVELS)}; without: print the level that it has"
+        "level",
+        nargs="?",
+        metavar="LEVEL",
+        help=f"{', '.join(logs.LEVELS)}; without: print the level that it has",
     )
     add_json(parser)
 

@@ -31,12 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Let a bookie be away for a while: it refuses normal adds, so that writers choose others, and AutoRecovery does"
         " not copy its ledgers before the time is over. Without --for and --end: list what is in maintenance."
     )
-    parser.add_argument("bookie_id", nargs="?", metavar="ID", help="the bookie's id, as `fastbk bookie list` shows it")
-    parser.add_argument("--for", dest="span", metavar="TIME", help="how long, such as 30min; at most 24h")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="what other operators read")
-    parser.add_argument("--end", action="store_true", help="end it, and have the bookie take adds again")
     parser.add_argument(
-        "--keep-writable", action="store_true", help="with --for: let the bookie take adds as before"
+        "bookie_id",
+        nargs="?",
+        metavar="ID",
+        help="the bookie's id, as `fastbk bookie list` shows it",
+    )
+    parser.add_argument(
+        "--for", dest="span", metavar="TIME", help="how long, such as 30min; at most 24h"
+    )
+    parser.add_argument("--reason", default="", metavar="TEXT", help="what other operators read")
+    parser.add_argument(
+        "--end", action="store_true", help="end it, and have the bookie take adds again"
+    )
+    parser.add_argument(
+        "--keep-writable",
+        action="store_true",
+        help="with --for: let the bookie take adds as before",
     )
     add_metadata(parser)
     add_json(parser)
@@ -46,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
     """List, begin or end it."""
     if options.span is None and not options.end:
         if options.bookie_id or options.reason or options.keep_writable:
-            raise ConfigError("give --for TIME to begin maintenance of a bookie, or --end to end it")
+            raise ConfigError(
+                "give --for TIME to begin maintenance of a bookie, or --end to end it"
+            )
         return _list(options)
     if not options.bookie_id or (options.span is not None) == options.end:
         raise ConfigError("give the ID of a bookie, and --for TIME or --end")
@@ -54,23 +67,41 @@ def run(options: argparse.Namespace) -> int:
     if options.end:
         was = asyncio.run(_change(uri, options.bookie_id, None))
         is_writable = _set_read_only(uri, options.bookie_id, read_only=False)
-        text = f"maintenance of {options.bookie_id} has ended" if was else f"{options.bookie_id} was not in maintenance"
-        facts = {"bookie_id": options.bookie_id, "maintenance": None, "read_only": False if is_writable else None}
+        text = (
+            f"maintenance of {options.bookie_id} has ended"
+            if was
+            else f"{options.bookie_id} was not in maintenance"
+        )
+        facts = {
+            "bookie_id": options.bookie_id,
+            "maintenance": None,
+            "read_only": False if is_writable else None,
+        }
         return print_answer(options, facts, text)
     hold = _hold(options)
     # The hold first: writers that leave the bookie, and its stop, must not set off copying.
     asyncio.run(_change(uri, options.bookie_id, hold))
-    is_read_only = not options.keep_writable and _set_read_only(uri, options.bookie_id, read_only=True)
+    is_read_only = not options.keep_writable and _set_read_only(
+        uri, options.bookie_id, read_only=True
+    )
     if is_read_only:
         said = "it refuses normal adds"
     else:
-        said = "it takes adds as before" if options.keep_writable else "it takes adds whenever it is up"
+        said = (
+            "it takes adds as before"
+            if options.keep_writable
+            else "it takes adds whenever it is up"
+        )
     lines = (
         f"{options.bookie_id} is in maintenance until {format_utc_ms(hold.until_ms)}:",
         f"{said}, and its ledgers are not copied",
         f"`fastbk bookie maintenance {options.bookie_id} --end` ends that",
     )
-    facts = {"bookie_id": options.bookie_id, "maintenance": asdict(hold), "read_only": is_read_only or None}
+    facts = {
+        "bookie_id": options.bookie_id,
+        "maintenance": asdict(hold),
+        "read_only": is_read_only or None,
+    }
     return print_answer(options, facts, *lines)
 
 
@@ -82,7 +113,9 @@ def _hold(options: argparse.Namespace) -> HealingHold:
     except ValueError as error:
         raise ConfigError(f"--for {options.span}: {error}") from error
     if not 0 < span_s <= HOLD_S_MAX:
-        raise ConfigError(f"--for {options.span}: must be more than 0 and at most {HOLD_S_MAX / 3600:.0f}h")
+        raise ConfigError(
+            f"--for {options.span}: must be more than 0 and at most {HOLD_S_MAX / 3600:.0f}h"
+        )
     return HealingHold(int((time.time() + span_s) * 1000), " ".join(options.reason.split())[:200])
 
 
@@ -129,7 +162,9 @@ def _set_read_only(uri: str, bookie_id: BookieId, *, read_only: bool) -> bool:
         find_bookie(uri, bookie_id).put(READ_ONLY, {"readOnly": read_only})
     except Error as error:
         wanted = "refuse" if read_only else "take"
-        note(f"fastbk: {bookie_id} could not be made to {wanted} adds: {' '.join(str(error).split())}")
+        note(
+            f"fastbk: {bookie_id} could not be made to {wanted} adds: {' '.join(str(error).split())}"
+        )
         return False
     return True
 
@@ -137,7 +172,9 @@ def _set_read_only(uri: str, bookie_id: BookieId, *, read_only: bool) -> bool:
 def _list(options: argparse.Namespace) -> int:
     found = read_maintenance(metadata_uri(options))
     facts = {one: asdict(hold) for one, hold in found.items()}
-    return print_answer(options, facts, *(maintenance_lines(found) or ["no bookie is in maintenance"]))
+    return print_answer(
+        options, facts, *(maintenance_lines(found) or ["no bookie is in maintenance"])
+    )
 
 
 def read_maintenance(uri: str) -> Mapping[BookieId, HealingHold]:

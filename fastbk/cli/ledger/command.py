@@ -105,7 +105,9 @@ def _add_verbs_about(verbs: Verbs) -> None:
     """Declare the verbs that neither write nor print entries."""
     text = "print the ledgers' ids; or those that are open, or whose writers seem to be gone"
     listing = add_verb(verbs, "list", _list, text)
-    listing.add_argument("--open", action="store_true", help="only ledgers that are not closed, with their state")
+    listing.add_argument(
+        "--open", action="store_true", help="only ledgers that are not closed, with their state"
+    )
     listing.add_argument(
         "--abandoned",
         action="store_true",
@@ -113,7 +115,11 @@ def _add_verbs_about(verbs: Verbs) -> None:
         " nothing was acknowledged during --idle-for",
     )
     listing.add_argument(
-        "--idle-for", type=float, default=10.0, metavar="SECONDS", help="how long open ledgers are watched (10)"
+        "--idle-for",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long open ledgers are watched (10)",
     )
     add_watch(listing)
     add_watch(_add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info"))
@@ -168,7 +174,11 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
         progress = ByteProgress(f"ledger {writer.ledger_id}")
         size = options.chunk_bytes
         # A line keeps its end, so that the entries one behind the other are the file.
-        source = read_lines(descriptor, keep_ends=True) if size is None else read_chunks(descriptor, size)
+        source = (
+            read_lines(descriptor, keep_ends=True)
+            if size is None
+            else read_chunks(descriptor, size)
+        )
         try:
             async with writer, contextlib.aclosing(source) as pieces:
                 async for some in pieces:
@@ -198,7 +208,9 @@ async def _send(writer: LedgerWriter, entry: bytes, entries: int) -> None:
                 await writer.append(entry)  # so large that it has to go alone
     except RecordTooLarge as error:
         await writer.flush()
-        raise RecordTooLarge(f"line or chunk {entries + 1}: {error}; those before it are in the ledger") from error
+        raise RecordTooLarge(
+            f"line or chunk {entries + 1}: {error}; those before it are in the ledger"
+        ) from error
 
 
 async def _read(client: Client, options: argparse.Namespace) -> int:
@@ -216,8 +228,11 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
                 f" acknowledged: `fastbk ledger close {options.ledger_id} --accept-loss --dry-run` looks for them"
             )
         if max(options.first, options.last or 0) > last:
-            note(f"ledger {options.ledger_id} ends with entry {last} now" if last >= 0 else
-                 f"ledger {options.ledger_id} has no entries now")
+            note(
+                f"ledger {options.ledger_id} ends with entry {last} now"
+                if last >= 0
+                else f"ledger {options.ledger_id} has no entries now"
+            )
         if options.last is not None:
             last = min(last, options.last)
         if options.first <= last:
@@ -305,7 +320,9 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
             else:
                 del reasons[one.ledger_id]
     rows = [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(reasons.items())]
-    return print_answer(options, {"ledgers": rows}, *(f"{one['ledger_id']}  {one['why']}" for one in rows))
+    return print_answer(
+        options, {"ledgers": rows}, *(f"{one['ledger_id']}  {one['why']}" for one in rows)
+    )
 
 
 async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple[int, int]]:
@@ -324,8 +341,13 @@ async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple
                 if info.metadata.is_closed:
                     found[ledger_id] = GONE
                     return
-                procedure = TryReadLastConfirmed(ledger_id, info.metadata, Pacing(request_timeout_s=3.0))
-                found[ledger_id] = (info.version, await client.run_procedure(ledger_id, info.metadata, procedure))
+                procedure = TryReadLastConfirmed(
+                    ledger_id, info.metadata, Pacing(request_timeout_s=3.0)
+                )
+                found[ledger_id] = (
+                    info.version,
+                    await client.run_procedure(ledger_id, info.metadata, procedure),
+                )
             except NoSuchLedger:
                 found[ledger_id] = GONE
             except (NotEnoughBookies, DigestMismatch):
@@ -401,7 +423,11 @@ async def _close_accepting_loss(
             "those bookies cannot be fenced, and are enough to acknowledge an append: make sure that the ledger's"
             " writer and these bookies are stopped, else what it appends now is lost"
         )
-    said = f"giving up {', '.join(given_up)}, as far as it was acknowledged" if given_up else "nothing is given up"
+    said = (
+        f"giving up {', '.join(given_up)}, as far as it was acknowledged"
+        if given_up
+        else "nothing is given up"
+    )
     action = f"close ledger {ledger_id} behind entry {loss.last_entry_id}, {said}"
     facts_of = {
         "ledger_id": ledger_id,
@@ -491,7 +517,10 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         help="begin while bookies are away or read-only, if the ack quorum answers; copies are owed",
     )
     parser.add_argument(
-        "--namespace", default="", metavar="NAME", help="that it belongs to, for tokens that are limited to some"
+        "--namespace",
+        default="",
+        metavar="NAME",
+        help="that it belongs to, for tokens that are limited to some",
     )
     _add_secret(parser)
 

@@ -61,7 +61,11 @@ def lines_of(found: dict[str, object]) -> list[str]:
     for name, value in found.items():
         lines = [str(value)]
         if name == "missing_copies_on":
-            lines = [", ".join(value) if isinstance(value, list) and value else "none, as far as marks say"]
+            lines = [
+                ", ".join(value)
+                if isinstance(value, list) and value
+                else "none, as far as marks say"
+            ]
         elif name == "known_whole_ms":
             lines = ["never checked, or not found whole" if value is None else _time_of(value)]
         elif isinstance(value, list):

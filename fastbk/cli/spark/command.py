@@ -211,7 +211,17 @@ def _rebuild(options: argparse.Namespace) -> Run:
     from fastbk.spark.jobs import rebuild
     from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 
-    same = ("stream", "to", "format", "partitions", "schema", "key", "sequence", "deletes", "from_scratch")
+    same = (
+        "stream",
+        "to",
+        "format",
+        "partitions",
+        "schema",
+        "key",
+        "sequence",
+        "deletes",
+        "from_scratch",
+    )
     given = {name: getattr(options, name) for name in same}
     plan = RebuildPlan(**given, skip_keyless=options.no_key == "skip")
 

@@ -56,7 +56,9 @@ async def append(client: Client, options: argparse.Namespace) -> int:
             async with stream.writer(create=options.create) as writer:
                 appending = _Appending(writer, options, progress)
                 if options.resume:
-                    appending.before = await _Before.of(stream, writer, is_numbered=not options.json_lines)
+                    appending.before = await _Before.of(
+                        stream, writer, is_numbered=not options.json_lines
+                    )
                 try:
                     await appending.run(descriptor)
                 except (ConfigError, TxidOutOfOrder) as error:
@@ -66,7 +68,11 @@ async def append(client: Client, options: argparse.Namespace) -> int:
         finally:
             progress.end()
     if refused is not None:
-        raise type(refused)(f"{refused}; {appending.text} before it") if appending.records else refused
+        raise (
+            type(refused)(f"{refused}; {appending.text} before it")
+            if appending.records
+            else refused
+        )
     dlsn = None if last is None else str(last)
     facts = {
         "stream": options.stream,
@@ -78,7 +84,11 @@ async def append(client: Client, options: argparse.Namespace) -> int:
         "epoch": epoch,
     }
     if not options.json:
-        before = f", {format_count(appending.passed_over, 'line')} were there before" if appending.passed_over else ""
+        before = (
+            f", {format_count(appending.passed_over, 'line')} were there before"
+            if appending.passed_over
+            else ""
+        )
         note(f"{options.stream}: {appending.text}{before}")
     return print_answer(options, facts, *([dlsn] if dlsn else ()))
 
@@ -112,7 +122,9 @@ class _Appending:
                     continue
                 await self._writer.ready()
                 try:
-                    self._writer.append_nowait(line.payload, txid=line.txid, key=line.key, headers=line.headers)
+                    self._writer.append_nowait(
+                        line.payload, txid=line.txid, key=line.key, headers=line.headers
+                    )
                 except (RecordTooLarge, TxidOutOfOrder) as error:
                     raise type(error)(f"line {number}: {error}") from error
                 self.records += 1
@@ -146,7 +158,9 @@ class _Before:
         try:
             last = await stream.get(position.dlsn)
         except (PositionTruncated, DataLost) as error:
-            raise ConfigError(f"{stream.path}: --resume needs the stream's last record: {error}") from error
+            raise ConfigError(
+                f"{stream.path}: --resume needs the stream's last record: {error}"
+            ) from error
         return cls(stream.path, last, is_numbered=is_numbered)
 
     def has(self, line: RecordLine, number: int) -> bool:
@@ -173,7 +187,11 @@ class _Before:
             why = f"its last record is number {last.seq + 1} and has the transaction id {last.txid}"
         elif passed is None or passed[1].txid != last.txid:
             why = f"no line has the transaction id of its last record, {last.txid}"
-        elif (passed[1].payload, passed[1].key, passed[1].headers) != (bytes(last.payload), last.key, last.headers):
+        elif (passed[1].payload, passed[1].key, passed[1].headers) != (
+            bytes(last.payload),
+            last.key,
+            last.headers,
+        ):
             why = f"line {passed[0]} is not its last record, {last.dlsn}, which has the same transaction id"
         else:
             self._is_checked = True

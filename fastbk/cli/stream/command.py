@@ -78,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = "append the lines of a file or stdin, a line a record"
     append.add_arguments(add_verb_of_one(verbs, "append", append.append, text))
-    read.add_read_arguments(add_verb_of_one(verbs, "read", read.read, "print records", takes_pattern=True))
+    read.add_read_arguments(
+        add_verb_of_one(verbs, "read", read.read, "print records", takes_pattern=True)
+    )
     text = "print the last records, and what comes, until Ctrl-C"
     read.add_tail_arguments(add_verb_of_one(verbs, "tail", read.tail, text, takes_pattern=True))
 
@@ -108,10 +110,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_watch(cursors)
     text = "put closed ledgers with records of this stream behind all that it has; again: changes nothing"
     attach = add_verb_of_one(verbs, "attach", _attach, text)
-    attach.add_argument("ledgers", nargs="+", type=int, metavar="LEDGER", help="in the order of their records")
+    attach.add_argument(
+        "ledgers", nargs="+", type=int, metavar="LEDGER", help="in the order of their records"
+    )
     text = "put segments that metadata has lost back, in order; make streams anew whose records are lost"
     again = add_verb(verbs, "reattach", _reattach, text)
-    again.add_argument("streams", nargs="*", metavar="STREAM", help="these only; without: all that lack segments")
+    again.add_argument(
+        "streams", nargs="*", metavar="STREAM", help="these only; without: all that lack segments"
+    )
     text = "end a stream for good: it can be read, not written any more"
     seal = add_verb_of_one(verbs, "seal", _seal, text)
     text = "delete streams for good, data, cursors and all"
@@ -137,7 +143,9 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
     for namespace, names in by_namespace.items():
         await client.namespace(namespace).create_streams(names, policy, exist_ok=options.exist_ok)
         if not namespace:
-            note(f"{', '.join(names)}: created in the root, since no namespace was given (NAMESPACE/STREAM)")
+            note(
+                f"{', '.join(names)}: created in the root, since no namespace was given (NAMESPACE/STREAM)"
+            )
     return print_answer(options, {"created": options.streams})
 
 
@@ -146,8 +154,12 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     info = await stream.info()
     found = _facts(info)
     if info.fault:
-        note(f"nobody can read {info.path}: `fastbk stream delete {info.path}` deletes it with its ledgers")
-        print_answer(options, found, *_lines({"stream": info.path, "id": info.id, "fault": info.fault}))
+        note(
+            f"nobody can read {info.path}: `fastbk stream delete {info.path}` deletes it with its ledgers"
+        )
+        print_answer(
+            options, found, *_lines({"stream": info.path, "id": info.id, "fault": info.fault})
+        )
         return 1
     last = await stream.last_position()
     if last is not None:
@@ -179,7 +191,9 @@ def _facts(info: StreamInfo) -> dict[str, object]:
         "trim": str(info.trim),
         "last_dlsn": None if info.last_dlsn is None else str(info.last_dlsn),
         "last_txid": info.last_txid,
-        "last_time": None if info.last_time is None else info.last_time.isoformat(timespec="milliseconds"),
+        "last_time": None
+        if info.last_time is None
+        else info.last_time.isoformat(timespec="milliseconds"),
         "epoch": info.epoch,
         "owner": info.owner,
         **({"fault": info.fault} if info.fault else {}),
@@ -188,7 +202,9 @@ def _facts(info: StreamInfo) -> dict[str, object]:
 
 def _lines(found: dict[str, object]) -> list[str]:
     """Return facts a line each."""
-    return table([(name, "-" if value in (None, "") else str(value)) for name, value in found.items()], "<<")
+    return table(
+        [(name, "-" if value in (None, "") else str(value)) for name, value in found.items()], "<<"
+    )
 
 
 async def _set(client: Client, options: argparse.Namespace) -> int:
@@ -298,14 +314,22 @@ def _add_cursor_actions(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what.add_argument("--delete", metavar="CURSOR", help="delete this one")
     parser.add_argument(
-        "--to", metavar="POSITION", help=f"where the cursor begins (--create: earliest), or goes on: {START_HELP}"
-    )
-    parser.add_argument("--back", type=int, metavar="N", help="with --move: N records before its mark")
-    parser.add_argument(
-        "--no-hold", action="store_true", help="with --create: retention does not keep what it has not acknowledged"
+        "--to",
+        metavar="POSITION",
+        help=f"where the cursor begins (--create: earliest), or goes on: {START_HELP}",
     )
     parser.add_argument(
-        "--expire-after", metavar="DURATION", help="with --create: delete it after so long without a holder (7d)"
+        "--back", type=int, metavar="N", help="with --move: N records before its mark"
+    )
+    parser.add_argument(
+        "--no-hold",
+        action="store_true",
+        help="with --create: retention does not keep what it has not acknowledged",
+    )
+    parser.add_argument(
+        "--expire-after",
+        metavar="DURATION",
+        help="with --create: delete it after so long without a holder (7d)",
     )
 
 
@@ -330,7 +354,9 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
     if not cursors and not options.json:
         note(f"{options.stream} has no cursors")
         return 0
-    return print_answer(options, {"stream": options.stream, "cursors": cursors}, *cursor_lines(cursors))
+    return print_answer(
+        options, {"stream": options.stream, "cursors": cursors}, *cursor_lines(cursors)
+    )
 
 
 async def _no_cursor(stream: Stream, name: str) -> StreamNotFound:
@@ -350,29 +376,43 @@ async def _cursors_of_pattern(namespace: Namespace, names: str, options: argpars
     """Print the cursors that have this pattern; create, move or delete one."""
     name = options.create or options.move or options.delete
     if options.back is not None:
-        raise ConfigError("--back counts records of one stream: for a pattern give --to earliest, latest or time:...")
+        raise ConfigError(
+            "--back counts records of one stream: for a pattern give --to earliest, latest or time:..."
+        )
     if name is None:
         now_s = time.time()
-        infos = [one for one in await namespace.pattern_cursors() if one.fault or one.pattern == names]
+        infos = [
+            one for one in await namespace.pattern_cursors() if one.fault or one.pattern == names
+        ]
         found = [pattern_cursor_facts(one, now_s) for one in infos]
         if not found and not options.json:
-            note(f"{options.stream} has no cursors; `fastbk namespace cursors` shows those of all patterns")
+            note(
+                f"{options.stream} has no cursors; `fastbk namespace cursors` shows those of all patterns"
+            )
             return 0
-        return print_answer(options, {"pattern": options.stream, "cursors": found}, *pattern_cursor_lines(found))
+        return print_answer(
+            options, {"pattern": options.stream, "cursors": found}, *pattern_cursor_lines(found)
+        )
     start = pattern_start_of(options.to or "earliest", "--to")
     if options.create is not None:
         action = f"create cursor {name} of the pattern {options.stream}"
         if options.dry_run and (code := exit_without_consent(options, action)) is not None:
             return code
         expire_s = _expiry_of(options)
-        await namespace.create_pattern_cursor(names, name, start, hold=not options.no_hold, expire_after=expire_s)
+        await namespace.create_pattern_cursor(
+            names, name, start, hold=not options.no_hold, expire_after=expire_s
+        )
         return print_answer(options, {"pattern": options.stream, "created": name})
     info = next((one for one in await namespace.pattern_cursors() if one.name == name), None)
     if info is None or not (info.fault or info.pattern == names):
         other = "" if info is None else f": that one reads {info.pattern}"
         raise StreamNotFound(f"the pattern {options.stream} has no cursor {name}{other}")
     if options.delete is not None:
-        if (code := exit_without_consent(options, f"delete cursor {name} of the pattern {options.stream}")) is not None:
+        if (
+            code := exit_without_consent(
+                options, f"delete cursor {name} of the pattern {options.stream}"
+            )
+        ) is not None:
             return code
         await namespace.delete_pattern_cursor(name)
         return print_answer(options, {"deleted": name})
@@ -393,15 +433,21 @@ def _check_cursor_options(options: argparse.Namespace) -> None:
     """Raise ConfigError for options that say nothing together, before anything is changed."""
     is_change = any(one is not None for one in (options.create, options.move, options.delete))
     if is_change and options.watch is not None:
-        raise ConfigError("--watch repeats what it shows: leave it out with --create, --move and --delete")
+        raise ConfigError(
+            "--watch repeats what it shows: leave it out with --create, --move and --delete"
+        )
     if options.move is not None and (options.to is None) == (options.back is None):
-        raise ConfigError("--move takes the place: --to POSITION, or --back N records before the cursor's mark")
+        raise ConfigError(
+            "--move takes the place: --to POSITION, or --back N records before the cursor's mark"
+        )
     if options.back is not None and (options.move is None or options.back < 1):
         raise ConfigError("--back takes a number of records above 0, with --move CURSOR")
     if options.to is not None and options.create is None and options.move is None:
         raise ConfigError("--to needs --create CURSOR or --move CURSOR")
     if options.create is None and (options.no_hold or options.expire_after is not None):
-        raise ConfigError("--no-hold and --expire-after are said when a cursor is made: give --create CURSOR")
+        raise ConfigError(
+            "--no-hold and --expire-after are said when a cursor is made: give --create CURSOR"
+        )
 
 
 async def _create_cursor(stream: Stream, options: argparse.Namespace) -> int:
@@ -420,7 +466,9 @@ def _expiry_of(options: argparse.Namespace) -> float | None:
     try:
         return parse_duration_us(options.expire_after) / 1e6
     except ValueError as error:
-        raise ConfigError(f"--expire-after {options.expire_after}: write it like 90s, 2h or 7d") from error
+        raise ConfigError(
+            f"--expire-after {options.expire_after}: write it like 90s, 2h or 7d"
+        ) from error
 
 
 async def _move_cursor(stream: Stream, options: argparse.Namespace) -> int:
@@ -443,7 +491,9 @@ async def _move_cursor(stream: Stream, options: argparse.Namespace) -> int:
         "stream": options.stream, "moved": name, "from": str(info.mark), "from_seq": info.mark_seq,
         "mark": str(mark), "mark_seq": seq,
     }  # fmt: skip
-    if (code := exit_without_consent(options, _moving(options.stream, info, str(mark), seq), facts)) is not None:
+    if (
+        code := exit_without_consent(options, _moving(options.stream, info, str(mark), seq), facts)
+    ) is not None:
         return code
     await move_cursor(context, name, mark, seq)
     return print_answer(options, facts, str(mark))
@@ -457,7 +507,11 @@ def _moving(stream: str, info: CursorInfo, mark: str, seq: int) -> str:
         what = "delivered again" if seq < info.mark_seq else "never delivered"
         how_far = f" ({format_count(count, 'record')} {what})" if count else " (where it is)"
     used = format_age_s(max(0.0, time.time() - info.used_at_us / 1e6))
-    holder = f"; its holder is fenced (last opened by {info.holder}, used {used} ago)" if info.holder else ""
+    holder = (
+        f"; its holder is fenced (last opened by {info.holder}, used {used} ago)"
+        if info.holder
+        else ""
+    )
     return f"move cursor {info.name} of stream {stream} from {info.mark} to {mark}{how_far}{holder}"
 
 
@@ -505,4 +559,3 @@ def _sizes(infos: Sequence[StreamInfo]) -> dict[str, object]:
         {"stream": one.path, "segments": one.segments, "bytes": one.size_bytes} for one in infos
     ]
     return {"streams": streams}
-

@@ -59,9 +59,7 @@ def add_inherit(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-async def set_policy(
-    what: Namespace | Stream, options: argparse.Namespace
-) -> dict[str, object]:
+async def set_policy(what: Namespace | Stream, options: argparse.Namespace) -> dict[str, object]:
     """Change a policy as --set and --inherit say; return its fields."""
     if not options.set and not options.inherit:
         raise ConfigError("nothing to change: give --set FIELD=VALUE or --inherit FIELD")
@@ -237,7 +235,11 @@ def add_verb_of_one(
 ) -> argparse.ArgumentParser:
     """Declare a verb of one stream or namespace (`what`), its first argument."""
     parser = add_verb(verbs, name, act, text)
-    more = "; or a pattern, such as 'shop/*', for all streams of one namespace that match" if takes_pattern else ""
+    more = (
+        "; or a pattern, such as 'shop/*', for all streams of one namespace that match"
+        if takes_pattern
+        else ""
+    )
     parser.add_argument(what.lower(), metavar=what, help=EXAMPLES[what] + more)
     return parser
 

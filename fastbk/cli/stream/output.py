@@ -31,7 +31,9 @@ def print_record(record: Record, options: argparse.Namespace) -> None:
     """Print one record as the options want it; with its stream, where it is one of a pattern's."""
     if options.json:
         line = json.dumps(as_json(record), ensure_ascii=False)
-        sys.stdout.buffer.write((line if line.isprintable() else json.dumps(as_json(record))).encode() + b"\n")
+        sys.stdout.buffer.write(
+            (line if line.isprintable() else json.dumps(as_json(record))).encode() + b"\n"
+        )
     elif options.payload:
         write_payload([record.payload, b"\n"])
     else:
@@ -200,7 +202,9 @@ def pattern_cursor_lines(found: Sequence[dict[str, object]]) -> list[str]:
         held = "held" if one["holds"] else "not held"
         shown = str(one["fault"] or one["holder"] or "-")
         kept = f"{_age(one['kept_ms_ago'])} ago"
-        rows.append((str(one["cursor"]), str(one["pattern"]), f"{one['streams']:,}", kept, held, shown))
+        rows.append(
+            (str(one["cursor"]), str(one["pattern"]), f"{one['streams']:,}", kept, held, shown)
+        )
     return table(rows, "<" * len(PATTERN_HEAD))
 
 

@@ -43,7 +43,12 @@ def add_read_arguments(parser: argparse.ArgumentParser) -> None:
 def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `tail` takes, beside the stream."""
     parser.add_argument(
-        "-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (10); of a pattern, of each"
+        "-n",
+        "--last",
+        type=int,
+        default=10,
+        metavar="N",
+        help="begin with the last N (10); of a pattern, of each",
     )
     parser.add_argument("--max", type=int, metavar="N", help="end after so many records")
     _add_manner(parser)
@@ -64,12 +69,18 @@ async def read(client: Client, options: argparse.Namespace) -> int:
     found = await pattern_of(client, options.stream)
     if found is None:
         start, end = range_of(options)
-        one = stream_of(client, options.stream).reader(start, end=end, tail=False, on_gap=_on_gap(options))
+        one = stream_of(client, options.stream).reader(
+            start, end=end, tail=False, on_gap=_on_gap(options)
+        )
         return await _print(one, options, tail=False)
     if options.end is not None:
-        raise ConfigError("--to is a place in one stream: with a pattern leave it out, or name one stream")
+        raise ConfigError(
+            "--to is a place in one stream: with a pattern leave it out, or name one stream"
+        )
     begin = pattern_start_of(options.start, "--from")
-    return await _print(found[0].reader(found[1], begin, tail=False, on_gap=_on_gap(options)), options, tail=False)
+    return await _print(
+        found[0].reader(found[1], begin, tail=False, on_gap=_on_gap(options)), options, tail=False
+    )
 
 
 async def tail(client: Client, options: argparse.Namespace) -> int:
@@ -81,9 +92,15 @@ async def tail(client: Client, options: argparse.Namespace) -> int:
     if found is None:
         stream = stream_of(client, options.stream)
         start: Start = await _last(stream, options.last) if options.last else "latest"
-        return await _print(stream.reader(start, tail=True, on_gap=_on_gap(options)), options, tail=True)
-    begin: PatternStart = await _last_of_all(client, *found, options.last) if options.last else "latest"
-    return await _print(found[0].reader(found[1], begin, tail=True, on_gap=_on_gap(options)), options, tail=True)
+        return await _print(
+            stream.reader(start, tail=True, on_gap=_on_gap(options)), options, tail=True
+        )
+    begin: PatternStart = (
+        await _last_of_all(client, *found, options.last) if options.last else "latest"
+    )
+    return await _print(
+        found[0].reader(found[1], begin, tail=True, on_gap=_on_gap(options)), options, tail=True
+    )
 
 
 async def _last(stream: Stream, count: int) -> AtSeq:
@@ -95,7 +112,9 @@ async def _last(stream: Stream, count: int) -> AtSeq:
     return AtSeq(max(begin, 0 if last is None else last.seq + 1 - count))
 
 
-async def _last_of_all(client: Client, namespace: Namespace, names: str, count: int) -> dict[str, DLSN]:
+async def _last_of_all(
+    client: Client, namespace: Namespace, names: str, count: int
+) -> dict[str, DLSN]:
     """Return the place of the last so many records of each stream that is there; others begin at their first one."""
     from fastbk.stream.context import gathered
     from fastbk.stream.cursor.opening import place_of
@@ -108,7 +127,11 @@ async def _last_of_all(client: Client, namespace: Namespace, names: str, count: 
         except StreamNotFound:
             return None  # it was deleted just now
 
-    paths = [one.path async for one in namespace.streams() if is_match(names, split_stream_path(one.path)[1])]
+    paths = [
+        one.path
+        async for one in namespace.streams()
+        if is_match(names, split_stream_path(one.path)[1])
+    ]
     return dict(one for one in await gathered(begin, paths, STREAMS_AT_ONCE) if one is not None)
 
 
@@ -121,10 +144,14 @@ def _check(options: argparse.Namespace) -> None:
     if options.max is not None and options.max < 1:
         raise ConfigError("--max must be 1 or more")
     if options.payload and options.json:
-        raise ConfigError("--payload prints payloads as they are, --json records as JSON: give one of them")
+        raise ConfigError(
+            "--payload prints payloads as they are, --json records as JSON: give one of them"
+        )
 
 
-async def _print(reader: StreamReader[Gap] | PatternReader[Gap], options: argparse.Namespace, *, tail: bool) -> int:
+async def _print(
+    reader: StreamReader[Gap] | PatternReader[Gap], options: argparse.Namespace, *, tail: bool
+) -> int:
     from fastbk.stream.records import Gap
 
     left = options.max

@@ -20,8 +20,7 @@ def certificate_lines(files: TlsFiles) -> Callable[[], list[str]]:
     def lines() -> list[str]:
         text = "When the first certificate of a file ends, in seconds of Unix time; NaN: it cannot be read."
         series = [
-            (f'file="{quoted(path)}"', number(end_s))
-            for path, end_s in ends.ends_s().items()
+            (f'file="{quoted(path)}"', number(end_s)) for path, end_s in ends.ends_s().items()
         ]
         return family("fastbk_tls_certificate_end_seconds", "gauge", text, series) if series else []
 

@@ -22,7 +22,11 @@ AGAIN_S = 86_400.0
 """How often the same is logged again."""
 
 State = Literal["good", "soon", "ended", "unreadable"]
-_EVENTS = {"soon": "certificate.ends_soon", "ended": "certificate.ended", "unreadable": "certificate.unreadable"}
+_EVENTS = {
+    "soon": "certificate.ends_soon",
+    "ended": "certificate.ended",
+    "unreadable": "certificate.unreadable",
+}
 
 
 class CertificateStates:
@@ -40,7 +44,9 @@ class CertificateStates:
                 continue
             self._logged[path] = (state, now_s)
             if state == "unreadable":
-                next_step = "the process goes on with what it read before; `fastbk doctor` shows the fault"
+                next_step = (
+                    "the process goes on with what it read before; `fastbk doctor` shows the fault"
+                )
                 logs.warning(_EVENTS[state], file=path, next=next_step)
                 continue
             days_left = math.floor((end_s - now_s) / 86_400)
@@ -49,7 +55,11 @@ class CertificateStates:
                 logs.info("certificate.renewed", **facts)
             else:
                 write = logs.error if state == "ended" else logs.warning
-                write(_EVENTS[state], **facts, next="replace the file; it is read again while the process runs")
+                write(
+                    _EVENTS[state],
+                    **facts,
+                    next="replace the file; it is read again while the process runs",
+                )
 
 
 def _state(end_s: float, now_s: float) -> State:

@@ -24,6 +24,8 @@ def add_event_page(server: PageServer, log: EventLog) -> None:
         try:
             return msgspec.to_builtins(await asyncio.to_thread(log.read, query))
         except OSError as error:
-            raise StorageError(f"the files of events cannot be read: {error}", retryable=True) from error
+            raise StorageError(
+                f"the files of events cannot be read: {error}", retryable=True
+            ) from error
 
     server.add_route("GET", "/events", answer)

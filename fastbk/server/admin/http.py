@@ -98,7 +98,9 @@ class PageServer:
     own_paths: tuple[str, ...] = ()
     bookie_id = ""
 
-    def __init__(self, allowed_hosts: Iterable[str] = (), admission: PageAdmission | None = None) -> None:
+    def __init__(
+        self, allowed_hosts: Iterable[str] = (), admission: PageAdmission | None = None
+    ) -> None:
         """`allowed_hosts`: names that clients call this server by, beside localhost and the machine's."""
         self._admission = admission or PageAdmission()
         self._routes: dict[tuple[str, str], Handler] = {}
@@ -158,7 +160,9 @@ class PageServer:
         path, _, query = target.partition("?")
         if (page := self._whole.get(path)) is not None:
             asked = dict(parse_qsl(query, keep_blank_values=True))
-            return await page(Request("GET" if method == "HEAD" else method, asked, body, principal))
+            return await page(
+                Request("GET" if method == "HEAD" else method, asked, body, principal)
+            )
         handler = self._routes.get(("GET" if method == "HEAD" else method, path))
         if handler is not None:
             return await _routed(handler, method, query, body)
@@ -189,8 +193,12 @@ class PageServer:
             method, target, refusal, body, authorization = await self._received(reader, writer)
             visitor = self._admission.visitor(writer, authorization)
             refusal = refusal or self._refusal(visitor, method, target)
-            status, kind, content = refusal or await self._admitted(method, target, body, visitor.principal)
-            logs.debug("http.answered", method=method, path=target.partition("?")[0][:200], status=status)
+            status, kind, content = refusal or await self._admitted(
+                method, target, body, visitor.principal
+            )
+            logs.debug(
+                "http.answered", method=method, path=target.partition("?")[0][:200], status=status
+            )
             self._admission.answered(writer, visitor, method, target, status)
             answer = _encoded(status, kind, content, has_body=method != "HEAD")
             await self._sent(writer, answer)
@@ -201,7 +209,10 @@ class PageServer:
         except Exception as error:  # noqa: BLE001 - one client's exception is not the server's
             trace = traceback.format_exc(limit=-12)
             self._faults.note(type(error).__name__, reason=repr(error), trace=trace)
-            await self._sent(writer, _encoded(*_failed(500, "a fault of this server's: see its log"), has_body=True))
+            await self._sent(
+                writer,
+                _encoded(*_failed(500, "a fault of this server's: see its log"), has_body=True),
+            )
         finally:
             self._connections.discard(task)
             writer.transport.abort()
@@ -225,7 +236,9 @@ class PageServer:
         finally:
             self._requests.leave(writer.transport)
 
-    async def _refuse_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _refuse_head(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._limits.note("request_size")
         left = DISCARDED_BYTES_MAX
         with suppress(OSError, TimeoutError):
@@ -245,7 +258,9 @@ class PageServer:
         self._limits.note("rights", path=path[:200], principal=visitor.name)
         return refused[0], TEXT, f"{refused[1]}\n".encode()
 
-    async def _admitted(self, method: str, target: str, body: bytes, principal: Principal | None) -> Response:
+    async def _admitted(
+        self, method: str, target: str, body: bytes, principal: Principal | None
+    ) -> Response:
         """Answer a request, if not too many are being answered."""
         path = target.partition("?")[0]
         if path in self._quick or path in self.own_paths:
@@ -287,7 +302,9 @@ class PageServer:
         kind = kind_of(method, path)
         is_local = self._listener is None or self._listener.is_loopback
         unwanted = self._guard.refusal(
-            headers, changes=kind in CHANGING and method not in _WITH_BODY, any_host=kind in ANY_HOST and not is_local
+            headers,
+            changes=kind in CHANGING and method not in _WITH_BODY,
+            any_host=kind in ANY_HOST and not is_local,
         )
         if unwanted is not None:
             self._limits.note(unwanted[0], path=path[:200], host=headers.get("host", "")[:200])
@@ -358,7 +375,6 @@ class AdminServer(PageServer):
             **self._health(conditions),
         }
         return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
-
 
     def _health(self, conditions: Sequence[Condition]) -> dict[str, Any]:
         """Return the verdict about this bookie, in the words of `fastbk cluster status`. It changes no status."""

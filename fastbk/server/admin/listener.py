@@ -51,13 +51,14 @@ class HttpListener:
 
     @staticmethod
     async def bind(
-        host: str, port: int, tls: RefreshedContext | None = None, handshakes_max: int = HANDSHAKES_MAX
+        host: str,
+        port: int,
+        tls: RefreshedContext | None = None,
+        handshakes_max: int = HANDSHAKES_MAX,
     ) -> HttpListener:
         """Return the listener of a port, with `tls` an encrypted one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets: list[socket.socket] = []
         try:
             for family, _, _, _, address in dict.fromkeys(found):
@@ -98,7 +99,9 @@ class HttpListener:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _accept(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+    async def _accept(
+        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -113,7 +116,9 @@ class HttpListener:
                 if self._tls is not None:  # without it nobody has to be waited for
                     self._handshakes.enter(opening)
                     opening.task.add_done_callback(opening.left(self._handshakes))
-                await asyncio.sleep(0)  # the others' turn: accepting goes on as long as somebody connects
+                await asyncio.sleep(
+                    0
+                )  # the others' turn: accepting goes on as long as somebody connects
 
     async def _open(self, sock: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +141,12 @@ def _contained(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     log = _failures if "transport" in context or "protocol" in context else _complaints
     if isinstance(error, BaseException):
         trace = "".join(traceback.format_exception(error, limit=-12))
-        log.note(type(error).__name__, message=str(context.get("message")), reason=repr(error), trace=trace)
+        log.note(
+            type(error).__name__,
+            message=str(context.get("message")),
+            reason=repr(error),
+            trace=trace,
+        )
     else:
         log.note("loop", message=str(context.get("message")))
 

@@ -141,7 +141,9 @@ class Metrics:
 
     def _status(self) -> list[str]:
         value = _STATE_VALUES.get(self._life.state, -1)
-        return single("bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.", value)
+        return single(
+            "bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.", value
+        )
 
     def _conditions(self) -> list[str]:
         """Return a series for each condition of readiness that stands now; a healthy bookie has none."""
@@ -158,7 +160,9 @@ class Metrics:
         yield "build_info", "gauge", text, labels, 1
         text = "Boots that ended because a child died."
         yield "supervisor_restarts_total", "counter", text, "", self._budget.total
-        text = "Times that children died again and again, so that only reads were served, or nothing."
+        text = (
+            "Times that children died again and again, so that only reads were served, or nothing."
+        )
         yield "supervisor_crash_loops_total", "counter", text, "", self._budget.crash_loops
         text = "1 after a crash loop: only reads are served, or nothing, until the next try."
         yield "supervisor_reads_only", "gauge", text, "", int(bool(life.crash_loop))
@@ -168,8 +172,17 @@ class Metrics:
         yield "supervisor_start_time_seconds", "gauge", text, "", round(self._began_s, 3)
         if life.unclean_start_s is not None:
             text = "When the supervisor started, if the life of the bookie before was not stopped cleanly."
-            yield "supervisor_unclean_start_time_seconds", "gauge", text, "", round(life.unclean_start_s, 3)
-        text, lasted_s = "How long the bookie has been in its state.", time.monotonic() - life.since_s
+            yield (
+                "supervisor_unclean_start_time_seconds",
+                "gauge",
+                text,
+                "",
+                round(life.unclean_start_s, 3),
+            )
+        text, lasted_s = (
+            "How long the bookie has been in its state.",
+            time.monotonic() - life.since_s,
+        )
         labels = f'state="{life.state.value}"'
         yield "supervisor_state_seconds", "gauge", text, labels, round(lasted_s, 3)
 
@@ -221,7 +234,9 @@ def _histogram_lines(name: Name, histogram: Histogram, label: str) -> list[str]:
     first, own = (f"{label},", f"{{{label}}}") if label else ("", "")
     bounds = list(cumulative(histogram, name.scale))
     if name.metric in _COARSE:
-        bounds = bounds[::-1][::2][::-1]  # the counts are of all below, so any bounds may be left out
+        bounds = bounds[::-1][::2][
+            ::-1
+        ]  # the counts are of all below, so any bounds may be left out
     lines = [
         f'{name.metric}_bucket{{{first}le="{_number(bound * name.scale)}"}} {below}'
         for bound, below in bounds

@@ -148,7 +148,9 @@ class PageAdmission:
         credentials = self._credentials
         if credentials is not None and authorization[: len(BEARER)].lower() == BEARER:
             if writer.get_extra_info("ssl_object") is None and not is_loopback(_address(writer)):
-                return Visitor(reason="the token is not accepted: it came in the clear, so others may have it")
+                return Visitor(
+                    reason="the token is not accepted: it came in the clear, so others may have it"
+                )
             return credentials.visitor(authorization[len(BEARER) :].strip().encode())
         certificate = writer.get_extra_info("peercert")
         if not certificate:
@@ -174,7 +176,9 @@ class PageAdmission:
             return 403, "the token is limited to namespaces, and this page is of no namespace"
         return None
 
-    def answered(self, writer: StreamWriter, visitor: Visitor, method: str, target: str, status: int) -> None:
+    def answered(
+        self, writer: StreamWriter, visitor: Visitor, method: str, target: str, status: int
+    ) -> None:
         """Keep a record of a request that changes something or reads entries."""
         kind = kind_of(method, target.partition("?")[0])
         if kind in AUDITED:
@@ -195,11 +199,17 @@ class PageAdmission:
         if kind in CHANGING and self._changing_roles:
             return 403, self._roles_needed()
         if kind is Kind.ENTRIES and self._lends_credentials:
-            return 401, f"the bookie would read entries by its own credentials: {self._who_is_served()}"
+            return (
+                401,
+                f"the bookie would read entries by its own credentials: {self._who_is_served()}",
+            )
         return None
 
     def _who_is_served(self) -> str:
-        ways = ["show a certificate", *(["send a token (Authorization: Bearer)"] if self._takes_tokens else [])]
+        ways = [
+            "show a certificate",
+            *(["send a token (Authorization: Bearer)"] if self._takes_tokens else []),
+        ]
         return f"this page is for authenticated clients: {' or '.join(ways)}, by TLS"
 
     def _missing(self, principal: Principal, kind: Kind, need: Right) -> str:
@@ -218,7 +228,9 @@ class PageAdmission:
         rights = Right.ENTER
         if not self._authorized_roles or role in self._authorized_roles:
             limited = is_limited(self._authorization)
-            rights |= rights_of(self._authorization, f"certificate:{role}") if limited else ALL_RIGHTS
+            rights |= (
+                rights_of(self._authorization, f"certificate:{role}") if limited else ALL_RIGHTS
+            )
         if self._changing_roles:
             changes = Right.ADMIN | Right.DELETE
             rights = rights | changes if role in self._changing_roles else rights & ~changes
@@ -247,7 +259,9 @@ class PageCredentials:
         if self._files.keys is None:
             return Visitor(reason="the token is not accepted: there are no keys of tokens here")
         if not audience:
-            return Visitor(reason="the token is not accepted: the cluster's id is not known here yet")
+            return Visitor(
+                reason="the token is not accepted: the cluster's id is not known here yet"
+            )
         try:
             found = self._files.keys.verify(token, audience, kind=PAGES)
         except TokenError as error:

@@ -55,7 +55,12 @@ async def open_admin(
     host, _ = split_address(facts.config.http.listen, "[http] listen")
     hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
     admin = AdminServer(
-        facts.life, facts.metrics, facts.disks.shown, hosts, page_admission(facts, host), bookie_id=facts.bookie_id
+        facts.life,
+        facts.metrics,
+        facts.disks.shown,
+        hosts,
+        page_admission(facts, host),
+        bookie_id=facts.bookie_id,
     )
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms

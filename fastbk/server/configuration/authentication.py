@@ -170,7 +170,9 @@ def keeps_strangers_out(settings: AuthenticationSettings, tls: TlsSettings) -> b
 
 def requires_authentication(settings: AuthenticationSettings, tls: TlsSettings) -> bool:
     """Return whether clients of the port of [bookie] or [gateway] have to show who they are."""
-    return bool(settings.methods) or (tls.mode == "require" and tls.client_certificates == "require")
+    return bool(settings.methods) or (
+        tls.mode == "require" and tls.client_certificates == "require"
+    )
 
 
 def folders_of_workers(settings: AuthenticationSettings, tls: TlsSettings) -> list[str]:
@@ -192,8 +194,12 @@ def check_files(settings: AuthenticationSettings) -> None:
     if settings.tag_keys_file:
         from fastbk.auth.tokens import TokenKey, TokenKeys
 
-        if TokenKey.load(settings.tag_key_file).key_id not in TokenKeys.load(settings.tag_keys_file):
-            raise ConfigError(f"{settings.tag_keys_file} does not have the key of {settings.tag_key_file}")
+        if TokenKey.load(settings.tag_key_file).key_id not in TokenKeys.load(
+            settings.tag_keys_file
+        ):
+            raise ConfigError(
+                f"{settings.tag_keys_file} does not have the key of {settings.tag_key_file}"
+            )
     if settings.users_file:
         from fastbk.auth.users import load_users
 
@@ -209,7 +215,10 @@ def problems(
 ) -> Iterator[str]:
     """Yield what is wrong with both sections beside [tls]."""
     methods = settings.methods
-    files = (("sasl", "users_file", settings.users_file), ("token", "token_keys_file", settings.token_keys_file))
+    files = (
+        ("sasl", "users_file", settings.users_file),
+        ("token", "token_keys_file", settings.token_keys_file),
+    )
     for method, name, path in files:
         if method in methods and not path:
             yield f'[authentication] methods has "{method}": {name} is needed'

@@ -77,8 +77,8 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     if not is_loopback(host) and not is_allowed and not is_closed:
         yield (
             f"[bookie] listen = {config.bookie.listen} is reachable from other machines and strangers are"
-            " not kept out: listen on 127.0.0.1, or set [tls] mode and client_certificates to \"require\", or"
-            " [tls] mode to \"require\" and [authentication] methods, or"
+            ' not kept out: listen on 127.0.0.1, or set [tls] mode and client_certificates to "require", or'
+            ' [tls] mode to "require" and [authentication] methods, or'
             " [bookie] allow_unauthenticated_remote = true"
         )
     yield from _registration_problems(config, host)
@@ -94,18 +94,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         yield "[bookie] id is longer than 127 bytes"
     yield from _place_problems(config.bookie)
     yield from _pause_problems(config.bookie)
-    if config.http.listen:
-        http_host, _ = split_address(config.http.listen, "[http] listen")
-        pages = http_port(
-            config.http,
-            http_host,
-            config.authentication,
-            is_permitted=is_allowed and not requires_authentication(config.authentication, config.tls),
-        )
-        if problem := pages.problem(HTTP_CURE):
-            yield problem
-    if config.http.changing_roles and not (config.http.tls and config.http.client_certificates != "none"):
-        yield '[http] changing_roles needs tls = true and client_certificates: roles are in certificates'
+    yield from _http_problems(config)
     if config.metadata.zookeeper_file and not config.metadata.uri.startswith("zk"):
         yield "[metadata] zookeeper_file is for metadata in ZooKeeper"
     if config.audit.file and not os.path.isabs(config.audit.file):
@@ -125,12 +114,34 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         yield "[gc] minor_ratio_max must not be above major_ratio_max"
     yield from _too_small(config)
     yield from space_thresholds.problems(config.disk, config.journal)
-    needed_bytes, total_bytes = process_table.memory_bytes(config), process_table.memory_total_bytes(config)
+    needed_bytes, total_bytes = (
+        process_table.memory_bytes(config),
+        process_table.memory_total_bytes(config),
+    )
     if needed_bytes > total_bytes:
         yield (
             f"the memory settings add up to {format_size(needed_bytes)}, above"
             f" [bookie] memory_total = {format_size(total_bytes)}: shrink caches and rings or raise it"
         )
+
+
+def _http_problems(config: BookieConfig) -> Iterator[str]:
+    """Yield why the pages could not be served as `[http]` says."""
+    if config.http.listen:
+        http_host, _ = split_address(config.http.listen, "[http] listen")
+        pages = http_port(
+            config.http,
+            http_host,
+            config.authentication,
+            is_permitted=config.bookie.allow_unauthenticated_remote
+            and not requires_authentication(config.authentication, config.tls),
+        )
+        if problem := pages.problem(HTTP_CURE):
+            yield problem
+    if config.http.changing_roles and not (
+        config.http.tls and config.http.client_certificates != "none"
+    ):
+        yield "[http] changing_roles needs tls = true and client_certificates: roles are in certificates"
 
 
 def _registration_problems(config: BookieConfig, host: str) -> Iterator[str]:
@@ -140,7 +151,11 @@ def _registration_problems(config: BookieConfig, host: str) -> Iterator[str]:
     from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 
     try:
-        servers = parse_zookeeper(config.metadata.uri).servers if is_zookeeper(config.metadata.uri) else ()
+        servers = (
+            parse_zookeeper(config.metadata.uri).servers
+            if is_zookeeper(config.metadata.uri)
+            else ()
+        )
     except ConfigError:
         return  # said already
     if all(is_every_machines_own(split_address(one, "[metadata] uri")[0]) for one in servers):
@@ -148,7 +163,9 @@ def _registration_problems(config: BookieConfig, host: str) -> Iterator[str]:
     there = config.bookie.advertised or host
     # What a name means to others their name service says: by the one of this machine only the address that the bookie
     # listens on is judged. Debian gives a machine's own name 127.0.1.1 in its /etc/hosts, which others do not have.
-    if is_every_machines_own(there) or (not config.bookie.advertised and resolves_to_loopback_only(host)):
+    if is_every_machines_own(there) or (
+        not config.bookie.advertised and resolves_to_loopback_only(host)
+    ):
         yield (
             f"[bookie] listen = {config.bookie.listen}: clients and other bookies would find the address {there} in"
             " ZooKeeper, which means their own machine: set [bookie] advertised to an address of this machine that"

@@ -68,7 +68,12 @@ def has_quotas(settings: QuotaSettings) -> bool:
 
 def rules_of(settings: QuotaSettings) -> list[tuple[str, Quota]]:
     """Return patterns and their bounds, in the order in which they count. Raises ConfigError."""
-    usual = Quota(settings.connections_max, settings.adds_rate, settings.data_rate_bytes, settings.ledgers_rate)
+    usual = Quota(
+        settings.connections_max,
+        settings.adds_rate,
+        settings.data_rate_bytes,
+        settings.ledgers_rate,
+    )
     rules = [_exception(text, usual) for text in settings.exceptions]
     return [*rules, ("*", usual)]
 

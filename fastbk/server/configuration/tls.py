@@ -78,7 +78,9 @@ def http_tls(http: HttpSettings, settings: TlsSettings) -> RefreshedContext | No
     return _context(settings, http.client_certificates, "[http] tls") if http.tls else None
 
 
-def _context(settings: TlsSettings, client_certificates: ClientCertificates, where: str) -> RefreshedContext:
+def _context(
+    settings: TlsSettings, client_certificates: ClientCertificates, where: str
+) -> RefreshedContext:
     # 10 ms that a start without TLS does not pay.
     from fastbk.tls.contexts import VERSIONS, RefreshedContext, server_context
 
@@ -97,7 +99,9 @@ def _context(settings: TlsSettings, client_certificates: ClientCertificates, whe
 def _kept(reason: str) -> None:
     from fastbk.observe import logs
 
-    logs.warning("tls.files_not_taken", reason=reason, kept="the certificate of before is still used")
+    logs.warning(
+        "tls.files_not_taken", reason=reason, kept="the certificate of before is still used"
+    )
 
 
 def authenticates(settings: TlsSettings) -> bool:

@@ -192,9 +192,7 @@ def why_not_writable(directory: str) -> str:
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of a check that was killed
-        descriptor = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE
-        )
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             os.write(descriptor, b"\0" * PROBE_BYTES)
             os.fsync(descriptor)

@@ -198,14 +198,18 @@ class Flusher:
             self._marked.append(event)
         return count
 
-    def expire_ledgers(self, ledger_ids: Sequence[int], reason: str, *, is_proven: bool = False) -> int:
+    def expire_ledgers(
+        self, ledger_ids: Sequence[int], reason: str, *, is_proven: bool = False
+    ) -> int:
         """Delete ledgers whose expiry has begun (INV-G5), and have them forgotten soon: they leave no tombstone.
 
         `is_proven`: metadata has deleted them. Those that were fenced are remembered for FENCED_KEPT_S then (INV-G8).
         Returns like `delete_ledgers`.
         """
         now_s = int(self._clock_s())
-        count, taken = self._index.expire(ledger_ids, now_s - DELETED_KEPT_S + FENCED_KEPT_S if is_proven else 0)
+        count, taken = self._index.expire(
+            ledger_ids, now_s - DELETED_KEPT_S + FENCED_KEPT_S if is_proven else 0
+        )
         if count:
             kill_point("index.delete_marked")
             if is_proven:
@@ -223,7 +227,8 @@ class Flusher:
         if count:
             event = {"dropped": list(ledger_ids[:count]), "reason": reason}
             self._jobs.submit(
-                "audit", lambda: self._deletion_log.append({**event, "time_s": int(self._clock_s())})
+                "audit",
+                lambda: self._deletion_log.append({**event, "time_s": int(self._clock_s())}),
             )
         return count
 

@@ -122,7 +122,9 @@ class Forgetting:
         now_s = self._monotonic_s()
         if self._kept_until_s and now_s >= self._kept_until_s:
             self._is_hurried = True
-            self._kept_until_s = self._newest_kept_until_s if now_s < self._newest_kept_until_s else 0.0
+            self._kept_until_s = (
+                self._newest_kept_until_s if now_s < self._newest_kept_until_s else 0.0
+            )
         self._look_at_s = min(now_s + INTERVAL_S, self._kept_until_s or float("inf"))
         before_s = max(EXPIRED_BEFORE_S, int(self._clock_s()) - DELETED_KEPT_S)
         self._was_hurried, self._is_hurried = self._is_hurried, False

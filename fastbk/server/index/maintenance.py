@@ -148,7 +148,9 @@ class MaintenanceLoop:
         wanted = [log_id for log_id in log_ids if log_id not in self._unreadable]
         if log_ids and not wanted:
             # Not "busy": it would be asked for again and again.
-            self.compaction = CompactionStatus(error="could not be read: left alone until a restart")
+            self.compaction = CompactionStatus(
+                error="could not be read: left alone until a restart"
+            )
             return True
         deadline_s = time.monotonic() + time_max_s if time_max_s else float("inf")
         plan = self._checkpoint.plan_compaction(wanted, self.deleted, deadline_s=deadline_s)
@@ -236,7 +238,9 @@ class MaintenanceLoop:
         drop = Drop(*self._index.begin_drop(wanted.ledger_ids, wanted.changed))
         if not drop.ledger_ids:
             return
-        merging = self._checkpoint.plan_merge(self.deleted, everything=True, dropped=drop.ledger_ids)
+        merging = self._checkpoint.plan_merge(
+            self.deleted, everything=True, dropped=drop.ledger_ids
+        )
         if merging is None or merging.size_bytes > self.room_bytes():
             self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
             self._log("drop.impossible", reason="a locations file is damaged, or there is no room")
@@ -267,7 +271,9 @@ class MaintenanceLoop:
             self._written(result)
             return None
         if isinstance(result, Committed):
-            return (self._merged if isinstance(result.plan, LocationsMerge) else self._compacted)(result)
+            return (self._merged if isinstance(result.plan, LocationsMerge) else self._compacted)(
+                result
+            )
         if name == "recount_commit":
             self._recounted(is_ok=not isinstance(result, Exception))
             if isinstance(result, Exception):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastbk.storage.compaction import Compaction
     from fastbk.storage.locations_merge import LocationsMerge
 
+
 @dataclass(slots=True)
 class CompactionStatus:
     """Of the compaction begun last. `freed_bytes`: of logs given up, less new ones; `error`: why it ended early."""
@@ -58,9 +59,7 @@ def take_together(waiting: list[Drop], ledgers_max: int) -> Drop:
 class RecountPlan:
     """A recount, and now and then a look at how many states could be forgotten: one slice."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, deleted: Collection[int], look: ForgetCount
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, deleted: Collection[int], look: ForgetCount) -> None:
         """Count what lives without `deleted`."""
         self.recount = Recount(checkpoint.commits, deleted)
         self.look = look

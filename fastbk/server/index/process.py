@@ -265,7 +265,8 @@ class IndexLoop:
     def room_bytes(self) -> int:
         """Return how much merges may take."""
         return (
-            self.disk.watch.health.sample.free_bytes - self.disk.watch.health.thresholds.reserve_bytes
+            self.disk.watch.health.sample.free_bytes
+            - self.disk.watch.health.thresholds.reserve_bytes
         )
 
     def receive(self) -> None:

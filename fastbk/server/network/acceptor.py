@@ -144,16 +144,24 @@ class Acceptor:
 
     def _wait_for_turn(self, connection: Connection) -> None:
         if (transport := connection.upgrading) is not None:
-            self._turns.add(connection, lambda: self._begin(connection, lambda: self._upgrade(connection, transport)))
+            self._turns.add(
+                connection,
+                lambda: self._begin(connection, lambda: self._upgrade(connection, transport)),
+            )
         elif connection.secure():
             sock, context = connection.waiting_socket, self._context
             assert sock is not None
             self._turns.add(
-                connection, lambda: self._begin(connection, lambda: self._open(connection, sock, context.current()))
+                connection,
+                lambda: self._begin(
+                    connection, lambda: self._open(connection, sock, context.current())
+                ),
             )
         self._begin_handshakes()
 
-    def _begin(self, connection: Connection, work: Callable[[], Coroutine[None, None, None]]) -> None:
+    def _begin(
+        self, connection: Connection, work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
         try:
             connection.opening = self._run(work())
         except Exception as error:  # noqa: BLE001 - INV-N5
@@ -233,7 +241,9 @@ class Acceptor:
 
     def _succeeded(self, connection: Connection) -> None:
         self._network.worker.count(TLS_HANDSHAKES)
-        self._network.audit.note("tls.handshake", connection.address, connection.client.principal.name)
+        self._network.audit.note(
+            "tls.handshake", connection.address, connection.client.principal.name
+        )
 
     def _failed(self, connection: Connection, error: Exception, *, secured: bool) -> None:
         if secured:

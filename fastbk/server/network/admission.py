@@ -164,7 +164,9 @@ class Admission:
         except SaslError as error:
             raise Refused("the user or the password is not accepted", str(error)) from None
         if not self._allowed.fullmatch(user):
-            raise Refused("the user or the password is not accepted", "users_allowed does not match")
+            raise Refused(
+                "the user or the password is not accepted", "users_allowed does not match"
+            )
         self._take(client, f"{_USER}{user}")
         if client.refusal:
             raise Refused(client.refusal)
@@ -177,9 +179,14 @@ class Admission:
             return "its token has expired"
         if reason := self.files.why_revoked(principal):
             return reason
-        if principal.name.startswith(_USER) and principal.name.removeprefix(_USER) not in self.files.users:
+        if (
+            principal.name.startswith(_USER)
+            and principal.name.removeprefix(_USER) not in self.files.users
+        ):
             return "its user was removed"
-        if client.tag_key_ids and (self.files.tag_keys is None or not client.tag_key_ids <= self.files.tag_keys.ids):
+        if client.tag_key_ids and (
+            self.files.tag_keys is None or not client.tag_key_ids <= self.files.tag_keys.ids
+        ):
             return "the key of tags that it has shown was removed"
         return ""
 
@@ -199,7 +206,9 @@ class Admission:
         if not client.refusal and client.principal.name != principal.name:
             client.refusal = self.refuse_more(principal.name)
         if not client.refusal and principal.rights == NO_RIGHTS:
-            client.refusal = f"{principal.name} has no role at this {self._server} ([authorization])"
+            client.refusal = (
+                f"{principal.name} has no role at this {self._server} ([authorization])"
+            )
         client.principal = NOBODY if client.refusal else principal
 
     def _rights_of(self, name: str) -> Right:

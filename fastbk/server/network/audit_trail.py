@@ -39,7 +39,9 @@ class Audited(Protocol):
 class AuditTrail:
     """The records of one worker; without an audit log it keeps none, and events are all that it records."""
 
-    def __init__(self, worker: Worker, number: int, connections: Mapping[int, Audited], *, is_on: bool) -> None:
+    def __init__(
+        self, worker: Worker, number: int, connections: Mapping[int, Audited], *, is_on: bool
+    ) -> None:
         self._worker = worker
         self._number = number
         self._connections = connections
@@ -57,7 +59,12 @@ class AuditTrail:
         if len(self._records) >= RECORDS_MAX * MESSAGES_MAX:
             self._dropped += 1
             return
-        record: dict[str, Any] = {"event": event, "at": time.time(), "address": address, "principal": principal}
+        record: dict[str, Any] = {
+            "event": event,
+            "at": time.time(),
+            "address": address,
+            "principal": principal,
+        }
         self._records.append({**record, **values})
 
     def take_requests(self) -> None:
@@ -91,7 +98,12 @@ class AuditTrail:
         self.take_requests()
         while self._records and self.send is not None:
             part, self._records = self._records[:RECORDS_MAX], self._records[RECORDS_MAX:]
-            message = {"type": "audit", "worker": self._number, "records": part, "dropped": self._dropped}
+            message = {
+                "type": "audit",
+                "worker": self._number,
+                "records": part,
+                "dropped": self._dropped,
+            }
             if self.send(message):
                 self._dropped = 0
             else:

@@ -28,7 +28,12 @@ class AuthFiles:
     def __init__(self, settings: AuthenticationSettings) -> None:
         """Read them. Raises ConfigError."""
         self._settings = settings
-        paths = (settings.users_file, settings.token_keys_file, settings.tag_keys_file, settings.revoked_file)
+        paths = (
+            settings.users_file,
+            settings.token_keys_file,
+            settings.tag_keys_file,
+            settings.revoked_file,
+        )
         self._paths = [path for path in paths if path]
         self.keys: TokenKeys | None = None
         self.tag_keys: TokenKeys | None = None
@@ -54,9 +59,15 @@ class AuthFiles:
             try:
                 read()
             except Exception as error:  # noqa: BLE001 - whatever half a file leads to: it ends no worker
-                wrong.append(str(error) if isinstance(error, ConfigError) else f"{read.__name__}: {error!r}")
+                wrong.append(
+                    str(error) if isinstance(error, ConfigError) else f"{read.__name__}: {error!r}"
+                )
         if wrong:
-            logs.warning("authentication.files_not_taken", reason="; ".join(wrong), kept="what was read before")
+            logs.warning(
+                "authentication.files_not_taken",
+                reason="; ".join(wrong),
+                kept="what was read before",
+            )
         else:
             self._stamp = stamp
         return True

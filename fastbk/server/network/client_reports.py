@@ -31,7 +31,9 @@ RECENT_MAX = 256
 FENCED, RECOVERED = "ledger.fenced", "ledger.recovery_began"
 
 
-class BookieReplaced(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ledger.bookie_replaced"):
+class BookieReplaced(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ledger.bookie_replaced"
+):
     """A bookie of a ledger was replaced, from an entry on.
 
     Attributes:
@@ -52,7 +54,9 @@ class LedgerEvents:
     """Fences and recoveries that one worker saw; what is too much is counted in the next event."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._limit = RateLimit(FENCES_PER_S, clock_s=clock_s, burst_s=FENCES_BURST_S, is_rested=True)
+        self._limit = RateLimit(
+            FENCES_PER_S, clock_s=clock_s, burst_s=FENCES_BURST_S, is_rested=True
+        )
         self._more = 0
         self._recent: dict[tuple[str, int, int], None] = {}
         """Event, ledger and connection, the newest last: a recovery fences with each of its reads."""
@@ -71,7 +75,13 @@ class LedgerEvents:
         self._limit.take(1)
         more = {"more_ledgers": self._more} if self._more else {}
         self._more = 0
-        logs.debug(event, ledger_id=ledger_id, address=client.address, principal=client.principal.name, **more)
+        logs.debug(
+            event,
+            ledger_id=ledger_id,
+            address=client.address,
+            principal=client.principal.name,
+            **more,
+        )
 
 
 class ClientReports:
@@ -82,26 +92,41 @@ class ClientReports:
     ) -> None:
         """`accept`: returns the reply to a hello, given the request's id and what it gives the client."""
         self._accept = accept
-        self._limit = RateLimit(REPORTS_PER_S, clock_s=clock_s, burst_s=REPORTS_BURST_S, is_rested=True)
+        self._limit = RateLimit(
+            REPORTS_PER_S, clock_s=clock_s, burst_s=REPORTS_BURST_S, is_rested=True
+        )
 
     def answer(self, request_id: int, payload: bytes, client: Client) -> bytes:
         """Log a report, and return the answer to it."""
         if not client.principal.rights & (Right.ADD | Right.RECOVER):
-            return _error(request_id, Status.FORBIDDEN, "only who may add entries reports what becomes of ledgers")
+            return _error(
+                request_id,
+                Status.FORBIDDEN,
+                "only who may add entries reports what becomes of ledgers",
+            )
         if self._limit.wait_s() > 0:
-            return _error(request_id, Status.TOO_MANY_REQUESTS, "this bookie takes no more reports now")
+            return _error(
+                request_id, Status.TOO_MANY_REQUESTS, "this bookie takes no more reports now"
+            )
         self._limit.take(1)
         try:
             if len(payload) > REPORT_BYTES_MAX:
                 raise msgspec.ValidationError(f"more than {REPORT_BYTES_MAX} bytes")
             report = msgspec.json.decode(payload, type=BookieReplaced)
         except (ValueError, RecursionError) as error:
-            return _error(request_id, Status.BAD_REQUEST, f"no report that this bookie knows: {error}")
+            return _error(
+                request_id, Status.BAD_REQUEST, f"no report that this bookie knows: {error}"
+            )
         values = {
             name: printable(value, TEXT_CHARACTERS_MAX) if isinstance(value, str) else value
             for name, value in msgspec.structs.asdict(report).items()
         }
-        logs.info("ledger.bookie_replaced", **values, address=client.address, principal=client.principal.name)
+        logs.info(
+            "ledger.bookie_replaced",
+            **values,
+            address=client.address,
+            principal=client.principal.name,
+        )
         return self._accept(request_id, b"")
 
 

@@ -100,7 +100,9 @@ class Handlers:
         if client.is_greeted and method in (TAG, TAG_WANTED):
             return Answer(self.tags.answer(request.request_id, request.hello, client))
         if client.is_greeted and method == REPORT:
-            return Answer(self._reports.answer(request.request_id, request.hello.auth_payload, client))
+            return Answer(
+                self._reports.answer(request.request_id, request.hello.auth_payload, client)
+            )
         if client.is_greeted and method != TOKEN:
             only_once = ErrorReply(message="a hello comes only once, unless it has a new token")
             return Answer(encode_reply(request.request_id, Status.BAD_REQUEST, only_once))
@@ -227,11 +229,15 @@ class AuthOutcomes:
     def authenticated(self, client: Client, method: str) -> None:
         """One has shown who it is."""
         self._worker.count(AUTHENTICATED)
-        self._audit.note("client.authenticated", client.address, client.principal.name, method=method)
+        self._audit.note(
+            "client.authenticated", client.address, client.principal.name, method=method
+        )
 
     def refused(self, error: Refused, client: Client) -> None:
         """One is not served."""
-        self._audit.note("client.refused", client.address, client.principal.name, reason=error.detail)
+        self._audit.note(
+            "client.refused", client.address, client.principal.name, reason=error.detail
+        )
         self._worker.count(AUTH_FAILED if error.is_failure else TLS_REFUSED)
         limit = "authentication_failed" if error.is_failure else "not_authenticated"
         self._log.note(limit, reason=error.detail, address=client.address)
@@ -261,7 +267,9 @@ class ApacheHandlers:
         if request.operation == Operation.AUTH:
             return self._auth(request, client)
         if self._config.tls.mode == "off" or client.is_secure:
-            reply = _reply(request, ApacheStatus.EBADREQ)  # there is no TLS, or it is spoken already
+            reply = _reply(
+                request, ApacheStatus.EBADREQ
+            )  # there is no TLS, or it is spoken already
         else:
             return Answer(apache.put_reply(_reply(request, ApacheStatus.EOK)), is_upgrade=True)
         return Answer(apache.put_reply(reply))

@@ -119,6 +119,7 @@ class IdleConnections:
                 heapq.heappush(addresses, (size + 1, address))
         return chosen
 
+
 OTHER_DESCRIPTORS = 64
 """A worker's own: segments, bells, control, the loop's."""
 

@@ -87,7 +87,9 @@ class LedgerTags:
         for client, request_id in self._take_waiting(ledger_id):
             self.reply(client, partial(self._answer_late, request_id, client, ledger_id, message))
 
-    def _answer_late(self, request_id: int, client: Client, ledger_id: int, message: dict[str, Any]) -> bytes:
+    def _answer_late(
+        self, request_id: int, client: Client, ledger_id: int, message: dict[str, Any]
+    ) -> bytes:
         if "tag" not in message:
             status = Status.NO_LEDGER if message.get("is_missing") else Status.NOT_READY
             return _error(request_id, status, f"ledger {ledger_id}: {message.get('reason')}")
@@ -103,7 +105,9 @@ class LedgerTags:
         try:
             tag = verify_tag(keys, payload, self._admission.audience)
         except TokenError as error:
-            return self._refuse(request_id, client, None, f"the tag of a ledger is not accepted: {error}")
+            return self._refuse(
+                request_id, client, None, f"the tag of a ledger is not accepted: {error}"
+            )
         if not client.principal.is_allowed(tag.namespace):
             return self._refuse(request_id, client, tag.ledger_id)
         client.tag_key_ids.add(tag.key_id)
@@ -112,21 +116,37 @@ class LedgerTags:
 
     def _ask(self, request_id: int, payload: bytes, client: Client) -> bytes:
         if not self._admission.signs_tags:
-            return _error(request_id, Status.UNSUPPORTED, "this bookie signs no tags ([authentication] tag_key_file)")
-        if not payload.isdigit() or len(payload) > DIGITS_MAX or (ledger_id := int(payload)) > ID_MAX:
-            return _error(request_id, Status.BAD_REQUEST, "a tag is asked for by the ledger's id, in digits")
+            return _error(
+                request_id,
+                Status.UNSUPPORTED,
+                "this bookie signs no tags ([authentication] tag_key_file)",
+            )
+        if (
+            not payload.isdigit()
+            or len(payload) > DIGITS_MAX
+            or (ledger_id := int(payload)) > ID_MAX
+        ):
+            return _error(
+                request_id, Status.BAD_REQUEST, "a tag is asked for by the ledger's id, in digits"
+            )
         if client.tags_wanted >= WANTED_MAX:
             reason = f"this connection waits for {WANTED_MAX} tags: try again"
             return _error(request_id, Status.TOO_MANY_REQUESTS, reason)
         now_s = self._clock_s()
         asked = self._asked.get(ledger_id)
         if asked is None or now_s - asked.at_s > ANSWER_S_MAX:
-            if not self._has_room(now_s) or not self.send({"type": "tag_wanted", "ledger": ledger_id}):
-                return _error(request_id, Status.TOO_MANY_REQUESTS, "too many clients ask for tags: try again")
+            if not self._has_room(now_s) or not self.send(
+                {"type": "tag_wanted", "ledger": ledger_id}
+            ):
+                return _error(
+                    request_id, Status.TOO_MANY_REQUESTS, "too many clients ask for tags: try again"
+                )
             self._take_waiting(ledger_id)  # those who asked before have given up
             asked = self._asked[ledger_id] = _Asked(now_s)
         if len(asked.waiting) >= CLIENTS_MAX:
-            return _error(request_id, Status.TOO_MANY_REQUESTS, "too many clients ask for this tag: try again")
+            return _error(
+                request_id, Status.TOO_MANY_REQUESTS, "too many clients ask for this tag: try again"
+            )
         asked.waiting.append((client, request_id))
         client.tags_wanted += 1
         return b""
@@ -140,12 +160,18 @@ class LedgerTags:
 
     def _has_room(self, now_s: float) -> bool:
         if len(self._asked) >= LEDGERS_MAX:
-            for late in [key for key, one in self._asked.items() if now_s - one.at_s > ANSWER_S_MAX]:
+            for late in [
+                key for key, one in self._asked.items() if now_s - one.at_s > ANSWER_S_MAX
+            ]:
                 self._take_waiting(late)
         return len(self._asked) < LEDGERS_MAX
 
-    def _refuse(self, request_id: int, client: Client, ledger_id: int | None, reason: str = "") -> bytes:
-        reason = reason or f"ledger {ledger_id} is of none of the namespaces of {client.principal.name}"
+    def _refuse(
+        self, request_id: int, client: Client, ledger_id: int | None, reason: str = ""
+    ) -> bytes:
+        reason = (
+            reason or f"ledger {ledger_id} is of none of the namespaces of {client.principal.name}"
+        )
         self._worker.count(REFUSED_RIGHTS)
         self._audit.note(
             "request.denied", client.address, client.principal.name, operation="tag", ledger=ledger_id,

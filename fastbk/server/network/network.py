@@ -211,7 +211,9 @@ class Network:
         self.worker.count(CONNECTIONS_FAILED)
         self.audit.note("client.failed", address, principal, reason=reason)
         trace = "".join(traceback.format_exception(error, limit=-12))
-        self._contained.note(type(error).__name__, reason=reason, address=address, principal=principal, trace=trace)
+        self._contained.note(
+            type(error).__name__, reason=reason, address=address, principal=principal, trace=trace
+        )
         return True
 
     def connection_is_gone(self) -> None:
@@ -269,7 +271,9 @@ class Network:
             if new:
                 self._limits.note(limit, new, connections=len(self.connections))
         if self.quotas.are_on:
-            self._quota_waits.poll(self.worker.counter(WAITS_QUOTA), self.worker.quota_waits, self.loop.time())
+            self._quota_waits.poll(
+                self.worker.counter(WAITS_QUOTA), self.worker.quota_waits, self.loop.time()
+            )
 
     def _act(self, events: list[Event]) -> None:
         for slot, todo in events:
@@ -288,7 +292,11 @@ class Network:
         error, transport = context.get("exception"), context.get("transport")
         if isinstance(error, Exception) and (transport is not None or isinstance(error, OSError)):
             # The loop found it between a socket and its connection, such as in TLS, and closes the socket.
-            peer = transport.get_extra_info("peername") if isinstance(transport, asyncio.BaseTransport) else None
+            peer = (
+                transport.get_extra_info("peername")
+                if isinstance(transport, asyncio.BaseTransport)
+                else None
+            )
             self._is_contained(error, str(peer[0]) if isinstance(peer, tuple) else "")
         elif isinstance(error, BaseException):
             self.fail(error)

@@ -88,7 +88,9 @@ class Principals:
         if reason := self._admission.why_ended(connection.client, wall_s):
             self._worker.count(AUTH_ENDED)
             self._audit.note("client.ended", connection.address, principal.name, reason=reason)
-            self._ends.note("ended", reason=reason, principal=principal.name, address=connection.address)
+            self._ends.note(
+                "ended", reason=reason, principal=principal.name, address=connection.address
+            )
             self._worker.admit(connection.slot, 0)
             self._connections.discard(connection)  # TLS may take a while to close, and it ends once
             connection.close()

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 SYNC_INTERVAL_S = 1.0
 HEAD_INTERVAL_S = 3600.0
 WORKERS_EVENTS = ("tls.", "client.", "request.")
-WORKERS_VALUES = ("at", "address", "principal", "method", "operation", "ledger", "verdict", "reason")
+WORKERS_VALUES = (
+    "at",
+    "address",
+    "principal",
+    "method",
+    "operation",
+    "ledger",
+    "verdict",
+    "reason",
+)
 """What a worker's records may have. A worker that was taken over writes no others, and no line's number or time."""
 
 
@@ -114,7 +123,10 @@ class AuditLog:
         try:
             if self._descriptor < 0:
                 self._open_file()  # a rotation could not
-            if self._size_bytes + len(line) > self._settings.file_size_bytes_max and self._size_bytes:
+            if (
+                self._size_bytes + len(line) > self._settings.file_size_bytes_max
+                and self._size_bytes
+            ):
                 self._rotate()
             written = os.write(self._descriptor, line)
             if written != len(line):

@@ -194,7 +194,10 @@ class BootOrder:
         elif kind == "replayed" and process.role == "index":
             replayed = msgspec.convert(message.body, Replayed)
             self.replayed[process.index] = replayed
-            if replayed.is_newly_damaged and process_table.journal(process.index) in self._boot.children:
+            if (
+                replayed.is_newly_damaged
+                and process_table.journal(process.index) in self._boot.children
+            ):
                 raise ChildDied(process, NEWLY_DAMAGED)
             if process_table.journal(process.index) not in self._boot.children:
                 self._start_index(process.index)

@@ -97,7 +97,9 @@ class DigestService(MetadataReader[DigestsRead]):
             self._send_known(process, known)
         return READ_PAUSE_S
 
-    def _send_known(self, process: Process, known: list[tuple[LedgerId, KnownDigest | None]]) -> None:
+    def _send_known(
+        self, process: Process, known: list[tuple[LedgerId, KnownDigest | None]]
+    ) -> None:
         digests = [(ledger_id, _said(one, process)) for ledger_id, one in known]
         self._send(process, {"type": "digests_known", "digests": digests})
 

@@ -58,7 +58,14 @@ class HttpPages:
             ) from error
         stack.push_async_callback(self._listener.close)
 
-    def begin(self, stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler, events: EventLog) -> None:
+    def begin(
+        self,
+        stack: AsyncExitStack,
+        facts: BookieFacts,
+        info: Handler,
+        slow: Handler,
+        events: EventLog,
+    ) -> None:
         """Begin to import and open the pages. `info`: answers `/info`. `slow`: answers `/slow`. `events`: `/events`."""
         self._opening = asyncio.create_task(self._open(stack, facts, info, slow, events))
         stack.push_async_callback(self._end)
@@ -73,7 +80,12 @@ class HttpPages:
         self._roll()
 
     async def _open(
-        self, stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler, events: EventLog
+        self,
+        stack: AsyncExitStack,
+        facts: BookieFacts,
+        info: Handler,
+        slow: Handler,
+        events: EventLog,
     ) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLED_WAIT_S):

@@ -70,14 +70,22 @@ class JournalStalls:
         if p99_ns > SLOW_NS:
             one.slow_windows += 1
             one.last_slow_s, one.worst_ns = now_s, max(one.worst_ns, p99_ns)
-            if one.slow_since_s is None and (one.slow_windows >= WINDOWS_SLOW or p99_ns > VERY_SLOW_NS):
+            if one.slow_since_s is None and (
+                one.slow_windows >= WINDOWS_SLOW or p99_ns > VERY_SLOW_NS
+            ):
                 one.slow_since_s, one.reason = now_s, _reason(p99_ns, cause)
                 one.times += 1
                 one.is_logged = one.logged_s is None or now_s - one.logged_s >= LOGGED_S
                 if one.is_logged:
                     often = {"times": one.times} if one.times > 1 else {}
                     one.logged_s, one.times = now_s, 0
-                    logs.warning("journal.slow", process=process, reason=one.reason, commits=new.count, **often)
+                    logs.warning(
+                        "journal.slow",
+                        process=process,
+                        reason=one.reason,
+                        commits=new.count,
+                        **often,
+                    )
         elif new.count:
             one.slow_windows = 0
         if one.slow_since_s is not None and now_s - one.last_slow_s >= QUICK_S:
@@ -90,7 +98,9 @@ class JournalStalls:
     @property
     def slow(self) -> str:
         """Which journals are slow now, and why; "": none."""
-        return "; ".join(f"{name}: {one.reason}" for name, one in self._journals.items() if one.reason)
+        return "; ".join(
+            f"{name}: {one.reason}" for name, one in self._journals.items() if one.reason
+        )
 
 
 def _reason(p99_ns: int, cause: str) -> str:

@@ -36,6 +36,7 @@ class State(enum.Enum):
     STOPPED = "stopped"
     FAILED = "failed"
 
+
 _NEXT = {
     State.STARTING: {State.REPLAYING, State.DRAINING, State.STARTING},
     State.REPLAYING: {State.WRITABLE, State.READ_ONLY, State.DRAINING, State.STARTING},
@@ -217,10 +218,14 @@ class Restarts:
         self._serves_since_s = now_s
 
     def _has_served(self, now_s: float) -> bool:
-        return self._serves_since_s is not None and now_s - self._serves_since_s >= self.budget.window_s
+        return (
+            self._serves_since_s is not None
+            and now_s - self._serves_since_s >= self.budget.window_s
+        )
 
     def _next_pause_s(self) -> float:
         return self._jitter(self._pauses.next_s())
+
 
 Concern = Literal["data", "metadata", "notice"]
 

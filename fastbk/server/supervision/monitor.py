@@ -88,7 +88,9 @@ class Monitor:
         for process, stats in mapped.items():
             if process.role == "journal":
                 commits = stats.histogram(SLOTS["FBK_H_JOURNAL_COMMIT_NS"])
-                self._stalls.poll(process.name, commits, self.slow.last_reason(process.name), time.monotonic())
+                self._stalls.poll(
+                    process.name, commits, self.slow.last_reason(process.name), time.monotonic()
+                )
 
     def _send_to_workers(self, boot: Boot) -> None:
         message = {"type": "frozen", "reason": "; ".join(self.watchdog.frozen)}

@@ -64,7 +64,8 @@ def endpoints(
     host = config.bookie.advertised or host
     extensions = () if config.tls.mode == "off" else (TLS_EXTENSION,)
     found = tuple(
-        Endpoint(host, port, one, extensions=extensions) for one in (FASTBK_PROTOCOL, APACHE_PROTOCOL)
+        Endpoint(host, port, one, extensions=extensions)
+        for one in (FASTBK_PROTOCOL, APACHE_PROTOCOL)
     )
     if http_port is None:
         return found

@@ -79,7 +79,9 @@ class SlowReports:
         return {
             "counts": {cause: count for cause, count in self.counts.items() if count},
             "longest_ms": {
-                cause: round(took_ns / 1e6, 1) for cause, took_ns in self.longest_ns.items() if took_ns
+                cause: round(took_ns / 1e6, 1)
+                for cause, took_ns in self.longest_ns.items()
+                if took_ns
             },
             "last": newest[-1] if newest else None,
         }
@@ -200,11 +202,16 @@ def _commit_stages(record: SlowRecord) -> list[Stage]:
     elif record.flags & flight.STALLED:
         cause, reason = "ring", "a worker or the index had not taken the batches before"
     elif 2 * record.away_ns >= submitted_ns - behind_ns:
-        cause, reason = "disk", "the journal was busy with its files, or waited in a call about them"
+        cause, reason = (
+            "disk",
+            "the journal was busy with its files, or waited in a call about them",
+        )
     return [
         Stage("behind", received_ns, behind_ns, "disk", "the commit before it was under way"),
         Stage("take", behind_ns, submitted_ns, cause, reason),
-        Stage("write", submitted_ns, completed_ns, "disk", "the disk took that long to write and sync"),
+        Stage(
+            "write", submitted_ns, completed_ns, "disk", "the disk took that long to write and sync"
+        ),
         Stage("publish", completed_ns, record.ended_ns, "disk", "a commit before it was under way"),
     ]
 
@@ -220,7 +227,9 @@ def verdict(record: SlowRecord) -> Verdict:
         return Verdict("stopped", stage.reason, stage)
     if stage.began_ns < record.continued_ns <= stage.ended_ns + CONTINUE_LATE_NS:
         return Verdict("stopped", "the process was stopped by a signal (SIGSTOP)", stage)
-    if record.kind == flight.WAIT:  # others have to make room: what this thread did meanwhile is no cause
+    if (
+        record.kind == flight.WAIT
+    ):  # others have to make room: what this thread did meanwhile is no cause
         return Verdict(stage.cause, stage.reason, stage)
     delayed_ns = _within(record, stage, record.delayed_ns)
     if 2 * delayed_ns >= stage.took_ns:

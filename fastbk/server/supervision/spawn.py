@@ -35,7 +35,15 @@ from fastbk.server.configuration import bookie_config
 if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
 
-_ENVIRONMENT_NAMES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH", logs.JOURNAL_STREAM)
+_ENVIRONMENT_NAMES = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    logs.JOURNAL_STREAM,
+)
 _ENVIRONMENT_PREFIXES = ("FASTBK_", "ASAN_", "UBSAN_", "LSAN_", "TSAN_")
 
 

@@ -34,7 +34,10 @@ class SystemdStates:
             stack.push_async_callback(self.close)
             self._life.on_change = self._changed
             self._changed()
-            works = (keep_alive(self._systemd, lambda: not self._watchdog.is_data_frozen), self._extend())
+            works = (
+                keep_alive(self._systemd, lambda: not self._watchdog.is_data_frozen),
+                self._extend(),
+            )
             self._tasks = [asyncio.get_running_loop().create_task(one) for one in works]
 
     async def close(self) -> None:

@@ -45,7 +45,11 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
     def request(self, process: Process, message: dict[str, Any]) -> None:
         """Have a ledger's metadata read. One too many is dropped: its worker requests it again."""
         ledger_id = message.get("ledger")
-        if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= ID_MAX:
+        if (
+            isinstance(ledger_id, bool)
+            or not isinstance(ledger_id, int)
+            or not 0 <= ledger_id <= ID_MAX
+        ):
             return
         self._want(ledger_id, process)
 
@@ -61,7 +65,9 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
             self._look_at_key()
             found = self._read_ledgers(ledger_ids)
         except Error as error:
-            return [{"type": "tag_known", "ledger": one, "reason": str(error)} for one in ledger_ids]
+            return [
+                {"type": "tag_known", "ledger": one, "reason": str(error)} for one in ledger_ids
+            ]
         return [self._signed(one, ledger) for one, ledger in zip(ledger_ids, found, strict=True)]
 
     def _signed(self, ledger_id: LedgerId, ledger: LedgerRead) -> dict[str, Any]:

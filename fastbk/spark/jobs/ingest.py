@@ -193,7 +193,9 @@ def _place(plan: IngestPlan, group: Group, kind: str) -> str:
     return f"{plan.manifest}/group-{group.number:06}.{kind}.json"
 
 
-def _taken(spark: SparkSession, uri: str, plan: IngestPlan, group: Group, stream: SyncStream) -> Group:
+def _taken(
+    spark: SparkSession, uri: str, plan: IngestPlan, group: Group, stream: SyncStream
+) -> Group:
     """Write one group; return it as it is in the manifest."""
     rows = rows_of(spark, plan, [one.path for one in group.files])
     wanted, read = len(group.files), len(rows.inputFiles())

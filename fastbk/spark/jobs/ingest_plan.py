@@ -141,7 +141,9 @@ def _said(kept: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in kept.items() if value is not None)
 
 
-def left_of(files: Sequence[FileStatus], done: Sequence[Group], plan: IngestPlan) -> list[FileStatus]:
+def left_of(
+    files: Sequence[FileStatus], done: Sequence[Group], plan: IngestPlan
+) -> list[FileStatus]:
     """Return the files that are still to be taken, in their order. Raises ConfigError for those that changed."""
     taken = {one.uri: one for group in done for one in group.files}
     left: list[FileStatus] = []

@@ -151,7 +151,11 @@ def _field(path: str) -> Column:
 
 
 def _written(
-    spark: SparkSession, rows: DataFrame, plan: RebuildPlan, wanted: StateVersion, before: StateVersion | None
+    spark: SparkSession,
+    rows: DataFrame,
+    plan: RebuildPlan,
+    wanted: StateVersion,
+    before: StateVersion | None,
 ) -> StateVersion:
     """Write the version of these changes and the rows of the version before; return its line. Raises as run."""
     is_new = f.col("records") == 1
@@ -204,7 +208,9 @@ def _written(
     return line
 
 
-def _check(counts: dict[str, Any], plan: RebuildPlan, wanted: StateVersion, before: StateVersion | None) -> None:
+def _check(
+    counts: dict[str, Any], plan: RebuildPlan, wanted: StateVersion, before: StateVersion | None
+) -> None:
     """Raise for what was counted and is not as it should be; the version has no manifest yet."""
     if before is not None and counts["kept"] != before.keys:
         raise StorageError(

@@ -86,7 +86,9 @@ def _check(source: DataFrame, lines: Sequence[tuple[int, ArchivedStream]]) -> No
             )
 
 
-def archived(lines: Sequence[tuple[int, ArchivedStream]], stream: str) -> list[tuple[int, ArchivedStream]]:
+def archived(
+    lines: Sequence[tuple[int, ArchivedStream]], stream: str
+) -> list[tuple[int, ArchivedStream]]:
     """Return the (run, line)s of the stream that had this name last. Raises ConfigError."""
     named = [(number, line) for number, line in lines if line.stream == stream]
     if not named:

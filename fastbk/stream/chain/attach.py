@@ -79,7 +79,9 @@ def _check_arguments(ledger_ids: Sequence[int], key: str, number: int) -> None:
             f"1 to {LEDGERS_MAX} different ledgers can be attached at once, not {len(ledger_ids)}"
         )
     if not 0 <= number <= NUMBER_MAX or len(key) > KEY_CHARACTERS_MAX:
-        raise ConfigError(f"a key has {KEY_CHARACTERS_MAX} characters at most, and its numbers begin with 0")
+        raise ConfigError(
+            f"a key has {KEY_CHARACTERS_MAX} characters at most, and its numbers begin with 0"
+        )
 
 
 async def _open_chain(
@@ -159,5 +161,9 @@ async def _claim(context: StreamContext, reader: LedgerReader) -> None:
     if owner not in (None, ours):
         raise ConfigError(f"ledger {reader.ledger_id} is a segment of another stream")
     if owner is None:
-        namespace = "" if reader.metadata.namespace else context.namespace  # one that it has it keeps
-        await context.client.edit_metadata(reader.ledger_id, custom_of_stream(context.stream_id, namespace))
+        namespace = (
+            "" if reader.metadata.namespace else context.namespace
+        )  # one that it has it keeps
+        await context.client.edit_metadata(
+            reader.ledger_id, custom_of_stream(context.stream_id, namespace)
+        )

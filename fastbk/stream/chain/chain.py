@@ -172,7 +172,9 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     def newest_time_us(self) -> int:
         """The time of the last record of all closed segments; -1: there was none."""
         closed = self.rows[-OPEN_SEGMENTS_MAX - 1 :]
-        return next((row.last_time_us for row in reversed(closed) if not row.is_open), self.last_time_us)
+        return next(
+            (row.last_time_us for row in reversed(closed) if not row.is_open), self.last_time_us
+        )
 
     def attached_number(self, key: str) -> int:
         """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
@@ -269,7 +271,9 @@ def get_chain(raw: bytes) -> Chain:
     chain = _get(_CHAIN_MARK, _chains, raw)
     try:
         verify(chain)
-    except InvariantError as broken:  # the record is another's: that it is wrong is no bug of this process
+    except (
+        InvariantError
+    ) as broken:  # the record is another's: that it is wrong is no bug of this process
         raise StorageError(f"a stream's chain contradicts itself: {broken}") from None
     return chain
 
@@ -291,7 +295,9 @@ def _put(mark: bytes, decoder: msgspec.msgpack.Decoder[T], value: T) -> bytes:
     except ValueError as error:  # what a ledger's entries say may be out of bounds, too
         raise StorageError(f"a stream's record would be one that nobody reads: {error}") from error
     if len(packed) > RAW_BYTES_MAX:
-        raise StorageError(f"a stream's record has {len(packed)} bytes, and at most {RAW_BYTES_MAX}")
+        raise StorageError(
+            f"a stream's record has {len(packed)} bytes, and at most {RAW_BYTES_MAX}"
+        )
     return mark + bytes([VERSION]) + zlib.compress(packed, _LEVEL)
 
 

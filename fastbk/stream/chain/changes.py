@@ -214,7 +214,13 @@ def _attach_one(chain: Chain, ledger_id: int, contents: Contents, now_us: int) -
             " writes to the stream"
         )
     row = Segment(
-        chain.next_number, ledger_id, SegmentState.OPEN, chain.epoch, now_us, chain.end_seq, base_txid
+        chain.next_number,
+        ledger_id,
+        SegmentState.OPEN,
+        chain.epoch,
+        now_us,
+        chain.end_seq,
+        base_txid,
     )
     chain = replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1)
     return close_segment(

@@ -46,9 +46,10 @@ class _State(msgspec.Struct, frozen=True):
     """A draft's record."""
 
     made_us: TimeUs
-    ledgers: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...], msgspec.Meta(
-        max_length=LEDGERS_MAX
-    )] = ()
+    ledgers: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...],
+        msgspec.Meta(max_length=LEDGERS_MAX),
+    ] = ()
     given_up: bool = False
 
 
@@ -218,7 +219,11 @@ def _draft(stream_id: str, name: str, state: _State, version: int) -> Draft:
 def parts_of(name: str) -> tuple[int, str, str]:
     """Return number, label and key of a draft by the name of its record. Raises StorageError for another name."""
     parts = name.split("~", 3)
-    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()) or int(parts[0]) > NUMBER_MAX:
+    if (
+        len(parts) != 4
+        or not (parts[0].isascii() and parts[0].isdigit())
+        or int(parts[0]) > NUMBER_MAX
+    ):
         raise StorageError(f"{name!r} is no name of a draft")
     return int(parts[0]), parts[1], parts[3]
 

@@ -93,7 +93,9 @@ class ChainStore:
 
     def _gone(self) -> StreamNotFound:
         # Name and chain are made together, so whoever knows the id has seen a stream.
-        return StreamNotFound(f"there is no stream {self.name or self.stream_id} any more: it was deleted")
+        return StreamNotFound(
+            f"there is no stream {self.name or self.stream_id} any more: it was deleted"
+        )
 
     async def change(
         self,

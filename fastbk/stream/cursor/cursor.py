@@ -187,7 +187,9 @@ class CursorHolder(Generic[HeldT, PlaceT, GapT]):
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
-    def ack(self, up_to: Record | Chunk | PlaceT, *, data: Mapping[str, int | str] | None = None) -> Awaitable[None]:
+    def ack(
+        self, up_to: Record | Chunk | PlaceT, *, data: Mapping[str, int | str] | None = None
+    ) -> Awaitable[None]:
         """Everything of its stream up to this record (a chunk's last), it included, is done.
 
         Awaiting the result has that kept now; what is not awaited is kept in groups. `data` becomes the cursor's map,
@@ -530,4 +532,3 @@ def check_done(done: object) -> None:
     """Raise TypeError for what cannot be done: a Gap, a number."""
     if not isinstance(done, Record | Chunk | DLSN):
         raise TypeError(f"a record, a chunk or a DLSN is acknowledged, not {type(done).__name__}")
-

@@ -89,7 +89,9 @@ class CursorRequest:
     opened with stays. None: it goes on at its mark."""
 
 
-async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore[CursorRecord]:
+async def take_over(
+    context: StreamContext, name: str, wish: CursorRequest
+) -> CursorStore[CursorRecord]:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
@@ -111,7 +113,9 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
                 found = None
             _check_is_wanted(context, name, wish, is_there=found is not None)
             if found is None:
-                check_count(context.name, len(await records.children(cursors_path(context.stream_id))))
+                check_count(
+                    context.name, len(await records.children(cursors_path(context.stream_id)))
+                )
             record = replace(await _record(context, path, name, found, wish), holder=holder)
             change = Change(path, put_record(record), None if found is None else found.version)
             (version,) = await records.change(change)
@@ -132,7 +136,9 @@ def _check_is_wanted(
         raise StreamNotFound(f"{context.name} has no cursor {name}")
 
 
-def _store(context: StreamContext, name: str, record: CursorRecord, version: int) -> CursorStore[CursorRecord]:
+def _store(
+    context: StreamContext, name: str, record: CursorRecord, version: int
+) -> CursorStore[CursorRecord]:
     path, label = path_of(context.stream_id, name), f"{context.name}/{name}"
     return CursorStore(context.client.records, path, label, record, version, put_record, get_record)
 
@@ -285,7 +291,9 @@ async def _check_not_beyond(context: StreamContext, where: DLSN) -> None:
     is_in_last = tail is not None and where.segment == tail.dlsn.segment
     if where > last or (tail is not None and is_in_last and where.entry > tail.dlsn.entry + 1):
         there = "has no records" if tail is None else f"ends with {tail.dlsn}"
-        raise ConfigError(f"{where} lies behind the end: {context.name} {there}. `latest` is behind its last record")
+        raise ConfigError(
+            f"{where} lies behind the end: {context.name} {there}. `latest` is behind its last record"
+        )
 
 
 async def move_cursor(context: StreamContext, name: str, mark: DLSN, seq: int) -> CursorInfo:

@@ -29,7 +29,9 @@ HOLDER_CHARACTERS_MAX = 200
 DATA_KEYS_MAX = 4096
 EXPIRY_S_MAX = 1e10
 """Three hundred years."""
-LedgerIds = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...], msgspec.Meta(max_length=64)]
+LedgerIds = Annotated[
+    tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...], msgspec.Meta(max_length=64)
+]
 LedgerNumber = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
 _Ends = Annotated[tuple[Count, ...], msgspec.Meta(max_length=2 * RANGES_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=DATA_BYTES_MAX)]

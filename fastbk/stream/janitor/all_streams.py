@@ -55,11 +55,15 @@ async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapsho
     """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
     namespaces = Namespaces(records)
     async for stream_ids in ids_below(records, STREAMS):
-        found = records.each([path for one in stream_ids for path in (stream_path(one), chain_path(one))])
+        found = records.each(
+            [path for one in stream_ids for path in (stream_path(one), chain_path(one))]
+        )
         group = _Group[StreamSnapshot]()
         for stream_id in stream_ids:
             snapshot = await _found(namespaces, stream_id, await anext(found), await anext(found))
-            for full in group.add(snapshot, 0 if snapshot.known is None else snapshot.known.chain.items):
+            for full in group.add(
+                snapshot, 0 if snapshot.known is None else snapshot.known.chain.items
+            ):
                 yield full
         if group.rest:
             yield group.rest
@@ -170,7 +174,9 @@ class Namespaces:
             unknown.append((namespace_id, record))
             namespace_id = record.parent
         if namespace_id not in self._known:
-            raise StorageError(f"namespace {unknown[0][0]} lies in itself, or below {NAMESPACES_DEEP_MAX} others")
+            raise StorageError(
+                f"namespace {unknown[0][0]} lies in itself, or below {NAMESPACES_DEEP_MAX} others"
+            )
         space = self._known[namespace_id]
         for one_id, record in reversed(unknown):
             space = self._known[one_id] = _Space(

@@ -121,4 +121,6 @@ class CursorGauges:
 
 def _gauge(path: str, info: CursorInfo, backlog: Backlog | None, now_us: int) -> CursorGauge:
     moved_s = max(0.0, (now_us - info.moved_at_us) / 1e6)
-    return CursorGauge(path, info.label, str(info.data.get("by", ""))[:BY_CHARACTERS_MAX], backlog, moved_s)
+    return CursorGauge(
+        path, info.label, str(info.data.get("by", ""))[:BY_CHARACTERS_MAX], backlog, moved_s
+    )

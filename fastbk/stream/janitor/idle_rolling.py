@@ -62,7 +62,9 @@ class IdleRolling:
         limit_us = int((policy.roll_age_s + self._grace_s) * 1e6)
         newest = open_rows[-1].ledger_id
         made_us = open_rows[0].created_us
-        if now_us < max(limit_us + made_us if made_us <= now_us else 0, self._due_us.get(newest, 0)):
+        if now_us < max(
+            limit_us + made_us if made_us <= now_us else 0, self._due_us.get(newest, 0)
+        ):
             return known
         last = await last_written(self._client, known.chain)
         due_us = limit_us + (now_us if last is None else self._written_us(last, now_us))
@@ -127,7 +129,9 @@ class LeftSegments:
         self._client = client
         self._after_s = after_s
         self._readers: dict[int, LedgerReader] = {}
-        self._stuck: dict[int, tuple[int, float]] = {}  # by ledger: its LAC, and since when it is known
+        self._stuck: dict[
+            int, tuple[int, float]
+        ] = {}  # by ledger: its LAC, and since when it is known
         self._open: set[int] = set()
 
     def begin(self) -> None:

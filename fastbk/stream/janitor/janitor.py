@@ -370,7 +370,9 @@ class Janitor:
         if policy.hold_for_cursors:
             own = await self._cursor_marks(store.stream_id, now_us, counts)
             for is_fresh in (False, True):
-                marks = own + await self._pattern_marks(store.stream_id, found.record, is_fresh=is_fresh)
+                marks = own + await self._pattern_marks(
+                    store.stream_id, found.record, is_fresh=is_fresh
+                )
                 points, below, items = await self._points(store, chain, policy, marks, now_us)
                 if below <= chain.deleting:
                     return known
@@ -385,14 +387,23 @@ class Janitor:
                 if await self._sizes.prove(store, kept):
                     break
             except (Error, TimeoutError) as error:
-                _log.warning("janitor.size_not_proven", stream=store.stream_id, reason=str(error) or "it took too long")
+                _log.warning(
+                    "janitor.size_not_proven",
+                    stream=store.stream_id,
+                    reason=str(error) or "it took too long",
+                )
                 policy = by_age
             points, below, items = await self._points(store, chain, policy, marks, now_us)
         reason = f"all of it lies before {points.target}: {_why(chain, points)}"
         return await delete_below(self._deleter, store, known, below, reason)
 
     async def _points(
-        self, store: ChainStore, chain: Chain, policy: StreamPolicy, marks: Sequence[DLSN], now_us: int
+        self,
+        store: ChainStore,
+        chain: Chain,
+        policy: StreamPolicy,
+        marks: Sequence[DLSN],
+        now_us: int,
     ) -> tuple[retention.Points, int, list[retention.Item]]:
         """Return what retention comes to, the number below which segments may go, and the items that say so."""
         items = self._sizes.corrected(store.stream_id, retention.items_of(chain))
@@ -413,21 +424,32 @@ class Janitor:
                     counts.cursors_expired += 1
                     continue
             if cursor.fault:
-                _log.warning("janitor.bad_cursor", stream=stream_id, cursor=cursor.name, reason=cursor.fault)
+                _log.warning(
+                    "janitor.bad_cursor", stream=stream_id, cursor=cursor.name, reason=cursor.fault
+                )
             if cursor.holds:
                 marks.append(cursor.mark)
         return marks
 
-
-    async def _pattern_marks(self, stream_id: str, record: StreamRecord | None, *, is_fresh: bool) -> list[DLSN]:
+    async def _pattern_marks(
+        self, stream_id: str, record: StreamRecord | None, *, is_fresh: bool
+    ) -> list[DLSN]:
         """Return the marks in a stream of the cursors of patterns that hold it (INV-S20)."""
-        return [] if record is None else await self._patterns.marks(record, stream_id, is_fresh=is_fresh)
+        return (
+            []
+            if record is None
+            else await self._patterns.marks(record, stream_id, is_fresh=is_fresh)
+        )
 
     async def _delete_gone_cursors(self, counts: Counts) -> None:
         """Delete the cursors of patterns that have expired, or whose namespace is gone."""
         records = self._client.records
         async for namespace_id, one in gone_cursors(records, ids_below, clock_us()):
-            event: dict[str, object] = {"namespace": namespace_id, "cursor": one.name, "pattern": one.pattern}
+            event: dict[str, object] = {
+                "namespace": namespace_id,
+                "cursor": one.name,
+                "pattern": one.pattern,
+            }
             await self._deleter.audit.record("nobody used it any more", event)
             if await delete_pattern_cursor(records, namespace_id, one.name, expected=one):
                 counts.cursors_expired += 1

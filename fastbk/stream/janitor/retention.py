@@ -128,9 +128,7 @@ def page_needed(items: Sequence[Item], policy: StreamPolicy, now_us: int) -> Pag
     return None
 
 
-def opened(
-    items: Sequence[Item], page: PageRef, rows: Sequence[Item], deleting: int
-) -> list[Item]:
+def opened(items: Sequence[Item], page: PageRef, rows: Sequence[Item], deleting: int) -> list[Item]:
     """Return the items with that page's rows in its place."""
     at = items.index(page)
     kept = [row for row in rows if first_number(row) >= deleting]

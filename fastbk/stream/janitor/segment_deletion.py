@@ -142,12 +142,18 @@ class HeldSizes:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lying: OrderedDict[int, tuple[str, int, int]] = OrderedDict()  # by ledger: stream, number, bytes
-        self._proven: OrderedDict[str, int] = OrderedDict()  # by stream: the last segment that was looked at
+        self._lying: OrderedDict[int, tuple[str, int, int]] = (
+            OrderedDict()
+        )  # by ledger: stream, number, bytes
+        self._proven: OrderedDict[str, int] = (
+            OrderedDict()
+        )  # by stream: the last segment that was looked at
 
     def corrected(self, stream_id: str, items: Sequence[Item]) -> list[Item]:
         """Return these items with what their lying segments say taken off."""
-        lies = [(number, size) for stream, number, size in self._lying.values() if stream == stream_id]
+        lies = [
+            (number, size) for stream, number, size in self._lying.values() if stream == stream_id
+        ]
         if not lies:
             return [*items]
         return [
@@ -168,7 +174,9 @@ class HeldSizes:
                     return False
         return True
 
-    async def prove_new(self, store: ChainStore, items: Sequence[Item], samples: int = 4) -> list[Item]:
+    async def prove_new(
+        self, store: ChainStore, items: Sequence[Item], samples: int = 4
+    ) -> list[Item]:
         """Look at what has come to a stream since the last call; return the items, corrected.
 
         Where bookies do not answer, what they have is taken for what the chain says.
@@ -176,7 +184,9 @@ class HeldSizes:
         last = self._proven.get(store.stream_id, 0)
         fresh = [item for item in items if last_number(item) > last]
         with suppress(Error, TimeoutError):
-            while fresh and not await self.prove(store, self.corrected(store.stream_id, fresh), samples):
+            while fresh and not await self.prove(
+                store, self.corrected(store.stream_id, fresh), samples
+            ):
                 pass
             if items:
                 self._proven[store.stream_id] = last_number(items[-1])
@@ -185,7 +195,9 @@ class HeldSizes:
                     self._proven.popitem(last=False)
         return self.corrected(store.stream_id, items)
 
-    async def _row_at(self, store: ChainStore, items: Sequence[Item], position: int) -> tuple[Segment, int]:
+    async def _row_at(
+        self, store: ChainStore, items: Sequence[Item], position: int
+    ) -> tuple[Segment, int]:
         for item in items:
             if position < item.size_bytes:
                 if isinstance(item, Segment):
@@ -205,9 +217,15 @@ class HeldSizes:
         self._lying[row.ledger_id] = stream_id, row.number, row.size_bytes
         if len(self._lying) > self.REMEMBERED_MAX:
             self._lying.popitem(last=False)
-        why = f"it says {row.size_bytes} bytes, and its ledger does not have them: it counts nothing"
+        why = (
+            f"it says {row.size_bytes} bytes, and its ledger does not have them: it counts nothing"
+        )
         _log.warning(
-            "janitor.segment_size_refused", stream=stream_id, segment=row.number, ledger_id=row.ledger_id, reason=why
+            "janitor.segment_size_refused",
+            stream=stream_id,
+            segment=row.number,
+            ledger_id=row.ledger_id,
+            reason=why,
         )
 
 

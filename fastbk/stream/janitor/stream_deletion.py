@@ -86,7 +86,11 @@ async def _condemned(deleter: Deleter, store: ChainStore) -> VersionedChain:
         _log.warning("stream.bad_record", path=store.path, reason=str(error))
         # Nobody can change such a chain, so no ledger comes to it; one page of a damaged chain is as bad as the chain.
         owner = stream_id.encode()
-        mine = [one.ledger_id async for one in client.list_ledgers() if one.metadata.custom.get(STREAM_KEY) == owner]
+        mine = [
+            one.ledger_id
+            async for one in client.list_ledgers()
+            if one.metadata.custom.get(STREAM_KEY) == owner
+        ]
         await _fence(client, mine)
         await deleter.ledgers_of(stream_id, (), mine, REASON)
         empty = Chain(stream_id, owner=CONDEMNED, is_sealed=True)
@@ -108,8 +112,12 @@ async def _delete_ledgers(
         rows: list[Segment] = []
         try:
             rows = [row for row in await store.page(page) if row.number >= known.chain.head]
-        except StorageError as error:  # its ledgers stay, and `fastbk doctor` names ledgers that no chain does
-            _log.warning("stream.bad_record", path=page_path(store.stream_id, page), reason=str(error))
+        except (
+            StorageError
+        ) as error:  # its ledgers stay, and `fastbk doctor` names ledgers that no chain does
+            _log.warning(
+                "stream.bad_record", path=page_path(store.stream_id, page), reason=str(error)
+            )
         await deleter.ledgers_of(store.stream_id, rows, (), REASON)
         known = await store.change(partial(drop_condemned, below=page.last + 1), known)
     while (others := _other_ledgers(known.chain)) or known.chain.rows:

@@ -320,7 +320,9 @@ def _level(
     where, fault, record = namespace_path(namespace_id), "", NamespaceRecord()
     if raw is not None:
         record = get_or(NamespaceRecord, raw.value, where, known)
-        fault = f"the record {where} cannot be read: `set` its policy anew" if record is known else ""
+        fault = (
+            f"the record {where} cannot be read: `set` its policy anew" if record is known else ""
+        )
     counts = UsageRecord()
     if usage is not None:
         counts = get_or(UsageRecord, usage.value, usage_path(namespace_id), counts)

@@ -80,7 +80,9 @@ class _Watched:
             self.is_gone = True
             return [NamespaceEvent("deleted", "namespace", label(self._path), self._id)]
         levels = [
-            NamespaceRecord() if raw is None else get_or(NamespaceRecord, raw.value, where, self._unread(where))
+            NamespaceRecord()
+            if raw is None
+            else get_or(NamespaceRecord, raw.value, where, self._unread(where))
             for raw, where in zip(found[1:], self.paths[1:], strict=True)
         ]
         events = list(self._of_itself(levels))
@@ -110,7 +112,11 @@ class _Watched:
             async for entries in entries_of(self._catalog, self._id):
                 names.update({entry.id: (name, entry) for name, entry in entries})
             raw = await self._records.read(self.paths[0])
-            after = 0 if raw is None else get_or(UsageRecord, raw.value, self.paths[0], UsageRecord()).changes
+            after = (
+                0
+                if raw is None
+                else get_or(UsageRecord, raw.value, self.paths[0], UsageRecord()).changes
+            )
             if after == changes:
                 break
             changes = after
@@ -136,12 +142,17 @@ class _Watched:
             if raw is None:
                 continue
             if entry.kind == "stream":
-                stream = get_or(StreamRecord, raw.value, stream_path(one_id), StreamRecord("", known[one_id][0]))
+                stream = get_or(
+                    StreamRecord, raw.value, stream_path(one_id), StreamRecord("", known[one_id][0])
+                )
                 if not stream.deleting:
                     there[one_id] = (stream.name, entry)
             else:
                 named = get_or(
-                    NamespaceRecord, raw.value, namespace_path(one_id), NamespaceRecord("", known[one_id][0])
+                    NamespaceRecord,
+                    raw.value,
+                    namespace_path(one_id),
+                    NamespaceRecord("", known[one_id][0]),
                 )
                 there[one_id] = (named.name, entry)
         return there

@@ -96,7 +96,9 @@ async def infos_of(
     One whose records cannot be read has a `fault`.
     """
     ids = [*names]
-    found = records.each([one for stream_id in ids for one in (stream_path(stream_id), chain_path(stream_id))])
+    found = records.each(
+        [one for stream_id in ids for one in (stream_path(stream_id), chain_path(stream_id))]
+    )
     infos: list[StreamInfo] = []
     for stream_id in ids:
         raw, raw_chain = await anext(found), await anext(found)
@@ -146,7 +148,9 @@ async def _gone_bytes(records: RecordCalls, chains: Sequence[Chain]) -> dict[str
     for chain in cut:
         raw = await anext(found)
         if raw is not None:
-            gone[chain.stream_id] = sum(row.size_bytes for row in get_page(raw.value) if row.number < chain.head)
+            gone[chain.stream_id] = sum(
+                row.size_bytes for row in get_page(raw.value) if row.number < chain.head
+            )
     return gone
 
 
@@ -191,7 +195,11 @@ async def list_streams(
         async for entries in entries_of(catalog, namespace_id, begins):
             streams = [(name, one.id) for name, one in entries if one.kind == "stream"]
             if recursive:
-                below = [(name, one.id) for name, one in entries if one.kind == "namespace" and one.id not in seen]
+                below = [
+                    (name, one.id)
+                    for name, one in entries
+                    if one.kind == "namespace" and one.id not in seen
+                ]
                 seen.update(one_id for _, one_id in below)
                 waiting += [((*where, name), one_id, "") for name, one_id in below]
             for at in range(0, len(streams), STREAMS_AT_ONCE):

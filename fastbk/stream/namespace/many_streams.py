@@ -60,7 +60,9 @@ async def unname(
         if versions:
             paths = {name: stream_path(seen[name]) for name in versions}
             here = place.here.id  # of a record that nobody can read the rest is not needed any more
-            records = await records_at(catalog.records, StreamRecord, paths, lambda name: StreamRecord(here, name))
+            records = await records_at(
+                catalog.records, StreamRecord, paths, lambda name: StreamRecord(here, name)
+            )
             for name in versions.keys() - records.keys():
                 raise MetadataConflict(
                     f"record {paths[name]} is gone, and a name still stands for it"

@@ -334,7 +334,9 @@ class Namespace:
         **options: Unpack[PatternReaderOptions],
     ) -> PatternReader[Gap]: ...
 
-    def reader(self, pattern: str, start: PatternStart = "earliest", **options: Any) -> PatternReader[Gap]:
+    def reader(
+        self, pattern: str, start: PatternStart = "earliest", **options: Any
+    ) -> PatternReader[Gap]:
         """Return a reader of all streams whose names match, such as "shop/*"; `async with` opens it.
 
         Options: those of `PatternReader`. Raises ConfigError.
@@ -367,7 +369,11 @@ class Namespace:
     ) -> PatternCursor[Gap]: ...
 
     def cursor(
-        self, pattern: str, name: str, start: Literal["earliest", "latest"] | AtTime = "earliest", **options: Any
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = "earliest",
+        **options: Any,
     ) -> PatternCursor[Gap]:
         """Return a durable cursor over all streams whose names match; `async with` makes it, or takes it over.
 
@@ -382,7 +388,9 @@ class Namespace:
         """Return the cursors of patterns in this namespace, by name. One that cannot be read has a `fault`."""
         from fastbk.stream.pattern.store import pattern_cursors_of
 
-        return await pattern_cursors_of(self._catalog.records, (await self._catalog.place(self._path)).here.id)
+        return await pattern_cursors_of(
+            self._catalog.records, (await self._catalog.place(self._path)).here.id
+        )
 
     async def create_pattern_cursor(
         self,

@@ -79,7 +79,11 @@ class PolicySource:
         paths = [stored_path(one_id) for one_id, _, _ in self._bounds]
         found = await self._records.read_all(paths) if paths else []
         for (_, allowed, space), where, raw in zip(self._bounds, paths, found, strict=True):
-            there = 0 if raw is None else get_or(StoredRecord, raw.value, where, StoredRecord()).size_bytes
+            there = (
+                0
+                if raw is None
+                else get_or(StoredRecord, raw.value, where, StoredRecord()).size_bytes
+            )
             if there >= allowed:
                 refusal = QuotaExceeded(
                     f"{self._name}: namespace {space or '(the root)'} has {there:,} bytes of {allowed:,}: truncate or"

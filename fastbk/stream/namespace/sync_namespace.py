@@ -150,7 +150,9 @@ class SyncNamespace:
         **options: Unpack[PatternReaderOptions],
     ) -> SyncPatternReader[Gap]: ...
 
-    def reader(self, pattern: str, start: PatternStart = "earliest", **options: Any) -> SyncPatternReader[Gap]:
+    def reader(
+        self, pattern: str, start: PatternStart = "earliest", **options: Any
+    ) -> SyncPatternReader[Gap]:
         """Return a reader of all streams whose names match, such as "shop/*"; `with` opens it. Raises ConfigError."""
         from fastbk.stream.pattern.sync_pattern import SyncPatternReader
 
@@ -181,14 +183,20 @@ class SyncNamespace:
     ) -> SyncPatternCursor[Gap]: ...
 
     def cursor(
-        self, pattern: str, name: str, start: Literal["earliest", "latest"] | AtTime = "earliest", **options: Any
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = "earliest",
+        **options: Any,
     ) -> SyncPatternCursor[Gap]:
         """Return a durable cursor over all streams whose names match; `with` makes it, or takes it over."""
         from fastbk.stream.pattern.sync_pattern import SyncPatternCursor
 
         namespace = self._loop.call_plain(self._inner)
         namespace.cursor(pattern, name, start, **options)  # as above
-        return SyncPatternCursor(self._loop, lambda: namespace.cursor(pattern, name, start, **options))
+        return SyncPatternCursor(
+            self._loop, lambda: namespace.cursor(pattern, name, start, **options)
+        )
 
     def spans(self) -> SyncStreamRanges:
         """Return what looks at where many streams begin and end, again and again; its paths are from the root."""

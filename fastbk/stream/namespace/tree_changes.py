@@ -35,7 +35,9 @@ from fastbk.stream.policy import PolicyPatch
 def _usage(level: Level, streams: int, changes: int, names: int = 0) -> Change:
     usage = level.usage.value
     # Counts that nobody could read began anew: they are too low then, and never below 0.
-    after = UsageRecord(max(0, usage.streams + streams), usage.changes + changes, max(0, usage.names + names))
+    after = UsageRecord(
+        max(0, usage.streams + streams), usage.changes + changes, max(0, usage.names + names)
+    )
     return Change(usage_path(level.id), put(after), level.usage.version)
 
 
@@ -68,7 +70,9 @@ def patches(place: Place) -> list[PolicyPatch]:
     """Return the policy patches from the root down to the namespace. Raises StorageError: one cannot be read."""
     for at, level in enumerate(place.levels):
         if level.fault:
-            raise StorageError(f"the policy of {label(place.path[:at])} is not known: {level.fault}")
+            raise StorageError(
+                f"the policy of {label(place.path[:at])} is not known: {level.fault}"
+            )
     return [level.record.value.policy for level in place.levels]
 
 

@@ -93,7 +93,10 @@ class PatternAcks:
         """A stream is not read any more."""
         acks = self._streams.pop(stream_id, None)
         if acks is not None:
-            self._gaps, self._gap_records = self._gaps + acks.gaps, self._gap_records + acks.gap_records
+            self._gaps, self._gap_records = (
+                self._gaps + acks.gaps,
+                self._gap_records + acks.gap_records,
+            )
             self.changed()
 
     def keep_only(self, stream_ids: set[str]) -> None:
@@ -133,14 +136,24 @@ class PatternAcks:
             if known is None or known[0] != acks.changes:
                 ranges = acks.ranges
                 one = StreamPosition(
-                    acks.mark, acks.mark_seq, tuple(ranges.firsts), tuple(ranges.ends), tuple(ranges.behinds)
+                    acks.mark,
+                    acks.mark_seq,
+                    tuple(ranges.firsts),
+                    tuple(ranges.ends),
+                    tuple(ranges.behinds),
                 )
                 known = self._written[stream_id] = (acks.changes, one)
             positions[stream_id] = known[1]
         for stream_id in self._written.keys() - positions.keys():
             del self._written[stream_id]
         gaps = self._gaps + sum(one.gaps for one in self._streams.values())
-        return replace(record, positions=positions, data=dict(self.data), gaps=gaps, gap_records=self.gap_records)
+        return replace(
+            record,
+            positions=positions,
+            data=dict(self.data),
+            gaps=gaps,
+            gap_records=self.gap_records,
+        )
 
 
 class PatternStorage:
@@ -163,7 +176,9 @@ class PatternStorage:
     async def _pause(self) -> None:
         """Wait where more was written than metadata is for; all that is acknowledged meanwhile is kept together."""
         now_s = self._loop.time()
-        self._tokens = min(RECORD_BURST, self._tokens + (now_s - self._tokens_at_s) / RECORD_PAUSE_S)
+        self._tokens = min(
+            RECORD_BURST, self._tokens + (now_s - self._tokens_at_s) / RECORD_PAUSE_S
+        )
         self._tokens_at_s = now_s
         if self._tokens < 1:
             await asyncio.sleep((1 - self._tokens) * RECORD_PAUSE_S)
@@ -270,9 +285,13 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
             raise ClientClosed(f"{self!r} was opened before: make a new handle")
         space = (await self._catalog.place(self._path)).here.id
         begins = lambda: begins_of(self._catalog, self._path, space, self._wish)  # noqa: E731
-        store = await take_over(self._catalog.client, space, "/".join(self._path), self.name, self._wish, begins)
+        store = await take_over(
+            self._catalog.client, space, "/".join(self._path), self.name, self._wish, begins
+        )
         acks = PatternAcks(store.record)
-        flusher = self._flusher(f"{self.pattern} {self.name}", acks, PatternStorage(store, acks), self._catalog.client)
+        flusher = self._flusher(
+            f"{self.pattern} {self.name}", acks, PatternStorage(store, acks), self._catalog.client
+        )
         self._parts = Held(acks, flusher, store.record.epoch)
         source = PatternSource(
             self._catalog,
@@ -290,7 +309,9 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
             raise
         self._source = source
         before, absent = acks.changes, sorted(set(store.record.positions) - source.parts().keys())
-        acks.keep_only({*source.parts(), *await self._unseen(space, absent)})  # the others went while nobody held it
+        acks.keep_only(
+            {*source.parts(), *await self._unseen(space, absent)}
+        )  # the others went while nobody held it
         if acks.changes != before:
             flusher.touch()
 
@@ -302,14 +323,26 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
             found = await records.read_all([stream_path(one) for one in some])
             for stream_id, raw in zip(some, found, strict=True):
                 unread = StreamRecord(space, self._names)
-                record = None if raw is None else get_or(StreamRecord, raw.value, stream_path(stream_id), unread)
+                record = (
+                    None
+                    if raw is None
+                    else get_or(StreamRecord, raw.value, stream_path(stream_id), unread)
+                )
                 is_there = record is not None and not record.deleting
-                if record is unread or (record is not None and is_there and is_match(self._names, record.name)):
+                if record is unread or (
+                    record is not None and is_there and is_match(self._names, record.name)
+                ):
                     kept.append(stream_id)
         return kept
 
     async def _made(
-        self, origin: Origin, context: StreamContext, how: How, told: asyncio.Event, turns: ReadTurns, size: int
+        self,
+        origin: Origin,
+        context: StreamContext,
+        how: How,
+        told: asyncio.Event,
+        turns: ReadTurns,
+        size: int,
     ) -> tuple[StreamReader[Gap], CursorDelivery]:
         parts = self._parts
         assert parts is not None
@@ -332,7 +365,9 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
         )
         await reader.open()
         name = f"{origin.path} {self.name}"
-        return reader, CursorDelivery(reader, acks, self._changed, raises=self._raises, name=name, is_polled=True)
+        return reader, CursorDelivery(
+            reader, acks, self._changed, raises=self._raises, name=name, is_polled=True
+        )
 
     def _changed(self) -> None:
         if self._parts is not None:
@@ -350,7 +385,9 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def _taken(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | Gap | None:
+    async def _taken(
+        self, max_records: int, max_bytes: int, timeout: float | None
+    ) -> Chunk | Gap | None:
         self._alive()
         item = await self._opened().next(max_records, max_bytes, timeout)
         self._alive()
@@ -390,14 +427,20 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
         """
         parts = self._alive()
         check_start(where)
-        part = next((one for one in self._opened().parts().values() if one.origin.path == stream), None)
+        part = next(
+            (one for one in self._opened().parts().values() if one.origin.path == stream), None
+        )
         acks = None if part is None else parts.acks.get(part.origin.id)
         if part is None or acks is None or not isinstance(part.delivery, CursorDelivery):
             raise StreamNotFound(f"{self!r} does not read a stream {stream}")
         mark = await clamped_start(self._catalog.reading(part.origin.id, stream), where)
         await part.delivery.seek(mark)
         part.rest = None
-        if self._chunk is not None and self._chunk.origin is not None and self._chunk.origin.id == part.origin.id:
+        if (
+            self._chunk is not None
+            and self._chunk.origin is not None
+            and self._chunk.origin.id == part.origin.id
+        ):
             self._chunk = None
         acks.reset(mark)
         part.bell.set()
@@ -410,7 +453,10 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
     def marks(self) -> dict[str, DLSN]:
         """The position of each stream that is read before which everything is done, by path."""
         acks = self._held().acks
-        found = {one.origin.path: acks.get(stream_id) for stream_id, one in self._opened().parts().items()}
+        found = {
+            one.origin.path: acks.get(stream_id)
+            for stream_id, one in self._opened().parts().items()
+        }
         return {path: one.mark for path, one in found.items() if one is not None}
 
     @property
@@ -426,6 +472,8 @@ def _first_of(chain: Chain) -> DLSN:
 def check_done(done: object) -> None:
     """Raise TypeError for what cannot be done: a Gap, a position; ConfigError for a record of another reader."""
     if not isinstance(done, Record | Chunk):
-        raise TypeError(f"a record or chunk is acknowledged, not {type(done).__name__}: it says its stream")
+        raise TypeError(
+            f"a record or chunk is acknowledged, not {type(done).__name__}: it says its stream"
+        )
     if not done.stream:
         raise ConfigError("this record says no stream: acknowledge what this cursor has handed out")

@@ -35,7 +35,9 @@ def check_pattern_start(start: object) -> None:
                 raise WrongType(f"start: {path!r}: {dlsn!r} is no path of a stream with its DLSN")
             check_dlsn(dlsn)
     elif not isinstance(start, AtTime) and start not in ("earliest", "latest"):
-        raise WrongType(f'start={start!r}: "earliest", "latest", AtTime, or a mapping from paths to DLSNs')
+        raise WrongType(
+            f'start={start!r}: "earliest", "latest", AtTime, or a mapping from paths to DLSNs'
+        )
 
 
 class PatternRecords(Generic[GapT]):
@@ -164,7 +166,9 @@ class PatternRecords(Generic[GapT]):
         return await self._next(max_records, max_bytes, checked_timeout(timeout))
 
     @one_at_a_time
-    async def _next(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | GapT | None:
+    async def _next(
+        self, max_records: int, max_bytes: int, timeout: float | None
+    ) -> Chunk | GapT | None:
         checked_integer("max_records", max_records, 1, ID_MAX)
         checked_integer("max_bytes", max_bytes, 1, ID_MAX)
         while self._chunk is not None and self._at < len(self._chunk):
@@ -178,7 +182,9 @@ class PatternRecords(Generic[GapT]):
         self._chunk = None
         return cast("Chunk | GapT | None", await self._taken(max_records, max_bytes, timeout))
 
-    async def _taken(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | Gap | None:
+    async def _taken(
+        self, max_records: int, max_bytes: int, timeout: float | None
+    ) -> Chunk | Gap | None:
         return await self._opened().next(max_records, max_bytes, timeout)
 
     # --- questions --------------------------------------------------------------------------------------------------
@@ -258,7 +264,13 @@ class PatternReader(PatternRecords[GapT]):
         self._source = source
 
     async def _made(
-        self, origin: Origin, context: StreamContext, how: How, told: asyncio.Event, turns: ReadTurns, size: int
+        self,
+        origin: Origin,
+        context: StreamContext,
+        how: How,
+        told: asyncio.Event,
+        turns: ReadTurns,
+        size: int,
     ) -> tuple[StreamReader[Gap], _Direct]:
         start: Start = "earliest"
         if how == "there":
@@ -297,7 +309,9 @@ class PatternReader(PatternRecords[GapT]):
         if chunk is not None and self._at < len(chunk):
             return False
         parts = self._opened().parts().values()
-        return all(one.is_ended or (one.reader is not None and one.reader.caught_up()) for one in parts)
+        return all(
+            one.is_ended or (one.reader is not None and one.reader.caught_up()) for one in parts
+        )
 
 
 class _Direct:
@@ -308,5 +322,7 @@ class _Direct:
     def __init__(self, reader: StreamReader[Gap]) -> None:
         self._reader = reader
 
-    async def next(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | Gap | None:
+    async def next(
+        self, max_records: int, max_bytes: int, timeout: float | None
+    ) -> Chunk | Gap | None:
         return await self._reader.read(max_records, max_bytes, timeout)

@@ -64,8 +64,8 @@ class PatternRecord(msgspec.Struct, frozen=True, array_like=True):
     """Of the holder that wrote it; rises with each opening."""
     holder: Annotated[str, msgspec.Meta(max_length=HOLDER_CHARACTERS_MAX)] = ""
     """Drawn at each opening: who holds it."""
-    positions: Annotated[dict[Id, StreamPosition], msgspec.Meta(max_length=STREAMS_MAX)] = msgspec.field(
-        default_factory=dict
+    positions: Annotated[dict[Id, StreamPosition], msgspec.Meta(max_length=STREAMS_MAX)] = (
+        msgspec.field(default_factory=dict)
     )
     """By the streams' ids. Of a stream that is not there nothing is done."""
     data: CheckedData = msgspec.field(default_factory=dict)
@@ -119,10 +119,16 @@ def _check(record: PatternRecord) -> None:
     for stream_id, one in record.positions.items():
         ranges += len(one.firsts)
         if not len(one.firsts) == len(one.ends) == len(one.behinds):
-            raise StorageError(f"a cursor's ranges in stream {printable(stream_id, 64)} are not whole")
+            raise StorageError(
+                f"a cursor's ranges in stream {printable(stream_id, 64)} are not whole"
+            )
         ends = [end for pair in zip(one.firsts, one.ends, strict=True) for end in pair]
-        if ends and not (one.mark_seq < ends[0] and all(low < high for low, high in pairwise(ends))):
-            raise StorageError(f"a cursor's ranges in stream {printable(stream_id, 64)} do not follow each other")
+        if ends and not (
+            one.mark_seq < ends[0] and all(low < high for low, high in pairwise(ends))
+        ):
+            raise StorageError(
+                f"a cursor's ranges in stream {printable(stream_id, 64)} do not follow each other"
+            )
     if ranges > RANGES_MAX or len(record.positions) > STREAMS_MAX:
         raise StorageError(
             f"a cursor of {len(record.positions):,} streams with {ranges:,} ranges: it has at most"
@@ -151,11 +157,17 @@ def split_pattern(pattern: str) -> tuple[tuple[str, ...], str]:
             )
         check_name(name)
     if "**" in names:
-        raise ConfigError(f"{printable(pattern, 80)!r}: ** means nothing: a pattern chooses streams of one namespace")
+        raise ConfigError(
+            f"{printable(pattern, 80)!r}: ** means nothing: a pattern chooses streams of one namespace"
+        )
     if len(names) > PATTERN_CHARACTERS_MAX:
-        raise ConfigError(f"a pattern of streams has at most {PATTERN_CHARACTERS_MAX} characters, not {len(names)}")
+        raise ConfigError(
+            f"a pattern of streams has at most {PATTERN_CHARACTERS_MAX} characters, not {len(names)}"
+        )
     if not names or not names.isprintable() or names[0] in ".<":
-        raise ConfigError(f"{printable(pattern, 80)!r} is no pattern of streams: write such as shop/* or orders-?")
+        raise ConfigError(
+            f"{printable(pattern, 80)!r} is no pattern of streams: write such as shop/* or orders-?"
+        )
     return tuple(spaces), names
 
 

@@ -42,7 +42,9 @@ How = Literal["there", "created", "renamed"]
 class Delivery(Protocol):
     """What hands out a stream's records: its reader, or a cursor's part."""
 
-    async def next(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | Gap | None:
+    async def next(
+        self, max_records: int, max_bytes: int, timeout: float | None
+    ) -> Chunk | Gap | None:
         """Return what comes next; None after `timeout` seconds, or at the end."""
 
     @property
@@ -96,7 +98,11 @@ class Part:
         if self.rest is not None:
             return True
         reader, delivery = self.reader, self.delivery
-        return reader is not None and delivery is not None and (delivery.held is not None or reader._has_record)
+        return (
+            reader is not None
+            and delivery is not None
+            and (delivery.held is not None or reader._has_record)
+        )
 
 
 class PatternSource:
@@ -143,7 +149,9 @@ class PatternSource:
         try:
             events = await anext(changes)
             self._space_id = (await self._catalog.place(self._path)).here.id
-            found = [one for one in events if one.what == "stream" and is_match(self._pattern, one.name)]
+            found = [
+                one for one in events if one.what == "stream" and is_match(self._pattern, one.name)
+            ]
             if len(found) > STREAMS_MAX:
                 raise self._too_many(len(found))
             parts = [self._part(one.id, one.name, "there") for one in found]
@@ -159,7 +167,9 @@ class PatternSource:
 
     async def close(self) -> None:
         """Read no more. A `next` that waits raises ClientClosed."""
-        self._failure = self._failure or ClientClosed("this was closed while it was read: make a new one")
+        self._failure = self._failure or ClientClosed(
+            "this was closed while it was read: make a new one"
+        )
         self._came.set()
         following, self._following = self._following, None
         if following is not None:
@@ -178,7 +188,9 @@ class PatternSource:
     # --- streams that come and go -----------------------------------------------------------------------------------
 
     def _part(self, stream_id: str, name: str, how: How) -> Part:
-        part = Part(Origin(label((*self._path, name)), stream_id), how, _Bell(lambda: self._ring(stream_id)))
+        part = Part(
+            Origin(label((*self._path, name)), stream_id), how, _Bell(lambda: self._ring(stream_id))
+        )
         self._parts[stream_id] = part
         return part
 
@@ -201,7 +213,9 @@ class PatternSource:
 
     async def _opened(self, part: Part) -> None:
         context = self._catalog.reading(part.origin.id, part.origin.path)
-        made = await self._make(part.origin, context, part.how, part.bell, self._turns, self._prefetch_bytes)
+        made = await self._make(
+            part.origin, context, part.how, part.bell, self._turns, self._prefetch_bytes
+        )
         if self._parts.get(part.origin.id) is not part:
             await made[0].close()
             return
@@ -237,7 +251,9 @@ class PatternSource:
                 async for events in changes:
                     for event in events:
                         self._happened(event)
-            self._failure = StreamNotFound(f"there is no namespace {label(self._path)}: it was deleted")
+            self._failure = StreamNotFound(
+                f"there is no namespace {label(self._path)}: it was deleted"
+            )
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -256,12 +272,16 @@ class PatternSource:
                     part.origin = part.origin._replace(path=label((*self._path, name)))
             return
         known = self._parts.get(event.id)
-        if event.kind == "deleted" or (event.kind == "renamed" and not is_match(self._pattern, event.name)):
+        if event.kind == "deleted" or (
+            event.kind == "renamed" and not is_match(self._pattern, event.name)
+        ):
             if known is not None:
                 self._drop(known)
         elif known is not None:
             known.origin = known.origin._replace(path=label((*self._path, event.name)))
-        elif event.kind in ("present", "created", "renamed") and is_match(self._pattern, event.name):
+        elif event.kind in ("present", "created", "renamed") and is_match(
+            self._pattern, event.name
+        ):
             self._come(event.id, event.name, "renamed" if event.kind == "renamed" else "created")
 
     def _come(self, stream_id: str, name: str, how: How) -> None:
@@ -318,7 +338,9 @@ class PatternSource:
                 while True:
                     self._came.clear()
                     while self._line:
-                        item = await self._turn(next(iter(self._line.values())), max_records, max_bytes)
+                        item = await self._turn(
+                            next(iter(self._line.values())), max_records, max_bytes
+                        )
                         if item is not None:
                             return item
                     if self._failure is not None:

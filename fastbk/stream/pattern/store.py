@@ -225,7 +225,9 @@ class PatternCursorRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.start, AtTime) and self.start not in ("earliest", "latest"):
-            raise ConfigError(f'start={self.start!r}: "earliest", "latest" or AtTime; `reset` sets one stream')
+            raise ConfigError(
+                f'start={self.start!r}: "earliest", "latest" or AtTime; `reset` sets one stream'
+            )
 
 
 async def take_over(
@@ -260,7 +262,9 @@ async def take_over(
                 return store(former, found.version)  # the answer to our own change was lost
             now_us = clock_us()
             if former is None and wish.is_move:
-                raise StreamNotFound(f"{label or 'the root namespace'} has no cursor {name} of a pattern")
+                raise StreamNotFound(
+                    f"{label or 'the root namespace'} has no cursor {name} of a pattern"
+                )
             if former is not None and wish.is_new:
                 raise StreamExists(f"{label or 'the root namespace'} has a cursor {name} already")
             if former is None:
@@ -299,7 +303,11 @@ async def begins_of(
     """Return where a cursor begins: in each stream in which that is not the first record. Raises QuotaExceeded."""
     found: dict[str, str] = {}
     async for entries in entries_of(catalog, namespace_id):
-        found |= {one.id: name for name, one in entries if one.kind == "stream" and is_match(wish.pattern, name)}
+        found |= {
+            one.id: name
+            for name, one in entries
+            if one.kind == "stream" and is_match(wish.pattern, name)
+        }
     if len(found) > STREAMS_MAX:
         raise too_many("/".join((*path, wish.pattern)), len(found))
 
@@ -325,7 +333,9 @@ async def made_or_moved(
     return PatternCursorInfo(name, store.record, store.version)
 
 
-async def _check_namespace(records: RecordCalls, namespace_id: str, label: str, undo: Change) -> None:
+async def _check_namespace(
+    records: RecordCalls, namespace_id: str, label: str, undo: Change
+) -> None:
     """Take a new cursor back whose namespace was deleted while it was made."""
     if namespace_id != ROOT_ID and await records.read(namespace_path(namespace_id)) is None:
         await records.change(undo)
@@ -372,7 +382,9 @@ class PatternHolds:
         found = self._infos(record.namespace, is_fresh=False)
         return [one.of_stream(stream_id) async for one in found if one.reads(record.name)]
 
-    async def _infos(self, space: str, *, is_fresh: bool) -> AsyncGenerator[PatternCursorInfo, None]:
+    async def _infos(
+        self, space: str, *, is_fresh: bool
+    ) -> AsyncGenerator[PatternCursorInfo, None]:
         """Yield a namespace's cursors; they are remembered where they are not too large together (INV-M18)."""
         if not is_fresh and space in self._known:
             for one in self._known[space]:

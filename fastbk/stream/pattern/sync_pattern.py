@@ -45,7 +45,6 @@ class SyncOfPattern(SyncRecords[Inner, GapT]):
         inner = self._opened()
         return self._loop.call_plain(inner.stats)
 
-
     def _passed(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
         """As other readers; but what raises comes again in its stream's turn, and holds up no other stream."""
         try:
@@ -62,7 +61,9 @@ class SyncOfPattern(SyncRecords[Inner, GapT]):
 class SyncPatternReader(SyncOfPattern[PatternReader[Gap], GapT]):
     """Reads all streams of a pattern; made by `Namespace.reader("shop/*")` of `fastbk.sync`."""
 
-    def chunks(self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES) -> SyncChunks[GapT]:
+    def chunks(
+        self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
+    ) -> SyncChunks[GapT]:
         """Return an iterator over chunks of one stream's records each."""
         return SyncChunks(self, max_records, max_bytes, 0.0)
 
@@ -84,7 +85,9 @@ class SyncPatternReader(SyncOfPattern[PatternReader[Gap], GapT]):
         return found
 
 
-class SyncPatternCursor(SyncHolder[PatternCursor[Gap], GapT], SyncOfPattern[PatternCursor[Gap], GapT]):
+class SyncPatternCursor(
+    SyncHolder[PatternCursor[Gap], GapT], SyncOfPattern[PatternCursor[Gap], GapT]
+):
     """A durable cursor over all streams of a pattern; made by `Namespace.cursor("shop/*", name)` of `fastbk.sync`."""
 
     _check_done = staticmethod(check_done)

@@ -239,7 +239,12 @@ class ReadAhead:
         self._end_turn()
 
     def _end_turn(self) -> None:
-        if self._turns is not None and self._has_turn and not self._is_fetching and self._size_bytes <= 0:
+        if (
+            self._turns is not None
+            and self._has_turn
+            and not self._is_fetching
+            and self._size_bytes <= 0
+        ):
             self._has_turn = False
             self._turns.give_back()
 

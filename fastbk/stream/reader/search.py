@@ -177,7 +177,9 @@ async def _first_segment(context: StreamContext, chain: Chain, key: Key) -> int:
     return chain.next_number if at is None else at
 
 
-def _first_row(rows: Sequence[Segment], key: Key, low: int, behind: Sequence[Segment] = ()) -> int | None:
+def _first_row(
+    rows: Sequence[Segment], key: Key, low: int, behind: Sequence[Segment] = ()
+) -> int | None:
     """`behind`: the rows that follow, two are enough; of times only."""
     if key.kind != "time":
         at = bisect_left(rows, True, key=lambda row: row.number >= low and key_of_row(key, row))
@@ -341,7 +343,9 @@ async def tail_position(context: StreamContext, *, fresh: bool = True) -> Positi
         return None
     segment_number, entry, _ = chain.last_dlsn
     behind = DLSN(segment_number, entry + 1, 0)
-    return Position(chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.newest_time_us, behind)
+    return Position(
+        chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.newest_time_us, behind
+    )
 
 
 def _position_of(chunk: Chunk) -> Position:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from fastbk.stream.pattern.reader import PatternReader
 
 
-Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap] | PatternReader[Gap] | PatternCursor[Gap]")
+Inner = TypeVar(
+    "Inner", bound="StreamReader[Gap] | Cursor[Gap] | PatternReader[Gap] | PatternCursor[Gap]"
+)
 One = TypeVar("One", bound="StreamReader[Gap] | Cursor[Gap]")
 
 

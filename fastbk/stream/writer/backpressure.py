@@ -75,9 +75,7 @@ class Backpressure:
         """Call `take`, now or when its turn has come and there is room; return what it returns."""
         return self._taken_now(take) or await self._taken_in_turn(take)
 
-    def _taken_now(
-        self, take: Callable[[], asyncio.Future[DLSN]]
-    ) -> asyncio.Future[DLSN] | None:
+    def _taken_now(self, take: Callable[[], asyncio.Future[DLSN]]) -> asyncio.Future[DLSN] | None:
         """Call `take`; None where it has to wait: for others, for room, or since it is larger than what is left."""
         if not self.may_pass:
             return None

@@ -364,7 +364,9 @@ class AppendEngine:
             return error.copy()
         if isinstance(error, StreamNotFound):
             # The store says so, which knows the stream perhaps only by its id.
-            gone = StreamNotFound(f"{self._name} was deleted: nothing can be appended to it any more")
+            gone = StreamNotFound(
+                f"{self._name} was deleted: nothing can be appended to it any more"
+            )
             gone.__cause__ = self._loss or error
             return gone
         if isinstance(error, MetadataConflict):

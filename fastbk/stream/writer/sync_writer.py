@@ -479,7 +479,9 @@ class SyncStreamWriter:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            was_reported = self._is_reported or (self._inner is not None and self._inner._is_reported)
+            was_reported = self._is_reported or (
+                self._inner is not None and self._inner._is_reported
+            )
             try:
                 self.close()
             except Error as closing:

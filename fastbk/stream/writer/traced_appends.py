@@ -30,7 +30,12 @@ class TracedAppends:
         }
 
     def put(
-        self, data: bytes, txid: int | None, key: bytes | None, headers: bytes, future: asyncio.Future[DLSN]
+        self,
+        data: bytes,
+        txid: int | None,
+        key: bytes | None,
+        headers: bytes,
+        future: asyncio.Future[DLSN],
     ) -> None:
         """Do as the queue's `put`, whose errors it raises. The record that is traced names its span in a header."""
         span = self._begin({"messaging.message.body.size": len(data)})
@@ -40,7 +45,9 @@ class TracedAppends:
         try:
             try:
                 self._queue.put(data, txid, key, _with_span(headers, span), future)
-            except RecordTooLarge:  # by its header, perhaps: tracing must not refuse what else has room
+            except (
+                RecordTooLarge
+            ):  # by its header, perhaps: tracing must not refuse what else has room
                 self._queue.put(data, txid, key, headers, future)
         except BaseException as error:
             span.fail(str(error))
@@ -63,7 +70,9 @@ class TracedAppends:
         first, *others = [b""] * len(payloads) if headers is None else headers
         try:
             try:
-                self._queue.put_batch(payloads, txids, keys, [_with_span(first, span), *others], future)
+                self._queue.put_batch(
+                    payloads, txids, keys, [_with_span(first, span), *others], future
+                )
             except RecordTooLarge:
                 self._queue.put_batch(payloads, txids, keys, headers, future)
         except BaseException as error:

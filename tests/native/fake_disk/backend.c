@@ -6,7 +6,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* For operations that only succeed or fail: what the verdict makes of them before they begin; 1 = go on. */
+/* For operations that only succeed or fail: what the verdict makes of them before they begin; 1 =
+ * go on. */
 static int32_t
 go_on(const struct fake_verdict *verdict)
 {
@@ -15,7 +16,7 @@ go_on(const struct fake_verdict *verdict)
     return verdict->action == FBK_FAKE_FAIL ? -verdict->argument : 1;
 }
 
-/* ------------------------------------------------------------------ files */
+/* ------------ files */
 
 static int32_t
 wait_for_lock(struct fbk_fake *disk, struct fake_file *file, uint32_t timeout_ms)
@@ -39,7 +40,8 @@ take_handle(struct fbk_fake *disk, struct fbk_io *io, struct fake_file *file, ui
             continue;
         if (flags & FBK_IO_LOCK)
             file->locked_by = i;
-        disk->handles[i] = (struct fake_handle){.file = file, .owner = (struct fake_io *)io, .flags = flags};
+        disk->handles[i] =
+            (struct fake_handle){.file = file, .owner = (struct fake_io *)io, .flags = flags};
         return i;
     }
     return -EMFILE;
@@ -78,7 +80,8 @@ fake_open(struct fbk_io *io, const char *path, uint32_t flags)
         return status;
     struct fbk_fake *disk = fake_enter(io);
     struct fake_verdict verdict;
-    status = fake_begin(disk, flags & FBK_IO_CREATE ? FBK_FAKE_CREATE : FBK_FAKE_OPEN, NULL, 0, 0, flags, &verdict);
+    status = fake_begin(disk, flags & FBK_IO_CREATE ? FBK_FAKE_CREATE : FBK_FAKE_OPEN, NULL, 0, 0,
+                        flags, &verdict);
     if (status == 0 && (status = go_on(&verdict)) > 0)
         status = fake_end(disk, &verdict, open_known_path(disk, io, clean, flags));
     return fake_leave(disk, status);
@@ -107,7 +110,8 @@ fake_sync(struct fbk_io *io, int32_t file)
     struct fake_verdict verdict;
     int32_t status = handle == NULL && !disk->off ? -EBADF : 0;
     if (status == 0)
-        status = fake_begin(disk, FBK_FAKE_SYNC, handle == NULL ? NULL : handle->file, 0, 0, 0, &verdict);
+        status = fake_begin(disk, FBK_FAKE_SYNC, handle == NULL ? NULL : handle->file, 0, 0, 0,
+                            &verdict);
     if (status == 0 && (status = go_on(&verdict)) > 0) {
         if (verdict.action != FBK_FAKE_LIE)
             fake_file_make_durable(handle->file, 0, UINT64_MAX);
@@ -120,8 +124,8 @@ fake_sync(struct fbk_io *io, int32_t file)
 }
 
 static int32_t
-read_bytes(const struct fake_handle *handle, const struct fake_verdict *verdict, void *data, uint32_t size_bytes,
-           uint64_t offset_bytes)
+read_bytes(const struct fake_handle *handle, const struct fake_verdict *verdict, void *data,
+           uint32_t size_bytes, uint64_t offset_bytes)
 {
     const struct fake_file *file = handle->file;
     if (offset_bytes >= file->live_size_bytes)
@@ -146,7 +150,8 @@ fake_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint
         return fake_leave(disk, disk->off ? -ESHUTDOWN : -EBADF);
     if (fake_is_misaligned(handle, data, size_bytes, offset_bytes) || size_bytes > INT32_MAX)
         return fake_leave(disk, -EINVAL);
-    int32_t status = fake_begin(disk, FBK_FAKE_READ, handle->file, offset_bytes, size_bytes, 0, &verdict);
+    int32_t status =
+        fake_begin(disk, FBK_FAKE_READ, handle->file, offset_bytes, size_bytes, 0, &verdict);
     if (status == 0 && (status = go_on(&verdict)) > 0)
         status = read_bytes(handle, &verdict, data, size_bytes, offset_bytes);
     return fake_leave(disk, fake_end(disk, &verdict, status));
@@ -154,7 +159,8 @@ fake_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint
 
 /* Every other block is in memory. */
 static int32_t
-fake_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes)
+fake_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes,
+                 uint64_t offset_bytes)
 {
     if (offset_bytes / FBK_PAGE_BYTES % 2 == 0)
         return -EAGAIN;
@@ -167,7 +173,9 @@ fake_size(struct fbk_io *io, int32_t file)
 {
     struct fbk_fake *disk = fake_enter(io);
     const struct fake_handle *handle = fake_handle_of(disk, file);
-    int64_t size = disk->off ? -ESHUTDOWN : handle == NULL ? -EBADF : (int64_t)handle->file->live_size_bytes;
+    int64_t size = disk->off        ? -ESHUTDOWN
+                   : handle == NULL ? -EBADF
+                                    : (int64_t)handle->file->live_size_bytes;
     fake_leave(disk, 0);
     return size;
 }
@@ -180,7 +188,8 @@ fake_preallocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t 
     struct fake_verdict verdict;
     if (disk->off || handle == NULL || (handle->flags & FBK_IO_READ_ONLY))
         return fake_leave(disk, disk->off ? -ESHUTDOWN : -EBADF);
-    int32_t status = fake_begin(disk, FBK_FAKE_PREALLOCATE, handle->file, from_bytes, 0, 0, &verdict);
+    int32_t status =
+        fake_begin(disk, FBK_FAKE_PREALLOCATE, handle->file, from_bytes, 0, 0, &verdict);
     if (status == 0 && (status = go_on(&verdict)) > 0) {
         status = to_bytes > from_bytes ? fake_file_reserve(disk, handle->file, to_bytes) : 0;
         if (status == 0 && to_bytes > from_bytes) {
@@ -192,15 +201,18 @@ fake_preallocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t 
     return fake_leave(disk, fake_end(disk, &verdict, status));
 }
 
-/* ------------------------------------------------------------------ names */
+/* ------------ names */
 
 static int32_t
 change_name(struct fbk_fake *disk, uint32_t kind, const char *path, const char *to)
 {
     struct fake_name *name = fake_name_find(&disk->live_names, path);
     if (kind == FBK_FAKE_MAKE_DIRECTORY) {
-        int32_t status = name != NULL ? (name->file == NULL ? 1 : -EEXIST) : fake_parent_status(disk, path);
-        return status == 1 ? 0 : status < 0 ? status : fake_names_change(disk, kind, path, NULL, NULL);
+        int32_t status =
+            name != NULL ? (name->file == NULL ? 1 : -EEXIST) : fake_parent_status(disk, path);
+        return status == 1  ? 0
+               : status < 0 ? status
+                            : fake_names_change(disk, kind, path, NULL, NULL);
     }
     if (name == NULL)
         return -ENOENT;
@@ -276,13 +288,15 @@ fake_sync_directory(struct fbk_io *io, const char *path)
     if (status < 0)
         return fake_leave(disk, status);
     status = go_on(&verdict);
-    if (status > 0 && (status = directory_status(disk, clean)) == 0 && verdict.action != FBK_FAKE_LIE)
+    if (status > 0 && (status = directory_status(disk, clean)) == 0 &&
+        verdict.action != FBK_FAKE_LIE)
         fake_names_sync(disk, clean);
     return fake_leave(disk, fake_end(disk, &verdict, status));
 }
 
 static int64_t
-copy_names(const struct fbk_fake *disk, const char *directory, char *names, uint64_t names_size_bytes)
+copy_names(const struct fbk_fake *disk, const char *directory, char *names,
+           uint64_t names_size_bytes)
 {
     uint64_t used = 0;
     const struct fake_name *items = disk->live_names.items;
@@ -309,13 +323,14 @@ fake_list(struct fbk_io *io, const char *path, char *names, uint64_t names_size_
     struct fbk_fake *disk = fake_enter(io);
     struct fake_verdict verdict;
     status = fake_begin(disk, FBK_FAKE_LIST, NULL, 0, 0, 0, &verdict);
-    if (status == 0 && (status = go_on(&verdict)) > 0 && (status = directory_status(disk, clean)) == 0)
+    if (status == 0 && (status = go_on(&verdict)) > 0 &&
+        (status = directory_status(disk, clean)) == 0)
         status = copy_names(disk, clean, names, names_size_bytes);
     fake_leave(disk, 0);
     return status;
 }
 
-/* ------------------------------------------------------------------ beginning and end */
+/* ------------ beginning and end */
 
 /* The end of a process: its files close, its writes under way go on in the kernel. */
 static void
@@ -326,7 +341,8 @@ fake_destroy(struct fbk_io *io)
     for (uint32_t i = disk->write_count; i-- > 0 && !disk->off;) {
         if (disk->writes[i].owner != mine)
             continue;
-        fake_file_put(disk->writes[i].file, disk->writes[i].copy, disk->writes[i].size_bytes, disk->writes[i].offset_bytes);
+        fake_file_put(disk->writes[i].file, disk->writes[i].copy, disk->writes[i].size_bytes,
+                      disk->writes[i].offset_bytes);
         fake_write_forget(disk, i);
     }
     for (uint32_t i = 0; i < disk->write_count; i++)

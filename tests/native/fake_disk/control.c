@@ -15,7 +15,7 @@ unlock(struct fbk_fake *disk)
     FBK_ASSERT(pthread_mutex_unlock(&disk->mutex) == 0);
 }
 
-/* ------------------------------------------------------------------ life */
+/* ------------ life */
 
 static struct fbk_fake *
 make(uint64_t capacity_bytes, uint64_t seed)
@@ -107,10 +107,12 @@ fake_copy(struct fbk_fake *disk)
             durable[i].file = file_numbered(copy, durable[i].file);
         for (uint64_t i = 0; i < copy->changes.count; i++)
             changes[i].file = file_numbered(copy, changes[i].file);
-        /* Writes under way belong to nobody in the copy; not durable, so a restart finds any part of them. */
+        /* Writes under way belong to nobody in the copy; not durable, so a restart finds any part
+         * of them. */
         for (uint32_t i = 0; i < disk->write_count; i++) {
             const struct fake_write *write = &disk->writes[i];
-            fake_file_put(file_numbered(copy, write->file), write->copy, write->size_bytes, write->offset_bytes);
+            fake_file_put(file_numbered(copy, write->file), write->copy, write->size_bytes,
+                          write->offset_bytes);
         }
     }
     return copy;
@@ -125,13 +127,14 @@ fbk_fake_copy(struct fbk_fake *disk)
     return copy;
 }
 
-/* ------------------------------------------------------------------ faults */
+/* ------------ faults */
 
 int32_t
-fbk_fake_fault(struct fbk_fake *disk, uint32_t kind, uint64_t nth, uint64_t times, uint32_t action, int32_t argument)
+fbk_fake_fault(struct fbk_fake *disk, uint32_t kind, uint64_t nth, uint64_t times, uint32_t action,
+               int32_t argument)
 {
-    if (kind >= FAKE_KINDS || nth == 0 || times == 0 || action < FBK_FAKE_FAIL || action > FBK_FAKE_LIE ||
-        (action == FBK_FAKE_FAIL && (argument <= 0 || argument > 4095)))
+    if (kind >= FAKE_KINDS || nth == 0 || times == 0 || action < FBK_FAKE_FAIL ||
+        action > FBK_FAKE_LIE || (action == FBK_FAKE_FAIL && (argument <= 0 || argument > 4095)))
         return -EINVAL;
     lock(disk);
     uint32_t kept = 0;
@@ -155,7 +158,7 @@ fbk_fake_clear_faults(struct fbk_fake *disk)
     unlock(disk);
 }
 
-/* ------------------------------------------------------------------ power */
+/* ------------ power */
 
 void
 fbk_fake_cut(struct fbk_fake *disk)
@@ -215,7 +218,7 @@ fbk_fake_used_bytes(struct fbk_fake *disk)
     return used;
 }
 
-/* ------------------------------------------------------------------ completions */
+/* ------------ completions */
 
 void
 fake_write_forget(struct fbk_fake *disk, uint32_t index)
@@ -265,23 +268,26 @@ fbk_fake_in_flight(struct fbk_fake *disk)
     return count;
 }
 
-/* ------------------------------------------------------------------ damage and log */
+/* ------------ damage and log */
 
 static struct fake_file *
 file_at(struct fbk_fake *disk, const char *path)
 {
     char clean[FAKE_PATH_MAX];
-    const struct fake_name *name = fake_path(clean, path) < 0 ? NULL : fake_name_find(&disk->live_names, clean);
+    const struct fake_name *name =
+        fake_path(clean, path) < 0 ? NULL : fake_name_find(&disk->live_names, clean);
     return name == NULL ? NULL : name->file;
 }
 
 int32_t
-fbk_fake_corrupt(struct fbk_fake *disk, const char *path, uint64_t offset_bytes, uint64_t size_bytes, uint8_t mask)
+fbk_fake_corrupt(struct fbk_fake *disk, const char *path, uint64_t offset_bytes,
+                 uint64_t size_bytes, uint8_t mask)
 {
     lock(disk);
     struct fake_file *file = file_at(disk, path);
     int32_t status = file == NULL ? -ENOENT : 0;
-    if (status == 0 && (offset_bytes > file->live_size_bytes || size_bytes > file->live_size_bytes - offset_bytes))
+    if (status == 0 &&
+        (offset_bytes > file->live_size_bytes || size_bytes > file->live_size_bytes - offset_bytes))
         status = -EINVAL;
     if (status == 0)
         fake_file_own(file);
@@ -326,7 +332,8 @@ fbk_fake_operations_of(struct fbk_fake *disk, uint32_t kind)
 }
 
 int64_t
-fbk_fake_log(struct fbk_fake *disk, uint64_t first, struct fbk_fake_event *events, uint64_t events_max)
+fbk_fake_log(struct fbk_fake *disk, uint64_t first, struct fbk_fake_event *events,
+             uint64_t events_max)
 {
     lock(disk);
     uint64_t count = first < disk->log.count ? disk->log.count - first : 0;

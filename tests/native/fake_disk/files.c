@@ -1,4 +1,5 @@
-/* Contents of the fake disk's files: what reads see, what is durable, and which sectors are on their way. */
+/* Contents of the fake disk's files: what reads see, what is durable, and which sectors are on
+ * their way. */
 #include "parts.h"
 
 #include "base/segment.h"
@@ -20,8 +21,9 @@ fake_vector_add(struct fake_vector *vector, uint64_t item_bytes)
     uint64_t wanted = (vector->count + 1) * item_bytes;
     if (wanted > vector->capacity_bytes) {
         uint64_t larger = fbk_round_up(wanted * 2, FBK_PAGE_BYTES);
-        void *items = vector->items == NULL ? fbk_memory_take(larger)
-                                            : fbk_memory_grow(vector->items, vector->capacity_bytes, larger);
+        void *items = vector->items == NULL
+                          ? fbk_memory_take(larger)
+                          : fbk_memory_grow(vector->items, vector->capacity_bytes, larger);
         if (items == NULL)
             return NULL;
         vector->items = items;
@@ -149,7 +151,8 @@ fake_used_bytes(const struct fbk_fake *disk)
 static bool
 grow_one(uint8_t **memory, uint64_t old_bytes, uint64_t new_bytes)
 {
-    uint8_t *grown = *memory == NULL ? fbk_memory_take(new_bytes) : fbk_memory_grow(*memory, old_bytes, new_bytes);
+    uint8_t *grown = *memory == NULL ? fbk_memory_take(new_bytes)
+                                     : fbk_memory_grow(*memory, old_bytes, new_bytes);
     if (grown != NULL)
         *memory = grown;
     return grown != NULL;
@@ -159,7 +162,8 @@ int32_t
 fake_file_reserve(struct fbk_fake *disk, struct fake_file *file, uint64_t size_bytes)
 {
     if (size_bytes > file->live_size_bytes && disk->capacity_bytes != 0) {
-        uint64_t more = fbk_round_up(size_bytes, FBK_PAGE_BYTES) - fbk_round_up(file->live_size_bytes, FBK_PAGE_BYTES);
+        uint64_t more = fbk_round_up(size_bytes, FBK_PAGE_BYTES) -
+                        fbk_round_up(file->live_size_bytes, FBK_PAGE_BYTES);
         if (fake_used_bytes(disk) + more > disk->capacity_bytes)
             return -ENOSPC;
     }
@@ -178,7 +182,8 @@ fake_file_reserve(struct fbk_fake *disk, struct fake_file *file, uint64_t size_b
 }
 
 void
-fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes, uint64_t offset_bytes)
+fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes,
+              uint64_t offset_bytes)
 {
     uint64_t end = offset_bytes + size_bytes;
     FBK_ASSERT(end <= file->capacity_bytes);
@@ -186,7 +191,8 @@ fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes, 
     if (data != NULL)
         memcpy(file->live + offset_bytes, data, size_bytes);
     else if (offset_bytes < file->live_size_bytes) /* behind the end there are zeros anyway */
-        memset(file->live + offset_bytes, 0, (end < file->live_size_bytes ? end : file->live_size_bytes) - offset_bytes);
+        memset(file->live + offset_bytes, 0,
+               (end < file->live_size_bytes ? end : file->live_size_bytes) - offset_bytes);
     for (uint64_t s = offset_bytes / FAKE_SECTOR_BYTES; s * FAKE_SECTOR_BYTES < end; s++)
         file->dirty[s] = 1;
     if (end > file->live_size_bytes)
@@ -253,8 +259,9 @@ is_settled(const struct fake_file *file)
     if (file->live_size_bytes != file->durable_size_bytes)
         return false;
     uint64_t sectors = fbk_round_up(file->live_size_bytes, FAKE_SECTOR_BYTES) / FAKE_SECTOR_BYTES;
-    return file->live_size_bytes == 0 || (memchr(file->dirty, 1, sectors) == NULL &&
-                                          memcmp(file->live, file->durable, file->live_size_bytes) == 0);
+    return file->live_size_bytes == 0 ||
+           (memchr(file->dirty, 1, sectors) == NULL &&
+            memcmp(file->live, file->durable, file->live_size_bytes) == 0);
 }
 
 /* After this, reads see what is durable. */
@@ -266,7 +273,8 @@ fake_file_resolve(struct fake_file *file, uint32_t mode, uint64_t *random)
     if (is_settled(file))
         return;
     fake_file_own(file);
-    bool keep_size = mode == FBK_FAKE_KEEP_ALL || (mode == FBK_FAKE_RANDOM && (fake_random(random) & 1u));
+    bool keep_size =
+        mode == FBK_FAKE_KEEP_ALL || (mode == FBK_FAKE_RANDOM && (fake_random(random) & 1u));
     for (uint64_t s = 0; s * FAKE_SECTOR_BYTES < live_size; s++) {
         if (!file->dirty[s])
             continue;

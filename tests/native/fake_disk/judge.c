@@ -1,4 +1,5 @@
-/* Every operation on the fake disk is counted, judged against the faults that were ordered, and logged. */
+/* Every operation on the fake disk is counted, judged against the faults that were ordered, and
+ * logged. */
 #include "parts.h"
 
 #include "base/segment.h"
@@ -42,8 +43,8 @@ judge(struct fbk_fake *disk, uint32_t kind)
 }
 
 int32_t
-fake_begin(struct fbk_fake *disk, uint32_t kind, const struct fake_file *file, uint64_t offset_bytes,
-           uint32_t size_bytes, uint32_t flags, struct fake_verdict *verdict)
+fake_begin(struct fbk_fake *disk, uint32_t kind, const struct fake_file *file,
+           uint64_t offset_bytes, uint32_t size_bytes, uint32_t flags, struct fake_verdict *verdict)
 {
     if (disk->off)
         return -ESHUTDOWN;

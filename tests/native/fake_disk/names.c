@@ -84,19 +84,17 @@ static int32_t
 apply(struct fake_vector *names, const struct fake_change *change)
 {
     switch (change->kind) {
-    case FBK_FAKE_UNLINK:
-        remove_name(names, change->path);
-        return 0;
+    case FBK_FAKE_UNLINK: remove_name(names, change->path); return 0;
     case FBK_FAKE_RENAME:
         remove_name(names, change->path);
         return set_name(names, change->to, change->file);
-    default:
-        return set_name(names, change->path, change->file);
+    default: return set_name(names, change->path, change->file);
     }
 }
 
 int32_t
-fake_names_change(struct fbk_fake *disk, uint32_t kind, const char *path, const char *to, struct fake_file *file)
+fake_names_change(struct fbk_fake *disk, uint32_t kind, const char *path, const char *to,
+                  struct fake_file *file)
 {
     struct fake_change *change = fake_vector_add(&disk->changes, sizeof *change);
     if (change == NULL)
@@ -117,8 +115,8 @@ share_a_path(const struct fake_change *a, const struct fake_change *b)
            (b->to[0] != '\0' && (strcmp(a->path, b->to) == 0 || strcmp(a->to, b->to) == 0));
 }
 
-/* Makes the chosen changes durable, each with the earlier ones about the same names: nobody sees a name's second
- * change without its first. The others stay. */
+/* Makes the chosen changes durable, each with the earlier ones about the same names: nobody sees a
+ * name's second change without its first. The others stay. */
 static void
 commit_chosen(struct fbk_fake *disk)
 {
@@ -171,7 +169,8 @@ fake_names_resolve(struct fbk_fake *disk, uint32_t mode, uint64_t *random)
 {
     struct fake_change *changes = disk->changes.items;
     for (uint64_t i = 0; i < disk->changes.count; i++)
-        changes[i].chosen = mode == FBK_FAKE_KEEP_ALL || (mode == FBK_FAKE_RANDOM && (fake_random(random) & 1u));
+        changes[i].chosen =
+            mode == FBK_FAKE_KEEP_ALL || (mode == FBK_FAKE_RANDOM && (fake_random(random) & 1u));
     commit_chosen(disk);
     disk->changes.count = 0;
     drop_orphans(&disk->durable_names);

@@ -22,16 +22,17 @@ struct fake_vector {
 struct fake_file {
     struct fake_file *next; /* of all files of the disk */
     uint64_t number;
-    uint8_t *live;          /* what reads see */
-    uint8_t *durable;       /* what survives */
-    uint8_t *dirty;         /* a byte a sector: 1 = live is still on its way */
+    uint8_t *live;    /* what reads see */
+    uint8_t *durable; /* what survives */
+    uint8_t *dirty;   /* a byte a sector: 1 = live is still on its way */
     uint64_t capacity_bytes;
-    uint32_t *sharers;      /* of the three above, by copies of the disk; NULL: nobody shares */
+    /* of the three above, by copies of the disk; NULL: nobody shares */
+    uint32_t *sharers;
     uint64_t live_size_bytes;
     uint64_t durable_size_bytes;
     uint64_t bad_from_bytes;
     uint64_t bad_to_bytes;
-    int32_t locked_by;      /* handle, -1 = nobody */
+    int32_t locked_by; /* handle, -1 = nobody */
 };
 
 struct fake_name {
@@ -41,17 +42,17 @@ struct fake_name {
 
 /* A change of names that is not durable yet. */
 struct fake_change {
-    uint32_t kind;             /* FBK_FAKE_CREATE, MAKE_DIRECTORY, UNLINK, RENAME */
+    uint32_t kind; /* FBK_FAKE_CREATE, MAKE_DIRECTORY, UNLINK, RENAME */
     bool chosen;
     char path[FAKE_PATH_MAX];
-    char to[FAKE_PATH_MAX];    /* RENAME */
+    char to[FAKE_PATH_MAX]; /* RENAME */
     struct fake_file *file;
 };
 
 struct fake_fault {
     uint32_t kind;
     uint32_t action;
-    uint64_t wait;  /* operations until it is met */
+    uint64_t wait; /* operations until it is met */
     uint64_t times;
     int32_t argument;
 };
@@ -73,15 +74,15 @@ struct fake_handle {
 struct fake_write {
     struct fake_io *owner;
     struct fake_file *file;
-    const uint8_t *data;   /* the caller's */
-    uint8_t *copy;         /* as it was when the write began */
+    const uint8_t *data; /* the caller's */
+    uint8_t *copy;       /* as it was when the write began */
     uint64_t offset_bytes;
     uint64_t ticket;
     uint32_t size_bytes;
     uint32_t flags;
     uint32_t action;
     int32_t argument;
-    uint64_t event;        /* index in the log */
+    uint64_t event; /* index in the log */
     bool released;
 };
 
@@ -113,10 +114,10 @@ struct fbk_fake {
     bool off;
     struct fake_file *files;
     struct fake_io *ios;
-    struct fake_vector live_names;    /* of fake_name */
+    struct fake_vector live_names; /* of fake_name */
     struct fake_vector durable_names;
-    struct fake_vector changes;       /* of fake_change */
-    struct fake_vector log;           /* of fbk_fake_event */
+    struct fake_vector changes; /* of fake_change */
+    struct fake_vector log;     /* of fbk_fake_event */
     uint32_t fault_count;
     struct fake_fault faults[FAKE_FAULTS_MAX];
     struct fake_handle handles[FAKE_HANDLES_MAX];
@@ -141,7 +142,8 @@ void fake_file_own(struct fake_file *file);
 /* 0, -ENOSPC or -ENOMEM: room for the file to be that long. */
 int32_t fake_file_reserve(struct fbk_fake *disk, struct fake_file *file, uint64_t size_bytes);
 /* Puts bytes into what reads see; not durable. data NULL: zeros. */
-void fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes, uint64_t offset_bytes);
+void fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes,
+                   uint64_t offset_bytes);
 void fake_file_make_durable(struct fake_file *file, uint64_t from_bytes, uint64_t to_bytes);
 /* A failed sync: what was on its way will never arrive, and nobody will try again. */
 void fake_file_lose_dirty(struct fake_file *file, uint64_t *random);
@@ -157,34 +159,37 @@ struct fake_name *fake_name_find(const struct fake_vector *names, const char *pa
 int32_t fake_parent_status(const struct fbk_fake *disk, const char *path);
 bool fake_is_in(const char *directory, const char *path);
 /* Changes the live names and notes the change. 0 or -ENOMEM. */
-int32_t fake_names_change(struct fbk_fake *disk, uint32_t kind, const char *path, const char *to, struct fake_file *file);
+int32_t fake_names_change(struct fbk_fake *disk, uint32_t kind, const char *path, const char *to,
+                          struct fake_file *file);
 void fake_names_sync(struct fbk_fake *disk, const char *directory);
 void fake_names_resolve(struct fbk_fake *disk, uint32_t mode, uint64_t *random);
 
 /* ---- writes.c: calls of the backend */
-int32_t fake_write_start(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                         uint32_t flags, uint64_t ticket);
-int32_t fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                        uint32_t flags);
-int32_t fake_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-                  int32_t completions_max, int32_t *rung);
+int32_t fake_write_start(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                         uint64_t offset_bytes, uint32_t flags, uint64_t ticket);
+int32_t fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                        uint64_t offset_bytes, uint32_t flags);
+int32_t fake_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+                  struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung);
 
 /* ---- judge.c */
 struct fake_verdict {
     uint32_t action; /* 0 = do it */
     int32_t argument;
-    uint64_t event;  /* index in the log */
+    uint64_t event; /* index in the log */
 };
 /* Counts, logs and judges an operation. -ESHUTDOWN when the power is off (or goes now). */
-int32_t fake_begin(struct fbk_fake *disk, uint32_t kind, const struct fake_file *file, uint64_t offset_bytes,
-                   uint32_t size_bytes, uint32_t flags, struct fake_verdict *verdict);
+int32_t fake_begin(struct fbk_fake *disk, uint32_t kind, const struct fake_file *file,
+                   uint64_t offset_bytes, uint32_t size_bytes, uint32_t flags,
+                   struct fake_verdict *verdict);
 /* Notes the result in the log; returns it. */
 int32_t fake_end(struct fbk_fake *disk, const struct fake_verdict *verdict, int32_t result);
 void fake_wake_all(struct fbk_fake *disk);
 void fake_cut(struct fbk_fake *disk);
 
 /* ---- snapshots.c */
-/* Counts a moment at which the power may go, and copies the disk if one of this moment is wanted. */
+/* Counts a moment at which the power may go, and copies the disk if one of this moment is
+ * wanted. */
 void fake_moment(struct fbk_fake *disk);
 void fake_snapshots_free(struct fbk_fake *disk);
 
@@ -216,7 +221,8 @@ fake_handle_of(struct fbk_fake *disk, int32_t file)
 }
 
 static inline bool
-fake_is_misaligned(const struct fake_handle *handle, const void *data, uint64_t size_bytes, uint64_t offset_bytes)
+fake_is_misaligned(const struct fake_handle *handle, const void *data, uint64_t size_bytes,
+                   uint64_t offset_bytes)
 {
     return (handle->flags & FBK_IO_DIRECT) &&
            (((uintptr_t)data | size_bytes | offset_bytes) & (FAKE_BLOCK_BYTES - 1)) != 0;

@@ -1,5 +1,6 @@
-/* Copies that the fake disk takes of itself while something runs on it: as many crashes as there are moments, from one
- * run. A moment is the beginning of an operation that changes something, and the completion of a write. */
+/* Copies that the fake disk takes of itself while something runs on it: as many crashes as there
+ * are moments, from one run. A moment is the beginning of an operation that changes something, and
+ * the completion of a write. */
 #include "parts.h"
 
 #include "base/segment.h"
@@ -16,7 +17,8 @@ fake_moment(struct fbk_fake *disk)
     struct fake_snapshot *snapshot = fake_vector_add(&wanted->taken, sizeof *snapshot);
     FBK_ASSERT(snapshot != NULL);
     snapshot->moment = now;
-    snapshot->watched = wanted->watched == NULL ? 0 : __atomic_load_n(wanted->watched, __ATOMIC_ACQUIRE);
+    snapshot->watched =
+        wanted->watched == NULL ? 0 : __atomic_load_n(wanted->watched, __ATOMIC_ACQUIRE);
     snapshot->disk = fake_copy(disk);
     FBK_ASSERT(snapshot->disk != NULL);
 }
@@ -41,7 +43,8 @@ fbk_fake_moments(struct fbk_fake *disk)
 }
 
 void
-fbk_fake_take_snapshots(struct fbk_fake *disk, uint64_t first, uint64_t stride, const uint64_t *watched)
+fbk_fake_take_snapshots(struct fbk_fake *disk, uint64_t first, uint64_t stride,
+                        const uint64_t *watched)
 {
     FBK_ASSERT(pthread_mutex_lock(&disk->mutex) == 0);
     disk->snapshots.next = disk->snapshots.moments + first;
@@ -57,7 +60,8 @@ fbk_fake_next_snapshot(struct fbk_fake *disk, uint64_t *moment, uint64_t *watche
     FBK_ASSERT(pthread_mutex_lock(&disk->mutex) == 0);
     struct fake_snapshots *snapshots = &disk->snapshots;
     if (snapshots->given < snapshots->taken.count) {
-        const struct fake_snapshot *next = (const struct fake_snapshot *)snapshots->taken.items + snapshots->given++;
+        const struct fake_snapshot *next =
+            (const struct fake_snapshot *)snapshots->taken.items + snapshots->given++;
         copy = next->disk;
         *moment = next->moment;
         *watched = next->watched;

@@ -8,8 +8,8 @@
 
 /* Room, rights, alignment: refused before anything begins. */
 static int32_t
-check_write(struct fbk_fake *disk, const struct fake_handle *handle, const void *data, uint32_t size_bytes,
-            uint64_t offset_bytes)
+check_write(struct fbk_fake *disk, const struct fake_handle *handle, const void *data,
+            uint32_t size_bytes, uint64_t offset_bytes)
 {
     if (disk->off)
         return -ESHUTDOWN;
@@ -54,7 +54,8 @@ begin_write(struct fbk_fake *disk, struct fbk_io *io, struct fake_write *write, 
         return -ENOMEM;
     }
     memcpy(write->copy, write->data, write->size_bytes);
-    status = fake_begin(disk, FBK_FAKE_WRITE, handle->file, write->offset_bytes, write->size_bytes, write->flags, &verdict);
+    status = fake_begin(disk, FBK_FAKE_WRITE, handle->file, write->offset_bytes, write->size_bytes,
+                        write->flags, &verdict);
     FBK_ASSERT(status == 0);
     write->owner = (struct fake_io *)io;
     write->file = handle->file;
@@ -72,7 +73,8 @@ complete_write(struct fbk_fake *disk, uint32_t index)
 {
     fake_moment(disk); /* with this write under way: any part of it may have arrived */
     const struct fake_write *write = &disk->writes[index];
-    /* A caller's bug that no real disk would tell: the buffer is the disk's until the write is complete. */
+    /* A caller's bug that no real disk would tell: the buffer is the disk's until the write is
+     * complete. */
     FBK_ASSERT(memcmp(write->data, write->copy, write->size_bytes) == 0);
     struct fake_verdict verdict = {.event = write->event};
     int32_t result = fake_end(disk, &verdict, carry_out(disk, write));
@@ -81,12 +83,15 @@ complete_write(struct fbk_fake *disk, uint32_t index)
 }
 
 int32_t
-fake_write_start(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                 uint32_t flags, uint64_t ticket)
+fake_write_start(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                 uint64_t offset_bytes, uint32_t flags, uint64_t ticket)
 {
     struct fbk_fake *disk = fake_enter(io);
-    struct fake_write write = {
-        .data = data, .size_bytes = size_bytes, .offset_bytes = offset_bytes, .flags = flags, .ticket = ticket};
+    struct fake_write write = {.data = data,
+                               .size_bytes = size_bytes,
+                               .offset_bytes = offset_bytes,
+                               .flags = flags,
+                               .ticket = ticket};
     int32_t status = -EAGAIN;
     if (((struct fake_io *)io)->under_way < io->depth_max)
         status = begin_write(disk, io, &write, file);
@@ -94,11 +99,12 @@ fake_write_start(struct fbk_io *io, int32_t file, const void *data, uint32_t siz
 }
 
 int32_t
-fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                uint32_t flags)
+fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                uint64_t offset_bytes, uint32_t flags)
 {
     struct fbk_fake *disk = fake_enter(io);
-    struct fake_write write = {.data = data, .size_bytes = size_bytes, .offset_bytes = offset_bytes, .flags = flags};
+    struct fake_write write = {
+        .data = data, .size_bytes = size_bytes, .offset_bytes = offset_bytes, .flags = flags};
     int32_t status = begin_write(disk, io, &write, file);
     if (status == 0) {
         status = complete_write(disk, disk->write_count - 1);
@@ -108,7 +114,7 @@ fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size
     return fake_leave(disk, status);
 }
 
-/* ------------------------------------------------------------------ completions */
+/* ------------ completions */
 
 /* The next write of this handle that may complete now; -1 = none. */
 static int32_t
@@ -136,7 +142,9 @@ collect(struct fbk_io *io, struct fbk_io_completion *completions, int32_t comple
         return fake_leave(disk, -ESHUTDOWN);
     bool many = disk->delivery == FBK_FAKE_AT_ONCE || disk->delivery == FBK_FAKE_HELD;
     int32_t count = 0;
-    for (int32_t i; count < (many ? completions_max : 1) && (i = due(disk, (struct fake_io *)io)) >= 0; count++) {
+    for (int32_t i;
+         count < (many ? completions_max : 1) && (i = due(disk, (struct fake_io *)io)) >= 0;
+         count++) {
         completions[count].ticket = disk->writes[i].ticket;
         completions[count].reserved = 0;
         completions[count].result = complete_write(disk, (uint32_t)i);
@@ -145,8 +153,8 @@ collect(struct fbk_io *io, struct fbk_io_completion *completions, int32_t comple
 }
 
 int32_t
-fake_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-          int32_t completions_max, int32_t *rung)
+fake_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+          struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung)
 {
     uint64_t begin_ns = fbk_now_ns(), count;
     *rung = 0;
@@ -163,9 +171,11 @@ fake_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io
             return errno == EINTR ? 0 : -errno;
         if (ready == 0)
             return 0;
-        if ((wanted[0].revents & POLLIN) && read(wanted[0].fd, &count, sizeof count) < 0 && errno != EAGAIN)
+        if ((wanted[0].revents & POLLIN) && read(wanted[0].fd, &count, sizeof count) < 0 &&
+            errno != EAGAIN)
             return -errno;
-        if (event_fd >= 0 && (wanted[1].revents & POLLIN) && read(event_fd, &count, sizeof count) == sizeof count) {
+        if (event_fd >= 0 && (wanted[1].revents & POLLIN) &&
+            read(event_fd, &count, sizeof count) == sizeof count) {
             *rung = 1;
             return collect(io, completions, completions_max);
         }

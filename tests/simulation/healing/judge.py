@@ -101,7 +101,11 @@ class Judge:
         for entry_id in range(last + 1):
             old = holders(before, entry_id)
             named = holders(after, entry_id)
-            lacking = [one for one in named if one not in old and not cluster.bookies[one].holds(ledger_id, entry_id)]
+            lacking = [
+                one
+                for one in named
+                if one not in old and not cluster.bookies[one].holds(ledger_id, entry_id)
+            ]
             # A recovery closes a ledger when Qa have an entry, as a writer goes on then; what others lack is marked.
             allowed = 0 if before.is_closed else len(named) - after.ack_quorum
             demand(
@@ -158,7 +162,10 @@ class Judge:
         for name, lost_ms in self._losses.items():
             bookie = self._world.cluster.bookies[name]
             now = stored.lost.get(name)
-            if not bookie.is_registered and bookie.unregistered_s * 1000 <= lost_ms - self._world.epoch_ms:
+            if (
+                not bookie.is_registered
+                and bookie.unregistered_s * 1000 <= lost_ms - self._world.epoch_ms
+            ):
                 demand(
                     now is not None and now.lost_ms == lost_ms,
                     f"H3: the loss of {name} was at {lost_ms}, and is {now} now",
@@ -182,7 +189,11 @@ class Judge:
                 is_written = at == len(metadata.fragments) - 1 and not metadata.is_closed
                 if is_written:
                     continue
-                end = last if at == len(metadata.fragments) - 1 else metadata.fragments[at + 1].first_entry_id - 1
+                end = (
+                    last
+                    if at == len(metadata.fragments) - 1
+                    else metadata.fragments[at + 1].first_entry_id - 1
+                )
                 for entry_id in range(fragment.first_entry_id, end + 1):
                     lacking = [
                         one
@@ -210,6 +221,8 @@ class Judge:
                     bool(cluster.survivors(ledger_id, entry_id)),
                     f"entry {entry_id} of ledger {ledger_id} was acknowledged, and is nowhere",
                 )
-        busy = {one.name for one in world.alive if one.healer.worker.active}  # with a mark that has to wait
+        busy = {
+            one.name for one in world.alive if one.healer.worker.active
+        }  # with a mark that has to wait
         locks = [one for one in world.store.coordination.locks() if one[1] not in busy]
         demand(not locks, f"H2: locks {locks} were left behind")

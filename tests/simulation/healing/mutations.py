@@ -20,13 +20,21 @@ MUTATIONS = (
     fault(
         "delay_begins_anew",
         "H3: each auditor counts from its own first look",
-        (_JUDGE, "found = before.lost.get(one)", "found = before.lost.get(one) if now_ms % 7 else None"),
+        (
+            _JUDGE,
+            "found = before.lost.get(one)",
+            "found = before.lost.get(one) if now_ms % 7 else None",
+        ),
         seed=29,
     ),
     fault(
         "away_counts_as_gone",
         "H3: what is not registered is replaced, whatever its delay",
-        (_MARKED + "._repair_next", "if bookie_id in view.gone:", "if bookie_id not in view.present:"),
+        (
+            _MARKED + "._repair_next",
+            "if bookie_id in view.gone:",
+            "if bookie_id not in view.present:",
+        ),
         seed=43,
     ),
     fault(
@@ -37,7 +45,11 @@ MUTATIONS = (
             "for one in judged.due if not lost",
             "for one in (lost if judged.due else ()) if not lost",
         ),
-        (_AUDITOR + "._publish", "due=tuple(sorted(judged.due))", "due=tuple(sorted(lost if judged.due else ()))"),
+        (
+            _AUDITOR + "._publish",
+            "due=tuple(sorted(judged.due))",
+            "due=tuple(sorted(lost if judged.due else ()))",
+        ),
         seed=7,
     ),
     fault(
@@ -65,7 +77,11 @@ MUTATIONS = (
         "leases_of_others_are_forgotten",
         "H5: a lease is granted beside others that add up to the limit already",
         ("fastbk.autorecovery.rate_leases:RateLeases.grant", "limit - others", "limit"),
-        ("fastbk.autorecovery.rate_leases:RateLeases.grant", "fair = limit * weight", "fair = limit * 2 * weight"),
+        (
+            "fastbk.autorecovery.rate_leases:RateLeases.grant",
+            "fair = limit * weight",
+            "fair = limit * 2 * weight",
+        ),
         seed=22,
     ),
     fault(

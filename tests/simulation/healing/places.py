@@ -67,7 +67,9 @@ class _Unwatched(RecordCoordination):
 class SimulatedStore(MemoryStore):
     """One process's way to the metadata that all share. Its session is renewed by `SimulatedProcess`."""
 
-    def __init__(self, name: str, clock: Callable[[], float], bookies: dict[BookieId, SimulatedBookie]) -> None:
+    def __init__(
+        self, name: str, clock: Callable[[], float], bookies: dict[BookieId, SimulatedBookie]
+    ) -> None:
         super().__init__(name, LEASE_S, clock)
         self.bookies = bookies
         self.on_update: Callable[[LedgerId, LedgerMetadata, LedgerMetadata], None] | None = None
@@ -112,7 +114,9 @@ class Cluster:
         for name in bookies:
             store.write_identity(BookieIdentity(name, 1, ()), None)
 
-    def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, last: EntryId, kept: Callable[[], bool]) -> None:
+    def write(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, last: EntryId, kept: Callable[[], bool]
+    ) -> None:
         """Make a ledger; of an open one some copies beyond the ack quorum are missing, as `kept` draws."""
         self.store.create_ledger(ledger_id, metadata)
         self._metadata[ledger_id] = metadata

@@ -169,7 +169,9 @@ class SimulatedClient:
 class _Run:
     """One procedure under way."""
 
-    def __init__(self, client: SimulatedClient, ledger_id: LedgerId, procedure: Procedure[Any]) -> None:
+    def __init__(
+        self, client: SimulatedClient, ledger_id: LedgerId, procedure: Procedure[Any]
+    ) -> None:
         self._client = client
         self._world = client.process.world
         self._ledger_id = ledger_id
@@ -184,7 +186,10 @@ class _Run:
         try:
             await self._ended
         finally:
-            under_way, self._under_way = self._under_way, {}  # an answer that comes later is dropped
+            under_way, self._under_way = (
+                self._under_way,
+                {},
+            )  # an answer that comes later is dropped
             for one in under_way.values():
                 one.cancel()
 
@@ -239,7 +244,9 @@ class _Run:
             for entry_id in copied_by(action.request):
                 world.judge.copied(process, self._ledger_id, action.bookie_id, entry_id)
             outcome = bookie.of(self._ledger_id).answer(action.request)
-        self._loop.call_later(world.rng.uniform(0.0002, world.latency_s), self._answer, action.tag, outcome)
+        self._loop.call_later(
+            world.rng.uniform(0.0002, world.latency_s), self._answer, action.tag, outcome
+        )
 
     def _answer(self, tag: int, outcome: Outcome) -> None:
         handle = self._under_way.get(tag)

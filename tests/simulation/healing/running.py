@@ -24,7 +24,10 @@ def run_healing(first: int, seeds: int) -> int:
             raise
         except BaseException as error:
             broken += 1
-            print(f"seed {seed}: {type(error).__name__}: {error}  (./dev sim HEALING=1 SEED={seed})", flush=True)
+            print(
+                f"seed {seed}: {type(error).__name__}: {error}  (./dev sim HEALING=1 SEED={seed})",
+                flush=True,
+            )
         else:
             events += world.events
             copies += world.copies

@@ -123,7 +123,9 @@ class World:
                 ensemble_size=size,
                 write_quorum=write_quorum,
                 ack_quorum=rng.randint(2, write_quorum),
-                fragments=tuple(Fragment(first, tuple(rng.sample(names, size))) for first in firsts),
+                fragments=tuple(
+                    Fragment(first, tuple(rng.sample(names, size))) for first in firsts
+                ),
                 creation_token=ledger_id,
             )
             if rng.random() < 0.8:
@@ -165,7 +167,16 @@ class World:
         self._check()
         rng = self.rng
         often = [self._down, self._up, self._crash]
-        strikes = [*often, *often, self._lose, self._rot, self._cut, self._unreach, self._switch, self._change_limit]
+        strikes = [
+            *often,
+            *often,
+            self._lose,
+            self._rot,
+            self._cut,
+            self._unreach,
+            self._switch,
+            self._change_limit,
+        ]
         rng.choice(strikes)()
 
     def _down(self) -> None:
@@ -173,7 +184,9 @@ class World:
         if len(up) > 2:
             self._take_down(self.rng.choice(up))
 
-    def _take_down_once_marked(self, ledger_id: int, bookie: SimulatedBookie, until_s: float) -> None:
+    def _take_down_once_marked(
+        self, ledger_id: int, bookie: SimulatedBookie, until_s: float
+    ) -> None:
         """A bookie whose hole is known goes away before it is filled, and has its delay like any other."""
         if self._is_over or not bookie.is_up or self.now_s > until_s:
             return
@@ -196,7 +209,11 @@ class World:
         asyncio.get_running_loop().call_later(self.rng.uniform(0, REGISTRATION_S), unregister)
 
     def _up(self) -> None:
-        down = [one for one in self.cluster.bookies.values() if not one.is_up and not one.is_gone_for_good]
+        down = [
+            one
+            for one in self.cluster.bookies.values()
+            if not one.is_up and not one.is_gone_for_good
+        ]
         if down:
             self._bring_up(self.rng.choice(down))
 

@@ -187,7 +187,11 @@ def an_id_that_was_given_twice_shows_no_entries_of_the_other_ledger() -> None:
                 _add(1, recovery=True),
             ):
                 reply = s.ask(client, 3, request, key=new)
-                assert (reply.status, reply.found, reply.fenced) == (Status.OTHER_CREATION, (), False)
+                assert (reply.status, reply.found, reply.fenced) == (
+                    Status.OTHER_CREATION,
+                    (),
+                    False,
+                )
             assert s.ask(client, 3, ReadEntry(0), key=old).status == Status.OK
             assert s.ask(client, 3, ReadEntry(0)).status == Status.OK, "Apache's clients name none"
             s.bookie(3).crash(0.0, is_power_cut=True)

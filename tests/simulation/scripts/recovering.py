@@ -219,7 +219,9 @@ def ids_beyond_every_border() -> None:
         with stage(3, 2, 2) as s:
             reading = ReadForRecovery(0, s.metadata, first, Pacing())
             reading.start(0.0)
-            asked = {one.bookie_id for one in reading.take_actions() if isinstance(one, SendRequest)}
+            asked = {
+                one.bookie_id for one in reading.take_actions() if isinstance(one, SendRequest)
+            }
             assert asked == {f"b{index}" for index in written}
             if first < ID_MAX:
                 continue

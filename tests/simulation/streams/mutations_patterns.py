@@ -10,7 +10,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "an-older-janitor",
         "a janitor does not look for cursors of patterns",
-        ("fastbk.stream.janitor.janitor:Janitor._pattern_marks", "return [] if record is None else", "return [] and"),
+        (
+            "fastbk.stream.janitor.janitor:Janitor._pattern_marks",
+            "return [] if record is None else",
+            "return [] and",
+        ),
     ),
     fault(
         "kept-a-moment-later",

@@ -40,7 +40,14 @@ from tests.simulation.streams.world import live
 
 SPACE, PATTERN, CURSOR = "s", "a*", "c"
 NAMES = ("a0", "a1", "a2", "a3", "b0", "b1")
-PASSES = (*AWAY, MetadataConflict, CursorFenced, PositionTruncated, TimeoutError, StopAsyncIteration)
+PASSES = (
+    *AWAY,
+    MetadataConflict,
+    CursorFenced,
+    PositionTruncated,
+    TimeoutError,
+    StopAsyncIteration,
+)
 """What ends a holder, and no world."""
 
 
@@ -80,7 +87,11 @@ class PatternJudge:
 
     def step(self) -> None:
         """Look at what has changed."""
-        changed = {path: one for path, one in self._cluster.records.values.items() if self._is_new(path, one.version)}
+        changed = {
+            path: one
+            for path, one in self._cluster.records.values.items()
+            if self._is_new(path, one.version)
+        }
         for path, one in changed.items():
             folder, *rest = path.split("/")
             if folder == "streams" and len(rest) == 2:
@@ -139,7 +150,10 @@ class PatternJudge:
                 continue
             is_known = record is not None and now_s - self._made_s > NEW_S
             is_held = is_known and facts.since_s is not None and now_s - facts.since_s > NEW_S
-            demand(not is_held, f"S20: segment {row.number} of {facts.name} is to be deleted, the cursor is at {mark}")
+            demand(
+                not is_held,
+                f"S20: segment {row.number} of {facts.name} is to be deleted, the cursor is at {mark}",
+            )
             facts.has_lost = True
 
     def first_of(self, facts: Facts) -> DLSN:
@@ -164,7 +178,12 @@ class Holding:
         self._world = world
         self._judge = world.judge
         self.cursor: PatternCursor[Gap] = PatternCursor(
-            Catalog(as_client(client)), (SPACE,), PATTERN, CURSOR, world.start, **wanted  # type: ignore[arg-type]
+            Catalog(as_client(client)),
+            (SPACE,),
+            PATTERN,
+            CURSOR,
+            world.start,
+            **wanted,  # type: ignore[arg-type]
         )
         self.given: dict[str, dict[DLSN, int]] = {}
         self._last: dict[str, DLSN] = {}
@@ -188,10 +207,22 @@ class Holding:
                 continue
             first = judge.first_of(facts)
             self._kept_before[stream_id] = {*facts.kept}
-            lost = [one for one, seq in facts.kept.items() if one >= first and not _is_done(found, one, seq)]
-            demand(not lost, f"S10: {lost[:3]} of {facts.name} were kept as done, and the mark is {found.mark}")
-            ahead = [one for one in facts.places if first <= one < found.mark and one not in facts.acked]
-            demand(not ahead, f"S20: nobody acknowledged {ahead[:3]} of {facts.name}, and the mark is {found.mark}")
+            lost = [
+                one
+                for one, seq in facts.kept.items()
+                if one >= first and not _is_done(found, one, seq)
+            ]
+            demand(
+                not lost,
+                f"S10: {lost[:3]} of {facts.name} were kept as done, and the mark is {found.mark}",
+            )
+            ahead = [
+                one for one in facts.places if first <= one < found.mark and one not in facts.acked
+            ]
+            demand(
+                not ahead,
+                f"S20: nobody acknowledged {ahead[:3]} of {facts.name}, and the mark is {found.mark}",
+            )
 
     async def live(self) -> None:
         """Open, read, acknowledge, and end somehow. Raises Broken."""
@@ -232,22 +263,35 @@ class Holding:
         if isinstance(item, Gap):
             name = item.stream.rpartition("/")[2]
             may_be = [one for one in judge.streams.values() if one.left or one.has_lost]
-            demand(item.kind == "trimmed" and bool(may_be), f"S20: {item} of {name} is told, and nothing was lost")
+            demand(
+                item.kind == "trimmed" and bool(may_be),
+                f"S20: {item} of {name} is told, and nothing was lost",
+            )
             return
         for record in item if isinstance(item, Chunk) else [item]:
             assert isinstance(record, OriginRecord) and record.origin is not None
             facts, dlsn = judge.streams[record.origin.id], record.dlsn
-            demand(bytes(record.payload).startswith(facts.id.encode()), f"S12: {dlsn} of {facts.name} is another's")
+            demand(
+                bytes(record.payload).startswith(facts.id.encode()),
+                f"S12: {dlsn} of {facts.name} is another's",
+            )
             given = self.given.setdefault(facts.id, {})
             if self._is_followed(facts):
                 last = self._last.get(facts.id)
-                demand(last is None or dlsn > last, f"S11: {dlsn} of {facts.name} came behind {last}")
+                demand(
+                    last is None or dlsn > last, f"S11: {dlsn} of {facts.name} came behind {last}"
+                )
                 before = self._kept_before.get(facts.id, set())
-                demand(dlsn not in before, f"S10: {dlsn} of {facts.name} was kept as done, and is delivered again")
+                demand(
+                    dlsn not in before,
+                    f"S10: {dlsn} of {facts.name} was kept as done, and is delivered again",
+                )
                 low = max(last or FIRST, judge.first_of(facts))
                 missed = [one for one in facts.places if low <= one < dlsn and one not in given]
                 missed = [one for one in missed if one not in facts.acked]
-                demand(not missed, f"S20: {missed[:3]} of {facts.name} were passed by before {dlsn}")
+                demand(
+                    not missed, f"S20: {missed[:3]} of {facts.name} were passed by before {dlsn}"
+                )
                 self._last[facts.id] = dlsn
             given[dlsn] = record.seq
 
@@ -285,8 +329,13 @@ class Holding:
             if not self._is_followed(facts) or facts.since_s is None:
                 continue
             found, first = acks.get(stream_id) or CursorAcks(), self._judge.first_of(facts)
-            lost = [one for one, seq in done.items() if one >= first and not _is_done(found, one, seq)]
-            demand(not lost, f"S10: {lost[:3]} of {facts.name} were said to be kept, the mark is {found.mark}")
+            lost = [
+                one for one, seq in done.items() if one >= first and not _is_done(found, one, seq)
+            ]
+            demand(
+                not lost,
+                f"S10: {lost[:3]} of {facts.name} were said to be kept, the mark is {found.mark}",
+            )
             facts.kept.update(done)
 
 
@@ -300,7 +349,9 @@ class PatternWorld:
         self.judge = PatternJudge(self.cluster, clock)
         self.start = rng.choice(["earliest", "earliest", "latest"])
         self._policy = PolicyPatch(
-            roll_bytes=rng.choice([1, 150, 400]), retention_bytes=rng.choice([1, 500]), roll_age_s=60.0
+            roll_bytes=rng.choice([1, 150, 400]),
+            retention_bytes=rng.choice([1, 500]),
+            roll_age_s=60.0,
         )
         self._processes = Actors(rng, self.cluster)
 
@@ -342,7 +393,10 @@ class PatternWorld:
         await Holding(self, client).live()
 
     async def _clean(self, client: FakeClient) -> None:
-        rng, janitor = self.rng, Janitor(as_client(client), JanitorOptions(thorough_every=1, roll_grace_s=1.0))
+        rng, janitor = (
+            self.rng,
+            Janitor(as_client(client), JanitorOptions(thorough_every=1, roll_grace_s=1.0)),
+        )
         for _ in range(3):
             with suppress(*AWAY):
                 await janitor.pass_once()
@@ -371,7 +425,9 @@ class PatternWorld:
             stream_id = (await stream.context()).store.stream_id
             async with stream.writer() as writer:
                 for _ in range(rng.randint(1, 20)):
-                    place = await writer.append(b"%s %d" % (stream_id.encode(), rng.getrandbits(60)))
+                    place = await writer.append(
+                        b"%s %d" % (stream_id.encode(), rng.getrandbits(60))
+                    )
                     insort(self.judge.streams[stream_id].places, place)
                     await asyncio.sleep(rng.choice([0, 0.01, 1]))
 
@@ -389,8 +445,14 @@ class PatternWorld:
             if facts.since_s is None:
                 continue
             first, given = self.judge.first_of(facts), last.given.get(facts.id, {})
-            left = [one for one in facts.places if one >= first and one not in given and one not in facts.acked]
-            demand(not left, f"S20: {left[:3]} of {facts.name} were neither acknowledged nor delivered")
+            left = [
+                one
+                for one in facts.places
+                if one >= first and one not in given and one not in facts.acked
+            ]
+            demand(
+                not left, f"S20: {left[:3]} of {facts.name} were neither acknowledged nor delivered"
+            )
 
 
 def run_patterns(seed: int) -> None:

@@ -59,18 +59,24 @@ def try_all() -> tuple[list[dict[str, object]], list[str]]:
     return tried, skipped
 
 
-def print_report(report: dict[str, object], tried: list[dict[str, object]], skipped: list[str]) -> None:
+def print_report(
+    report: dict[str, object], tried: list[dict[str, object]], skipped: list[str]
+) -> None:
     """Print what was built and what was seen."""
     wheels = report["wheels"]
     assert isinstance(wheels, list)
     for one in wheels:
-        sizes = f"{one['bytes'] / 1e6:.1f} MB, native part {one['native_bytes'] / 1e6:.1f} MB unpacked"
+        sizes = (
+            f"{one['bytes'] / 1e6:.1f} MB, native part {one['native_bytes'] / 1e6:.1f} MB unpacked"
+        )
         print(f"build/wheels/{one['wheel']}: {sizes}")
         print(f"  auditwheel: consistent with {one['auditwheel']}; abi3audit: {one['abi3audit']}")
     for one in tried:
         print(f"{one['machine']}, Python {one['python']} ({one['interpreter']})")
         first = f"first append {one['first_append_s']} s after Python's start"
-        print(f"  installed in {one['install_s']} s; {first}, {one['cluster_s']} s of them for bookies")
+        print(
+            f"  installed in {one['install_s']} s; {first}, {one['cluster_s']} s of them for bookies"
+        )
         print(f"  further appends {one['append_us']} µs; journal: {one['journal']}")
         if "unit_tests" in one:
             print(f"  {one['unit_tests']} unit tests passed in {one['unit_tests_s']} s")

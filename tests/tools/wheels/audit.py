@@ -34,7 +34,10 @@ def faults_of(wheel: Path, target: Target) -> Iterator[str]:
     if metadata["Version"] != fastbk.__version__:
         yield f"has the version {metadata['Version']}"
     for name in LICENSES:
-        if name not in (metadata.get_all("License-File") or []) or f"{info}/licenses/{name}" not in names:
+        if (
+            name not in (metadata.get_all("License-File") or [])
+            or f"{info}/licenses/{name}" not in names
+        ):
             yield f"has no licence {name}"
     wanted = {f"{module.package.replace('.', '/')}/{module.name}.abi3.so" for module in MODULES}
     if set(extensions) != wanted:
@@ -56,7 +59,9 @@ def check_consistent(shown: str, target: Target) -> str:
         raise SystemExit(f"wheels: auditwheel names no platform:\n{shown}")
     version = (int(found[1]), int(found[2]))
     if version > GLIBC or found[3] != target.machine:
-        raise SystemExit(f"wheels: {target.wheel.name} needs manylinux_{found[1]}_{found[2]}_{found[3]}")
+        raise SystemExit(
+            f"wheels: {target.wheel.name} needs manylinux_{found[1]}_{found[2]}_{found[3]}"
+        )
     return f"manylinux_{found[1]}_{found[2]}"
 
 

@@ -32,7 +32,9 @@ GLIBC = (2, 28)
 """The oldest C library that a wheel runs with: that of Debian 10, Ubuntu 20.04 and RHEL 8."""
 DISTRIBUTED = ("fastbk", "pyspark_fastbk", "requirements")
 IGNORED = shutil.ignore_patterns("*.so", "*.o", "__pycache__", "slots.h")
-BACKEND = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+BACKEND = (
+    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+)
 AUDITWHEEL = """
 import platform, sys
 machine = sys.argv.pop(1)
@@ -114,7 +116,10 @@ def headers() -> Path:
         shutil.copytree(sysconfig.get_path("include"), folder)
         machine = sysconfig.get_config_var("MULTIARCH") or ""
         name = Path(sysconfig.get_path("include")).name
-        for candidate in (Path("/usr/include") / machine / name, Path(sysconfig.get_path("platinclude"))):
+        for candidate in (
+            Path("/usr/include") / machine / name,
+            Path(sysconfig.get_path("platinclude")),
+        ):
             if (candidate / "pyconfig.h").exists():
                 shutil.copy2(candidate / "pyconfig.h", folder)
                 break
@@ -151,7 +156,16 @@ def build_wheel(target: Target, sdist: Path) -> None:
     }
     raw = new_folder(target.folder / "raw")
     log = target.folder / "build.log"
-    run(sys.executable, "-c", BACKEND, "build_wheel", raw, cwd=source, environment=environment, log=log)
+    run(
+        sys.executable,
+        "-c",
+        BACKEND,
+        "build_wheel",
+        raw,
+        cwd=source,
+        environment=environment,
+        log=log,
+    )
     (made,) = raw.glob("*.whl")
     repaired = new_folder(target.folder / "repaired")
     auditwheel(target, "repair", "--plat", target.platform, "--only-plat", "-w", repaired, made)
@@ -171,8 +185,14 @@ def add_licenses(source: Path, liburing: Path) -> None:
 def auditwheel(target: Target, *arguments: str | Path) -> str:
     """Run auditwheel as if on a machine of the target's architecture; return its output."""
     python = tools_python()
-    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": "315532800"}
-    return run(python, "-c", AUDITWHEEL, target.machine, *arguments, cwd=WORK, environment=environment)
+    environment = {
+        **os.environ,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "SOURCE_DATE_EPOCH": "315532800",
+    }
+    return run(
+        python, "-c", AUDITWHEEL, target.machine, *arguments, cwd=WORK, environment=environment
+    )
 
 
 def build_all(figures: dict[str, object]) -> list[Target]:

@@ -53,7 +53,9 @@ class Apt:
             self._run("source", "--download-only", f"{name}={version}")
         found = hashlib.sha256(target.read_bytes()).hexdigest()
         if found != sha256:
-            raise Missing(f"{target} has the SHA-256 {found}, not {sha256}; remove it to download it again")
+            raise Missing(
+                f"{target} has the SHA-256 {found}, not {sha256}; remove it to download it again"
+            )
         return target
 
     def unpack(self, packages: list[str], root: Path, with_dependencies: bool) -> None:
@@ -105,7 +107,9 @@ def source_lines() -> list[str]:
     if shutil.which("apt-get") is None:
         raise Missing("Debian's apt-get is not here")
     release = dict(
-        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
+        line.split("=", 1)
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "=" in line
     )
     codename = release.get("VERSION_CODENAME", "").strip('"')
     command = ["apt-get", "indextargets", "--format", FIELDS, "Created-By: Packages"]
@@ -115,7 +119,11 @@ def source_lines() -> list[str]:
     lines = {}
     for line in listed.splitlines():
         uri, suite, component = line.split()
-        if component == "main" and suite in (codename, f"{codename}-updates", f"{codename}-security"):
+        if component == "main" and suite in (
+            codename,
+            f"{codename}-updates",
+            f"{codename}-security",
+        ):
             suite = suite.replace(codename, SUITE, 1)
             for kind in ("deb", "deb-src"):
                 lines[f"{kind}{signed} {uri} {suite} main\n"] = None

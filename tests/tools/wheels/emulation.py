@@ -83,14 +83,18 @@ class Emulation:
     def prepare(self) -> None:
         """Download and unpack what is missing; raise Missing if that cannot be."""
         if platform.machine() != "x86_64":
-            raise Missing(f"this emulates aarch64 on x86-64 only, and this machine is {platform.machine()}")
+            raise Missing(
+                f"this emulates aarch64 on x86-64 only, and this machine is {platform.machine()}"
+            )
         key = f"{SUITE} {PACKAGES} {WRAPPER}"
         stamp = self._folder / "key"
         if stamp.exists() and stamp.read_text() == key:
             return
         print("unpacking QEMU and a Python for aarch64", file=sys.stderr)
         self._folder.mkdir(parents=True, exist_ok=True)
-        Apt(new_folder(self._folder / "apt-arm64"), "arm64").unpack(PACKAGES, self._root, with_dependencies=True)
+        Apt(new_folder(self._folder / "apt-arm64"), "arm64").unpack(
+            PACKAGES, self._root, with_dependencies=True
+        )
         emulator = self._folder / "qemu"
         Apt(new_folder(self._folder / "apt-amd64"), "amd64").unpack(
             ["qemu-user-static"], emulator, with_dependencies=False
@@ -100,7 +104,9 @@ class Emulation:
         for used in (emulator, self._folder / "apt-arm64", self._folder / "apt-amd64"):
             shutil.rmtree(used)
         words = {"root": self._root, "site": self._site, "qemu": qemu, "wrapper": self.python}
-        self.python.write_text(WRAPPER.format(**{name: shlex.quote(str(path)) for name, path in words.items()}))
+        self.python.write_text(
+            WRAPPER.format(**{name: shlex.quote(str(path)) for name, path in words.items()})
+        )
         self.python.chmod(0o755)
         stamp.write_text(key)
 
@@ -116,7 +122,9 @@ class Emulation:
         # The versions without the hashes: with one hash pip wants one of the wheel, too.
         constraints = self._folder / "constraints.txt"
         files = (ROOT / "requirements" / f"{name}.txt" for name in ("run", "test", "build"))
-        constraints.write_text("".join(pins.wanted(pins.read_pins(one.read_text()), set()) for one in files))
+        constraints.write_text(
+            "".join(pins.wanted(pins.read_pins(one.read_text()), set()) for one in files)
+        )
         run(*pip, "--constraint", constraints, wheel, *TESTED_PACKAGES, cwd=self._folder)
 
     def run(self, *arguments: str | Path, cwd: Path, timeout_s: float = 300) -> str:
@@ -145,7 +153,9 @@ def try_emulated(target: Target) -> dict[str, object]:
     assert said.split()[-1] in target.wheel.name, said
     figures |= json.loads(emulation.run("-P", TRIAL, "1", cwd=folder).splitlines()[-1])
     assert figures["machine"] == "aarch64", figures
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(
+        ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
     shutil.copy(ROOT / "pyproject.toml", folder)
     with timed(figures, "unit_tests_s"):
         options = ["-q", "-p", "no:cacheprovider", "--timeout", "300"]

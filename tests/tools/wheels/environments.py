@@ -65,7 +65,9 @@ def try_wheel(target: Target, python: Path, version: tuple[int, int]) -> dict[st
     environment = clean_environment(binaries, folder)
     said = run(binaries / "fastbk", "--version", cwd=folder, environment=environment).split()
     assert said[-1] == fastbk.__version__, said
-    said = run(binaries / "python", "-I", TRIAL, "3", cwd=folder, environment=environment).splitlines()
+    said = run(
+        binaries / "python", "-I", TRIAL, "3", cwd=folder, environment=environment
+    ).splitlines()
     figures |= json.loads(said[-1])
     assert str(figures["package"]).startswith(str(folder)), figures["package"]
     shutil.rmtree(folder)

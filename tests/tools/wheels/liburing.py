@@ -39,7 +39,16 @@ def build_liburing(folder: Path, compiler: list[str], environment: dict[str, str
     run("sh", "./configure", f"--cc={shlex.join(compiler)}", cwd=top, environment=environment)
     source = top / "src"
     for name in SOURCES:
-        run(*compiler, *FLAGS, "-c", f"{name}.c", "-o", f"{name}.o", cwd=source, environment=environment)
+        run(
+            *compiler,
+            *FLAGS,
+            "-c",
+            f"{name}.c",
+            "-o",
+            f"{name}.o",
+            cwd=source,
+            environment=environment,
+        )
     objects = [f"{name}.o" for name in SOURCES]
     archiver = [*compiler[:3], "ar", "rcs"]
     run(*archiver, "liburing.a", *objects, cwd=source, environment=environment)

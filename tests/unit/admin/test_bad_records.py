@@ -197,7 +197,9 @@ def bucket(world: World) -> str:
 
 def odd_name(world: World) -> str:
     world.plant(
-        "INSERT INTO records VALUES ('streams/zz/a b', 1, ?)", lambda paths: f"{paths.records}/streams/zz/a b", b"x"
+        "INSERT INTO records VALUES ('streams/zz/a b', 1, ?)",
+        lambda paths: f"{paths.records}/streams/zz/a b",
+        b"x",
     )
     return "streams/zz/a b"
 
@@ -215,7 +217,9 @@ async def delete_stream(world: World, client: Client) -> None:
 
 
 async def set_stream(world: World, client: Client) -> None:
-    await client.namespace("bad").stream("inside").set_policy(fastbk.PolicyPatch(roll_bytes=1 << 20))
+    await (
+        client.namespace("bad").stream("inside").set_policy(fastbk.PolicyPatch(roll_bytes=1 << 20))
+    )
 
 
 async def create_below(world: World, client: Client) -> None:
@@ -242,20 +246,32 @@ KINDS: dict[str, Kind] = {
     "ledger: cut off": ledger(GOOD[:-3]),
     "ledger: of a version to come": ledger(HEAD + b"4\n" + GOOD.partition(b"\n")[2]),
     "ledger: of a version of 5,000 digits": ledger(HEAD + b"9" * 5000 + b"\n"),
-    "ledger: ends before its begin": ledger(metadata(9, (B1, B2)).to_bytes().replace(b"\x20\x09", b"\x20\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 1)),  # noqa: E501
+    "ledger: ends before its begin": ledger(
+        metadata(9, (B1, B2))
+        .to_bytes()
+        .replace(b"\x20\x09", b"\x20\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", 1)
+    ),
     "ledger: huge": ledger(HEAD + b"2\n" + b'password: "' + b"x" * 900_000),
     "identity: garbage": identity(b"garbage"),
-    "identity: of another bookie": identity(b'{"bookie_id": "other", "incarnation": "1", "directories": []}'),
+    "identity: of another bookie": identity(
+        b'{"bookie_id": "other", "incarnation": "1", "directories": []}'
+    ),
     "identity: deep": identity(DEEP),
     "registration: garbage": registration(b"garbage"),
     "mark: garbage": replace(record(lambda _: path_of(BAD), b"{", *MARK), is_repaired=True),
     "mark: numbers": replace(record(lambda _: path_of(BAD), NUMBERS, *MARK), is_repaired=True),
     "mark: name": record(lambda _: "under_replicated/zz/nonsense", b"{}"),
     "lock": of_coordination("autorecovery/locks/0000000000000002", "locks/urL0000000002", b'x: "'),
-    "vote": of_coordination("autorecovery/votes/0000000000000000", "auditorelection/V_0000000000", b'x: "', "elected"),
+    "vote": of_coordination(
+        "autorecovery/votes/0000000000000000", "auditorelection/V_0000000000", b'x: "', "elected"
+    ),
     "delay": of_coordination("autorecovery/lost_bookie_delay", "lostBookieRecoveryDelay", b"soon"),
-    "check": of_coordination("autorecovery/checks/checkallledgersctime", "checkallledgersctime", b"\xff"),
-    "apache's mark": of_coordination("autorecovery/other", "ledgers/0000/0000/0000/0003/urL0000000003", b'x: "'),
+    "check": of_coordination(
+        "autorecovery/checks/checkallledgersctime", "checkallledgersctime", b"\xff"
+    ),
+    "apache's mark": of_coordination(
+        "autorecovery/other", "ledgers/0000/0000/0000/0003/urL0000000003", b'x: "'
+    ),
     "healing: settings": passing("settings"),
     "healing: hold": passing("hold"),
     "healing: maintenance": passing("maintenance"),
@@ -265,17 +281,27 @@ KINDS: dict[str, Kind] = {
     "healing: worker": passing("workers/w1", "worker w1"),
     "deleted ids": Kind(bucket),
     "a name that no record has": Kind(odd_name),
-    "namespace": record(lambda world: namespace_path(world.ids["bad"]), b"garbage", repair=set_namespace),
-    "namespace: itself its parent": record(lambda world: namespace_path(world.ids["bad"]), DEEP, repair=set_namespace),
+    "namespace": record(
+        lambda world: namespace_path(world.ids["bad"]), b"garbage", repair=set_namespace
+    ),
+    "namespace: itself its parent": record(
+        lambda world: namespace_path(world.ids["bad"]), DEEP, repair=set_namespace
+    ),
     "entry": record(lambda world: entry_path(world.ids["bad"], "inside"), b"garbage", *INSIDE),
     "usage": record(lambda world: usage_path(world.ids["bad"]), b"garbage", repair=create_below),
     "usage: of the root": record(lambda _: usage_path(ROOT_ID), b"garbage"),
     "stored": record(lambda world: stored_path(world.ids["bad"]), b"garbage"),
-    "stream: deleted by its name": record(lambda world: stream_path(world.ids["inside"]), b"garbage", repair=delete_stream),  # noqa: E501
-    "stream: set anew": record(lambda world: stream_path(world.ids["inside"]), b'{"namespace":5}', repair=set_stream),
+    "stream: deleted by its name": record(
+        lambda world: stream_path(world.ids["inside"]), b"garbage", repair=delete_stream
+    ),
+    "stream: set anew": record(
+        lambda world: stream_path(world.ids["inside"]), b'{"namespace":5}', repair=set_stream
+    ),
     "hold": record(lambda _: HOLD_PATH, b"garbage", *HELD, repair=confirm),
     "hold: deep": record(lambda _: HOLD_PATH, DEEP, *HELD, repair=confirm),
-    "rollback mark": record(lambda _: MARK_PATH, b"garbage", "collected", "made", repair=write_mark),
+    "rollback mark": record(
+        lambda _: MARK_PATH, b"garbage", "collected", "made", repair=write_mark
+    ),
     "format level": record(lambda _: LEVEL_PATH, b"garbage", repair=write_level),
     "last backup": record(lambda _: BACKUP_PATH, b"garbage"),
 }
@@ -317,7 +343,9 @@ async def streams(world: World, client: Client) -> set[str]:
 async def marks(world: World, client: Client) -> set[str]:
     found = {f"marked {one.ledger_id}" for one in await client.marks.list()}
     found |= {f"copies missing of {one.ledger_id}" async for one in marked(client)}
-    return found | {f"apache's {one.ledger_id}" for one in world.store.marks.under_replicated()} - {"apache's 3"}
+    return found | {f"apache's {one.ledger_id}" for one in world.store.marks.under_replicated()} - {
+        "apache's 3"
+    }
 
 
 async def auditor(world: World, client: Client) -> set[str]:
@@ -381,7 +409,9 @@ async def janitor(world: World, client: Client) -> set[str]:
 async def backups(world: World, client: Client) -> set[str]:
     path = world.folder / "backup"
     summary = backup(world.store, path)
-    with closing(remade_store(f"sqlite:{world.folder}/restored.sqlite", summary.head.instance_id)) as other:
+    with closing(
+        remade_store(f"sqlite:{world.folder}/restored.sqlite", summary.head.instance_id)
+    ) as other:
         restore(other, path)
         found = {f"ledger {one}" for one in other.list_ledgers()}
         found |= {f"identity {one.bookie_id}" for one in other.list_identities()}
@@ -417,7 +447,10 @@ async def gateway(world: World, client: Client) -> set[str]:
     found = {f"gateway's id {one}" for one in store.list_ledgers()}
     store.read_ledgers(list(range(LEDGERS)))
     async with Client(store) as theirs:
-        found |= {f"gateway's stream {one.path}" async for one in theirs.namespace("").streams(recursive=True)}
+        found |= {
+            f"gateway's stream {one.path}"
+            async for one in theirs.namespace("").streams(recursive=True)
+        }
     return found | {f"gateway's alive {one.service.bookie_id}" for one in store.list_bookies()}
 
 
@@ -445,21 +478,27 @@ async def found_in_whole(where: str, world: World, client: Client) -> set[str]:
 
 
 @asynccontextmanager
-async def world_in(kind: str, request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[tuple[World, Client]]:
+async def world_in(
+    kind: str, request: pytest.FixtureRequest, folder: Path
+) -> AsyncIterator[tuple[World, Client]]:
     place: ZooKeeperPlace | None = None
     uri = f"sqlite:{folder}/metadata.sqlite"
     if kind == "zookeeper":
         place = request.getfixturevalue("zookeeper")
         uri = place.uri()
     # Nobody renews its leases, and readers take long on a busy machine.
-    with closing(open_store(uri) if place else SqliteStore(uri.removeprefix("sqlite:"), lease_s=3600)) as store:
+    with closing(
+        open_store(uri) if place else SqliteStore(uri.removeprefix("sqlite:"), lease_s=3600)
+    ) as store:
         world = World(uri, store, folder, place)
         for ledger_id in range(LEDGERS):
             store.next_ledger_id()
             store.create_ledger(ledger_id, metadata(9, (B1, B2)))
             store.marks.update(ledger_id, add=[MissingReplica(B1, 0, 5)])
         for number, name in enumerate((B1, B2)):
-            store.write_identity(BookieIdentity(name, number, (DirectoryIdentity("d", "journal"),)), None)
+            store.write_identity(
+                BookieIdentity(name, number, (DirectoryIdentity("d", "journal"),)), None
+            )
             here = BookieService(name, number, (Endpoint("127.0.0.1", 1),))
             world.leases.append(store.register_bookie(here, writable=True))
         raise_mark(store, Mark(highest_id=LEDGERS))
@@ -535,9 +574,17 @@ async def test_a_bad_record_stops_nobody(
             assert find_bad_records(world.store) == []
 
 
-async def test_what_can_be_read_is_not_removed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_what_can_be_read_is_not_removed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     async with world_in("sqlite", request, tmp_path) as (world, _):
-        for name in ("ledger 1", f"identity of bookie {B1}", namespace_path(world.ids["bad"]), "../x", ""):
+        for name in (
+            "ledger 1",
+            f"identity of bookie {B1}",
+            namespace_path(world.ids["bad"]),
+            "../x",
+            "",
+        ):
             with pytest.raises(ConfigError, match="cannot be read"):
                 remove_bad_record(world.store, name)
         assert len(world.store.list_ledgers()) == LEDGERS
@@ -558,7 +605,10 @@ async def test_pages_of_the_console_go_on(tmp_path: Path, request: pytest.Fixtur
             listed = (await visitor.get("/ledgers")).text
             assert 'href="/ledger/1"' in listed and f"ledger {BAD}: ledger metadata" in listed
             assert "the mark of ledger 1 is damaged" in (await visitor.get("/ledger/1")).text
-            for path, name in ((f"/ledger/{BAD}", f"ledger {BAD}"), ("/namespace/bad", world.ids["bad"])):
+            for path, name in (
+                (f"/ledger/{BAD}", f"ledger {BAD}"),
+                ("/namespace/bad", world.ids["bad"]),
+            ):
                 page = await visitor.get(path)
                 assert page.status == 503 and name in page.text
             assert (await visitor.get("/stream/shop/good")).status == 200

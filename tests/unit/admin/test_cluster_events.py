@@ -111,7 +111,9 @@ def test_the_newest_of_all_are_returned(pages: Pages) -> None:
     for log in (first, second, second, first):
         pages.write(log, 5)
     found = read_cluster_events(pages.sources, Query(limit=7, is_newest=True))
-    assert [one.values["reason"] for one in found.events] == [str(1_800_000_014 + at) for at in range(7)]
+    assert [one.values["reason"] for one in found.events] == [
+        str(1_800_000_014 + at) for at in range(7)
+    ]
 
 
 def test_those_that_do_not_answer_are_named_and_delay_nobody_for_long(pages: Pages) -> None:
@@ -143,7 +145,9 @@ def test_a_page_of_another_kind_is_no_answer(pages: Pages) -> None:
     server.add_page("/events", other)
     pages.run(server.open("127.0.0.1", 0))
     pages.servers.append(server)
-    found = read_cluster_events([EventSource("old", AdminClient("127.0.0.1", server.port))], Query())
+    found = read_cluster_events(
+        [EventSource("old", AdminClient("127.0.0.1", server.port))], Query()
+    )
     assert "no page of events" in found.silent["old"]
 
 
@@ -157,7 +161,10 @@ def test_sources_are_found_in_the_metadata(tmp_path: Path) -> None:
     uri = f"sqlite:{tmp_path / 'metadata'}"
     store = open_store(uri, 5.0)
     try:
-        for name, endpoints in (("b-1", (Endpoint("127.0.0.1", 8001, HTTP_PROTOCOL, HTTP_NAME),)), ("b-2", ())):
+        for name, endpoints in (
+            ("b-1", (Endpoint("127.0.0.1", 8001, HTTP_PROTOCOL, HTTP_NAME),)),
+            ("b-2", ()),
+        ):
             service = BookieService(BookieId(name), 1, endpoints)
             store.register_bookie(service, writable=True)
         found = {one.name: one for one in event_pages(store, uri, more=["127.0.0.1:8010"])}

@@ -67,7 +67,9 @@ def changed(path: Path, dice: random.Random) -> bytes:
 
 
 @pytest.mark.timeout(600 + 2 * CASES)
-def test_changed_directories_are_collected_or_refused(made: Path, tmp_path: Path, seed: int) -> None:
+def test_changed_directories_are_collected_or_refused(
+    made: Path, tmp_path: Path, seed: int
+) -> None:
     """FUZZ=100000 makes it a long run. What is collected can be read where metadata is rebuilt."""
     for number in range(CASES):
         dice = random.Random(f"{seed} {number}")
@@ -101,16 +103,25 @@ def test_collected_files_that_were_changed_are_refused_or_read(tmp_path: Path, s
         assert len(refused) < MESSAGE_MAX
 
 
-def test_a_store_is_rebuilt_of_odd_collections_or_they_are_refused(tmp_path: Path, seed: int) -> None:
+def test_a_store_is_rebuilt_of_odd_collections_or_they_are_refused(
+    tmp_path: Path, seed: int
+) -> None:
     """FUZZ=100000 makes it a long run. One odd ledger or directory ends no rebuild with a fault of ours."""
     path = tmp_path / "collected"
-    ledgers = [CollectedLedger(one, seen=metadata(3).to_bytes(), version=1, is_here=True) for one in (1, 2)]
+    ledgers = [
+        CollectedLedger(one, seen=metadata(3).to_bytes(), version=1, is_here=True) for one in (1, 2)
+    ]
     plain = msgspec.to_builtins(collection("a:1", "", *ledgers), builtin_types=(bytes,))
     for number in range(int(os.environ.get("FUZZ", "300"))):
         dice = random.Random(f"{seed} {number}")
         found = hostile_files.odd(plain, dice)
         if dice.random() < 0.3:
-            found = {**plain, "ledgers": [[1, 0, 5, 5, b"", 0, hostile_files.changed(ledgers[0].seen, dice), 1, True]]}
+            found = {
+                **plain,
+                "ledgers": [
+                    [1, 0, 5, 5, b"", 0, hostile_files.changed(ledgers[0].seen, dice), 1, True]
+                ],
+            }
         refused = ""
         try:
             body = msgspec.msgpack.encode(found)
@@ -143,7 +154,15 @@ def test_a_link_to_another_directory_is_not_followed_and_nothing_is_written_ther
 
 
 @pytest.mark.parametrize(
-    "name", ["identity.json", "current/VERSION", "metadata.last", "manifest.0", "0000000000000003.journal", "lock"]
+    "name",
+    [
+        "identity.json",
+        "current/VERSION",
+        "metadata.last",
+        "manifest.0",
+        "0000000000000003.journal",
+        "lock",
+    ],
 )
 @pytest.mark.parametrize("what", ["pipe", "link", "directory"])
 def test_what_is_no_file_is_told_and_not_waited_for(image: Image, name: str, what: str) -> None:
@@ -169,7 +188,11 @@ def test_ids_that_no_ledger_has_are_damage_and_the_rest_counts(image: Image) -> 
     (path, _) = image.files("*.journal")
     raw = bytearray(path.read_bytes())
     with FileReader(path) as source:
-        at = next(one.offset_bytes for one in read_journal(source) if one.entry and one.facts["ledger_id"] == 3)
+        at = next(
+            one.offset_bytes
+            for one in read_journal(source)
+            if one.entry and one.facts["ledger_id"] == 3
+        )
     struct.pack_into("<q", raw, at - journal_records._RECORD.size + 16, -5)
     raw[at : at + 8] = struct.pack(">q", -5)
     path.write_bytes(hostile_files.sealed_journal(bytes(raw)))
@@ -179,7 +202,9 @@ def test_ids_that_no_ledger_has_are_damage_and_the_rest_counts(image: Image) -> 
     assert {3, 5} <= {one.ledger_id for one in read_collection(path.parent / "collected").ledgers}
 
 
-def test_of_much_damage_the_first_lines_are_kept(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_much_damage_the_first_lines_are_kept(
+    tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastbk.admin.bookie_collection.DAMAGE_MAX", 1)
     for path in image.files("*.journal"):
         path.write_bytes(b"rubbish" * 10_000)
@@ -192,13 +217,19 @@ def test_of_much_damage_the_first_lines_are_kept(tmp_path: Path, image: Image, m
     assert len(damage) == 1001 and max(map(len, damage)) < 1000
 
 
-def test_last_metadata_with_many_deletions_takes_no_longer_than_they_are_many(tmp_path: Path) -> None:
+def test_last_metadata_with_many_deletions_takes_no_longer_than_they_are_many(
+    tmp_path: Path,
+) -> None:
     """Each range that was wide was compared with all ledgers: minutes for some megabytes."""
     many = 20_000
     parts = [last_metadata._header()]
     parts += [last_metadata.pack(one, 1, b"m") for one in range(many)]
     parts += [last_metadata.pack(1 << 40, 1 << 60)] * many
-    parts += [last_metadata.pack(7, 9), last_metadata.pack(8, 8), last_metadata.pack(8, 2, b"again")]
+    parts += [
+        last_metadata.pack(7, 9),
+        last_metadata.pack(8, 8),
+        last_metadata.pack(8, 2, b"again"),
+    ]
     (tmp_path / last_metadata.NAME).write_bytes(b"".join(parts))
     seen, deleted = read_last_metadata(tmp_path)
     assert sorted(set(range(many)) - set(seen)) == [7, 9]
@@ -206,11 +237,16 @@ def test_last_metadata_with_many_deletions_takes_no_longer_than_they_are_many(tm
     assert list(deleted) == [(7, 7), (9, 9), (1 << 40, 1 << 60)]
 
 
-@pytest.mark.parametrize(("ledger_id", "number", "body"), [(-1, 5, b""), (9, 3, b""), (-9, 1, b"x")])
+@pytest.mark.parametrize(
+    ("ledger_id", "number", "body"), [(-1, 5, b""), (9, 3, b""), (-9, 1, b"x")]
+)
 def test_last_metadata_ends_at_a_record_that_cannot_be(
     tmp_path: Path, ledger_id: int, number: int, body: bytes
 ) -> None:
-    good, record = last_metadata._header() + last_metadata.pack(4, 1, b"m"), last_metadata.pack(ledger_id, number, body)
+    good, record = (
+        last_metadata._header() + last_metadata.pack(4, 1, b"m"),
+        last_metadata.pack(ledger_id, number, body),
+    )
     (tmp_path / last_metadata.NAME).write_bytes(good + record + last_metadata.pack(5, 1, b"m"))
     seen, deleted = read_last_metadata(tmp_path)
     assert (list(seen), list(deleted)) == ([4], [])

@@ -10,7 +10,9 @@ from fastbk.admin.ledger_progress import Progress
 from fastbk.replication.copy_rate import CopyRate
 
 
-def test_bytes_read_within_a_ledger_give_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_read_within_a_ledger_give_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 10.0)
     progress = Progress(ledgers=1, size_bytes=400, began_s=0.0)
     assert progress.left_s() is None

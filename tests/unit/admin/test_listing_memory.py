@@ -62,7 +62,10 @@ def _bad(store: MetadataStore) -> None:
 
 
 def _backup(store: MetadataStore) -> None:
-    assert sum(len(one.value) >= VALUE_BYTES_MAX - 100 for one in backed_up_records(store.records)) == 16
+    assert (
+        sum(len(one.value) >= VALUE_BYTES_MAX - 100 for one in backed_up_records(store.records))
+        == 16
+    )
 
 
 def _marks(store: MetadataStore) -> None:
@@ -71,7 +74,10 @@ def _marks(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("act", [_bad, _backup, _marks])
 def test_few_of_the_largest_records_are_in_memory(
-    act: Callable[[MetadataStore], None], store: MetadataStore, peak: Peak, monkeypatch: pytest.MonkeyPatch
+    act: Callable[[MetadataStore], None],
+    store: MetadataStore,
+    peak: Peak,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a kind that nobody can read, and one whose decoder repeats what it found."""
     monkeypatch.setattr(records, "READ_BYTES_MAX", 4 * MIB)
@@ -105,7 +111,8 @@ async def made(client: Client, rows: list[int]) -> list[str]:
         found = await client.records.read(chain_path(one))
         assert found is not None
         closed = tuple(
-            Segment(at + 1, at, SegmentState.CLOSED, 1, 5, at, 0, 1, at, at, 5, 6, 0, -1, 100) for at in range(count)
+            Segment(at + 1, at, SegmentState.CLOSED, 1, 5, at, 0, 1, at, at, 5, 6, 0, -1, 100)
+            for at in range(count)
         )
         chain = replace(get_chain(found.value), rows=closed, next_number=count + 1, end_seq=count)
         await client.records.change(Change(chain_path(one), put_chain(chain), found.version))
@@ -124,7 +131,9 @@ async def _chains(client: Client) -> AsyncGenerator[list[int], None]:
 
 @pytest.mark.parametrize("read", [_snapshots, _chains])
 async def test_few_long_chains_are_yielded_together(
-    read: Callable[[Client], AsyncGenerator[list[int], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read: Callable[[Client], AsyncGenerator[list[int], None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "ITEMS_AT_ONCE", 100)
     rows = [0, 40, 40, 40, 150, 1, 2, 3, 97, 120, 60, 60]
@@ -139,14 +148,18 @@ async def test_few_long_chains_are_yielded_together(
         assert list(index.rows[4].ledgers) == list(range(50, 150)), "the newest ones"
 
 
-async def test_maps_of_many_cursors_are_packed(tmp_path: Path, peak: Peak, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_maps_of_many_cursors_are_packed(
+    tmp_path: Path, peak: Peak, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many keys as a client may write take 600 KB as a dict, and 26 KB packed."""
     monkeypatch.setattr(record_calls, "READ_BYTES_MAX", MIB)
     keys: dict[str, int | str] = {f"{number:x}": number + 300 for number in range(4000)}
     raw = put_record(CursorRecord(CursorState(data={**keys})))
     async with fastbk.connect(new_cluster(tmp_path / "metadata.sqlite")) as client:
         (stream_id,) = await made(client, [1])
-        await client.records.change(*[Change(f"{cursors_path(stream_id)}/c{number}", raw) for number in range(60)])
+        await client.records.change(
+            *[Change(f"{cursors_path(stream_id)}/c{number}", raw) for number in range(60)]
+        )
         tracemalloc.reset_peak()
         found = await cursors_of(client.records, stream_id)
         assert peak() < 12 * MIB, "of 36"

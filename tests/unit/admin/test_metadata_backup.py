@@ -76,7 +76,9 @@ def fill(store: MetadataStore, rng: random.Random) -> None:
         store.records.change([Change(f"streams/{path}", b"%d" % number, version)])
     for path in ("namespaces/aa/aaaa", "namespaces/aa/bbbb"):
         store.records.change([Change(path, bytes(600_000))])
-    store.records.change([Change("autorecovery/settings", b"{}"), Change("autorecovery/votes/1", b"x")])
+    store.records.change(
+        [Change("autorecovery/settings", b"{}"), Change("autorecovery/votes/1", b"x")]
+    )
     store.records.change([Change("under_replicated/00/00", b"x")])
     for name in ("b1", "b2"):
         store.write_identity(identity(name), None)
@@ -173,7 +175,9 @@ def test_an_id_that_somebody_chose_does_not_stop_a_restore(
             assert drawn + RESERVE_IDS < again.next_ledger_id() < drawn + 2 * RESERVE_IDS
 
 
-def test_damage_anywhere_is_noticed_before_anything_is_written(tmp_path: Path, rng: random.Random) -> None:
+def test_damage_anywhere_is_noticed_before_anything_is_written(
+    tmp_path: Path, rng: random.Random
+) -> None:
     """INV-M12."""
     store = new_store()
     fill(store, rng)
@@ -183,7 +187,10 @@ def test_damage_anywhere_is_noticed_before_anything_is_written(tmp_path: Path, r
     empty = remade(store, tmp_path / "new")
     positions = [0, len(MAGIC), len(MAGIC) + 5, len(whole) - 1, *rng.sample(range(len(whole)), 30)]
     for at in positions:
-        for raw in (whole[:at], whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]):
+        for raw in (
+            whole[:at],
+            whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :],
+        ):
             file.write_bytes(raw)
             with pytest.raises(StorageError):
                 restore(empty, file)
@@ -254,7 +261,12 @@ def test_what_changes_meanwhile_is_listed_and_no_named_ledger_is_missing(tmp_pat
     summary = backup(store, file)
     chains = [one for one in items_of(file, Records, Record) if one.path.startswith("streams/")]
     named = {int(one) for chain in chains for one in chain.value.split()}
-    there = {one.ledger_id for frame in read_archive(file) if isinstance(frame, Ledgers) for one in frame.items}
+    there = {
+        one.ledger_id
+        for frame in read_archive(file)
+        if isinstance(frame, Ledgers)
+        for one in frame.items
+    }
     assert named - there == {4}
     changes = {str(one) for one in summary.changes}
     assert changes == {
@@ -373,7 +385,11 @@ def test_metadata_says_when_it_was_backed_up(tmp_path: Path) -> None:
     store = new_store()
     assert read_last_backup(store) is None
     newest = LastBackup(began_ms=5000, backup_id="b")
-    for taken in (LastBackup(began_ms=4000, backup_id="a"), newest, LastBackup(began_ms=1, backup_id="c")):
+    for taken in (
+        LastBackup(began_ms=4000, backup_id="a"),
+        newest,
+        LastBackup(began_ms=1, backup_id="c"),
+    ):
         note_backup(store, taken)
     assert read_last_backup(store) == newest
     assert newest.age_s(7500) == 2.5
@@ -384,11 +400,20 @@ def test_metadata_says_when_it_was_backed_up(tmp_path: Path) -> None:
 
 # --- files that somebody made up ------------------------------------------------------------------------------------
 
-HEAD = Head(instance_id="i", began_ms=1, mark=Mark(), is_enabled=True, lost_bookie_delay_s=None, software="x")
+HEAD = Head(
+    instance_id="i",
+    began_ms=1,
+    mark=Mark(),
+    is_enabled=True,
+    lost_bookie_delay_s=None,
+    software="x",
+)
 GOOD = metadata(5).to_bytes()
 
 
-def made_up(path: Path, *items: Record | Ledger | Bookie | ChangeMeanwhile, head: Head = HEAD) -> Path:
+def made_up(
+    path: Path, *items: Record | Ledger | Bookie | ChangeMeanwhile, head: Head = HEAD
+) -> Path:
     """Write an archive whose checksums are right."""
     with path.open("wb") as file:
         writer = ArchiveWriter(file)
@@ -437,7 +462,11 @@ def test_an_archive_that_no_backup_writes_changes_nothing(
     store = open_store(f"sqlite:{tmp_path}/new", new_instance_id="i")
     with pytest.raises(StorageError):
         restore(store, file)
-    assert (store.records.children(""), store.list_ledgers(), store.list_identities()) == ([], [], [])
+    assert (store.records.children(""), store.list_ledgers(), store.list_identities()) == (
+        [],
+        [],
+        [],
+    )
     store.close()
 
 
@@ -469,7 +498,9 @@ def test_a_bad_item_of_a_whole_archive_is_named_and_everything_else_restored(
     good: list[Record | Ledger | Bookie] = [
         Record("streams", b"x", 0), Record("streams/aa", b"y", 0), Ledger(7, GOOD, 0), Bookie("b2", 7, 3, []),
     ]  # fmt: skip
-    items = sorted([*good, bad], key=lambda one: ((Record, Ledger, Bookie).index(type(one)), _place(one)))
+    items = sorted(
+        [*good, bad], key=lambda one: ((Record, Ledger, Bookie).index(type(one)), _place(one))
+    )
     file = made_up(tmp_path / "older", *items)
     summary = check_archive(file)
     assert len(summary.not_restorable) == 1 and summary.not_restorable[0].startswith(name)
@@ -481,7 +512,10 @@ def test_a_bad_item_of_a_whole_archive_is_named_and_everything_else_restored(
         assert (done.records, done.ledgers, done.bookies) == (2, 1, 1)
         assert store.list_ledgers() == [7]
         assert [one.bookie_id for one in store.list_identities()] == ["b2"]
-        assert [one and one.value for one in store.records.read(["streams", "streams/aa"])] == [b"x", b"y"]
+        assert [one and one.value for one in store.records.read(["streams", "streams/aa"])] == [
+            b"x",
+            b"y",
+        ]
         assert len(list(differences(file, store))) == 1
         assert restore(store, file).was_complete
 
@@ -509,18 +543,32 @@ def framed(*bodies: bytes) -> bytes:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_bytes_with_good_checksums_are_more_than_refused(tmp_path: Path, data: st.DataObject) -> None:
+def test_no_bytes_with_good_checksums_are_more_than_refused(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     """Types, nesting, counts and numbers of MessagePack: a StorageError or an archive, and nothing else."""
-    leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9) | st.binary(max_size=9)
+    leaf = (
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.text(max_size=9)
+        | st.binary(max_size=9)
+    )
     names = st.text(max_size=5)
-    value = st.recursive(leaf, lambda one: st.lists(one, max_size=4) | st.dictionaries(names, one, max_size=4))
+    value = st.recursive(
+        leaf, lambda one: st.lists(one, max_size=4) | st.dictionaries(names, one, max_size=4)
+    )
     kinds = st.sampled_from(["head", "records", "ledgers", "bookies", "changes", "end"])
     made = st.one_of(
         value,
-        st.builds(lambda kind, items: {"type": kind, "items": items}, kinds, st.lists(value, max_size=3)),
+        st.builds(
+            lambda kind, items: {"type": kind, "items": items}, kinds, st.lists(value, max_size=3)
+        ),
     ).map(msgspec.msgpack.encode)
     deep = st.integers(1, 20_000).map(lambda depth: b"\x91" * depth + b"\xc0")
-    huge = st.sampled_from([b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"])
+    huge = st.sampled_from(
+        [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"]
+    )
     bodies = data.draw(st.lists(st.one_of(made, deep, huge, st.binary(max_size=50)), max_size=3))
     file = tmp_path / "hostile"
     file.write_bytes(framed(msgspec.msgpack.encode(HEAD), *bodies))
@@ -536,16 +584,27 @@ def test_no_bytes_with_good_checksums_are_more_than_refused(tmp_path: Path, data
         st.builds(
             lambda ledger, deleted: msgspec.msgpack.encode(
                 {
-                    "bookie_id": "b1", "incarnation": 1, "instance_id": "i", "starts": 1, "directories": [],
-                    "mark": {}, "ledgers": [ledger, ledger], "deleted": [deleted], "damage": [],
+                    "bookie_id": "b1",
+                    "incarnation": 1,
+                    "instance_id": "i",
+                    "starts": 1,
+                    "directories": [],
+                    "mark": {},
+                    "ledgers": [ledger, ledger],
+                    "deleted": [deleted],
+                    "damage": [],
                 }
             ),
-            st.lists(st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=5) | st.booleans(), max_size=9),
+            st.lists(
+                st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=5) | st.booleans(), max_size=9
+            ),
             st.tuples(st.integers(-(2**63), 2**64 - 1), st.integers(-(2**63), 2**64 - 1)),
         ),
     )
 )
-def test_no_collection_that_somebody_made_up_is_more_than_refused(tmp_path: Path, body: bytes) -> None:
+def test_no_collection_that_somebody_made_up_is_more_than_refused(
+    tmp_path: Path, body: bytes
+) -> None:
     file = tmp_path / "hostile"
     file.write_bytes(b"FBKCOLL1" + crc32c(body).to_bytes(4, "little") + body)
     with pytest.raises(StorageError):
@@ -557,9 +616,13 @@ def test_a_damaged_record_of_the_last_backup_is_named_and_the_next_backup_writes
     assert backup_age_s(store, 9000) == math.inf
     for damaged in (b"{", b"[]", b'{"began_ms": "x"}', b"\xff"):
         (found,) = store.records.read([LAST_BACKUP_PATH])
-        store.records.change([Change(LAST_BACKUP_PATH, damaged, None if found is None else found.version)])
+        store.records.change(
+            [Change(LAST_BACKUP_PATH, damaged, None if found is None else found.version)]
+        )
         with collected_bad_records() as bad:
             assert read_last_backup(store) is None
-        assert [(one.path, "writes it anew" in one.reason) for one in bad] == [(LAST_BACKUP_PATH, True)]
+        assert [(one.path, "writes it anew" in one.reason) for one in bad] == [
+            (LAST_BACKUP_PATH, True)
+        ]
         note_backup(store, LastBackup(began_ms=4000, backup_id="a"))
         assert backup_age_s(store, 9000) == 5.0

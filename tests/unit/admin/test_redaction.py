@@ -76,7 +76,9 @@ def test_a_known_secret_is_removed_wherever_it_stands(tmp_path: Path) -> None:
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    known = known_secrets({"FASTBK_LEDGER_PASSWORD": "v4ri4ble"}, [str(tmp_path / name) for name in (*files, "gone")])
+    known = known_secrets(
+        {"FASTBK_LEDGER_PASSWORD": "v4ri4ble"}, [str(tmp_path / name) for name in (*files, "gone")]
+    )
     redactor = Redactor(known)
     said = f"x{SECRET}y Zm9vYmFyYmF6cXV4 open sesame 7 v4ri4ble"
     assert redactor.text(said) == f"x{REMOVED}y {REMOVED} {REMOVED} {REMOVED}"
@@ -85,7 +87,13 @@ def test_a_known_secret_is_removed_wherever_it_stands(tmp_path: Path) -> None:
 
 
 def test_telling_names_in_json_hide_their_values() -> None:
-    given = {"password": "a", "tokens": 7, "masterKey": ["b"], "key_file": "/k", "user_password": {"c": 1}}
+    given = {
+        "password": "a",
+        "tokens": 7,
+        "masterKey": ["b"],
+        "key_file": "/k",
+        "user_password": {"c": 1},
+    }
     assert Redactor().value(given) == {
         "password": REMOVED, "tokens": 7, "masterKey": REMOVED, "key_file": "/k", "user_password": REMOVED}  # fmt: skip
     assert is_sensitive("FASTBK_LEDGER_PASSWORD") and not is_sensitive("FASTBK_TOKEN_FILE")

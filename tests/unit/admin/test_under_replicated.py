@@ -16,8 +16,7 @@ WAIT_S = 0.3
 
 async def lacking(client: Client, unlisted: set[str]) -> list[tuple[int, str, tuple[int, ...]]]:
     found: list[MissingCopies] = [
-        one
-        async for one in under_replicated(client, timeout_s=WAIT_S, unlisted=unlisted)
+        one async for one in under_replicated(client, timeout_s=WAIT_S, unlisted=unlisted)
     ]
     return [(one.ledger_id, one.bookie_id, one.ids) for one in found]
 
@@ -68,9 +67,6 @@ async def test_a_frozen_bookie_is_waited_for_once() -> None:
             await write(client, 3)
         fakes[1].faults.silent = True
         began_s = time.monotonic()
-        found = [
-            one
-            async for one in under_replicated(client, timeout_s=4 * SILENT_TIMEOUT_S)
-        ]
+        found = [one async for one in under_replicated(client, timeout_s=4 * SILENT_TIMEOUT_S)]
         assert [one.bookie_id for one in found] == ["b1"] * 8
         assert time.monotonic() - began_s < 8 * 4 * SILENT_TIMEOUT_S - 1

@@ -40,9 +40,7 @@ def test_lists_and_one_value_are_not_remarked_on() -> None:
 
 def test_a_cache_that_is_too_large_is_lowered_and_that_is_said() -> None:
     report = report_of("dbStorage_writeCacheMaxSizeMb=999999999\n")
-    (finding,) = (
-        one for one in report.findings if one.key.name == "dbStorage_writeCacheMaxSizeMb"
-    )
+    (finding,) = (one for one in report.findings if one.key.name == "dbStorage_writeCacheMaxSizeMb")
     assert finding.remarks == ("lowered to 1048576",)
 
 

@@ -25,7 +25,10 @@ def test_keys_count_only_where_tls_is_on() -> None:
     ("keys", "reason"),
     [
         (FACTORY, "keytool -importkeystore"),
-        (PKCS12 | {"tlsKeyStoreType": "JKS", "tlsKeyStore": "/k.jks"}, "-srckeystore /k.jks -destkeystore /k.p12"),
+        (
+            PKCS12 | {"tlsKeyStoreType": "JKS", "tlsKeyStore": "/k.jks"},
+            "-srckeystore /k.jks -destkeystore /k.p12",
+        ),
         (PKCS12 | {"tlsKeyStoreType": "BCFKS"}, "BCFKS is not known"),
         (PEM | {"tlsCertificatePath": ""}, "the bookie's certificate"),
         (PEM | TRUST | {"tlsTrustStore": ""}, "the authorities"),

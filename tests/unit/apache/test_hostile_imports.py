@@ -60,11 +60,16 @@ def test_changed_files_are_imported_or_refused(tmp_path: Path, seed: int) -> Non
         shutil.rmtree(made.folder)
 
 
-LINKS = {"sorted": ("0/0/0.idx",), "db": ("locations/CURRENT", "locations/000008.sst", "locations/LOCK")}
+LINKS = {
+    "sorted": ("0/0/0.idx",),
+    "db": ("locations/CURRENT", "locations/000008.sst", "locations/LOCK"),
+}
 
 
 @pytest.mark.parametrize("what", ["pipe", "link"])
-@pytest.mark.parametrize("name", ["lastMark", "VERSION", "0.log", *LINKS["sorted"], *LINKS["db"], "journal"])
+@pytest.mark.parametrize(
+    "name", ["lastMark", "VERSION", "0.log", *LINKS["sorted"], *LINKS["db"], "journal"]
+)
 def test_what_is_no_file_is_told_and_not_waited_for(tmp_path: Path, name: str, what: str) -> None:
     made = bookie_of(tmp_path, "sorted" if name in LINKS["sorted"] else "db")
     path = made.folder / "apache/ledgers/current" / name
@@ -97,7 +102,9 @@ def test_what_rocksdict_would_write_through_a_link_is_not_written(tmp_path: Path
     assert done.counts.index.read and not done.counts.damage
 
 
-def test_a_database_that_rocksdb_opens_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_rocksdb_opens_without_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """RocksDB ran in circles at a changed MANIFEST."""
     monkeypatch.setattr(rocksdb, "OPEN_S", 1.0)
     made = bookie_of(tmp_path, "db")
@@ -133,7 +140,7 @@ def test_a_cookie_of_a_megabyte_is_told_in_one_short_line(tmp_path: Path) -> Non
         made.run()
     assert len(str(caught.value)) < MESSAGE_MAX
     assert str(caught.value).isprintable()
-    pieces = b'bookieHost: ' + b'"a"\n' * 250_000
+    pieces = b"bookieHost: " + b'"a"\n' * 250_000
     made.put("journal/VERSION", b"5\n" + pieces + b'journalDir: "j"\nledgerDirs: "1\tl"\n')
     with pytest.raises(StorageError):
         made.run()
@@ -158,7 +165,10 @@ def test_lengths_and_ids_of_all_kinds_are_damage_and_the_rest_counts(tmp_path: P
 def test_an_entry_with_the_highest_id_is_taken(tmp_path: Path) -> None:
     made = Import(tmp_path)
     made.store.create_ledger(7, closed((1 << 63) - 1))
-    made.put("ledgers/0.log", apache_disk.entry_log(*(record(entry(7, one, b"x")) for one in (0, (1 << 63) - 1))))
+    made.put(
+        "ledgers/0.log",
+        apache_disk.entry_log(*(record(entry(7, one, b"x")) for one in (0, (1 << 63) - 1))),
+    )
     made.run()
     assert sorted(made.content()[0][7]) == [0, (1 << 63) - 1]
     assert made.in_limbo() == [7]
@@ -169,6 +179,8 @@ def test_of_ledgers_that_metadata_does_not_list_a_bounded_number_is_kept(
 ) -> None:
     monkeypatch.setattr(content, "LEFT_OUT_KEPT_MAX", 10)
     made = Import(tmp_path)
-    made.put("ledgers/0.log", apache_disk.entry_log(*(record(entry(one, 0, b"x")) for one in range(50))))
+    made.put(
+        "ledgers/0.log", apache_disk.entry_log(*(record(entry(one, 0, b"x")) for one in range(50)))
+    )
     counts = import_bookie.survey(made.plan, made.store, lambda _: None).counts
     assert (len(counts.left_out_ledgers), counts.left_out_entries) == (10, 50)

@@ -91,7 +91,9 @@ async def test_a_parameter_that_is_no_number_is_a_400_with_its_name(given: str) 
     assert await guarded(page)(Request("GET", {"ledger_id": "7"})) == text(200, "7")
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"readonly": true}', b'{"readOnly": "yes"}', b'{"readOnly": 1}'])
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"readonly": true}', b'{"readOnly": "yes"}', b'{"readOnly": 1}']
+)
 def test_a_switch_has_no_default_and_no_key_that_is_misspelt(body: bytes) -> None:
     """A read-only bookie became writable."""
     with pytest.raises(ConfigError, match="readOnly"):

@@ -53,7 +53,9 @@ def put_index(
 
 
 def run(made: Import, use: IndexUse = IndexUse.USE) -> import_bookie.Imported:
-    return import_bookie.run(made.config, made.store, replace(made.plan, index_use=use), lambda _: None)
+    return import_bookie.run(
+        made.config, made.store, replace(made.plan, index_use=use), lambda _: None
+    )
 
 
 @pytest.fixture

@@ -203,7 +203,9 @@ def test_replay_begins_where_the_directory_that_is_furthest_behind_needs_it(tmp_
     found = bookie(tmp_path, 2)
     for number, mark in enumerate([(0x1F, 5000), (0xA, 600)]):
         (tmp_path / f"ledgers.{number}/current/lastMark").write_bytes(struct.pack(">qq", *mark))
-    parts = [(one.path.name, one.from_bytes, one.is_newest) for one in found.journal_parts(Reports())]
+    parts = [
+        (one.path.name, one.from_bytes, one.is_newest) for one in found.journal_parts(Reports())
+    ]
     assert parts == [("a.txn", 600, False), ("1f.txn", 0, True)]
 
 
@@ -220,7 +222,9 @@ def test_a_mark_behind_all_that_is_there_is_told_and_counts_for_nothing(
     assert "lastMark" in str(reports[0])
 
 
-def test_a_mark_behind_the_end_of_its_file_that_is_gone_is_that_of_the_next_ones(tmp_path: Path) -> None:
+def test_a_mark_behind_the_end_of_its_file_that_is_gone_is_that_of_the_next_ones(
+    tmp_path: Path,
+) -> None:
     found = bookie(tmp_path, 1)
     (tmp_path / "ledgers.0/current/lastMark").write_bytes(struct.pack(">qq", 0xB, 9000))
     reports = Reports()
@@ -229,7 +233,9 @@ def test_a_mark_behind_the_end_of_its_file_that_is_gone_is_that_of_the_next_ones
 
 
 def test_without_a_mark_all_of_the_journal_is_read(tmp_path: Path) -> None:
-    parts = [(one.path.name, one.from_bytes) for one in bookie(tmp_path, 1).journal_parts(Reports())]
+    parts = [
+        (one.path.name, one.from_bytes) for one in bookie(tmp_path, 1).journal_parts(Reports())
+    ]
     assert parts == [("1.txn", 0), ("a.txn", 0), ("1f.txn", 0)]
 
 

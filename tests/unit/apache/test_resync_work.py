@@ -36,7 +36,9 @@ class Counted(FileReader):
         return found
 
 
-def work_of(path: Path, kind: str, records: list[bytes], check: Crc32c = WHOLE) -> tuple[float, int]:
+def work_of(
+    path: Path, kind: str, records: list[bytes], check: Crc32c = WHOLE
+) -> tuple[float, int]:
     """Return how many bytes were asked for a byte of the file, and how many records were found."""
     wrap, read = READERS[kind]
     path.write_bytes(wrap(*records))

@@ -54,7 +54,9 @@ PAIRS = [[("name", b"v0"), ("name", b"v1")], None, []]
 
 @pytest.mark.parametrize("kind", ["table", "batch", "reader", "frame"])
 def test_rows_are_records_in_their_order(harness: Harness, kind: str) -> None:
-    headers = pa.array([[{"key": k, "value": v} for k, v in one] if one else one for one in PAIRS], HEADERS)
+    headers = pa.array(
+        [[{"key": k, "value": v} for k, v in one] if one else one for one in PAIRS], HEADERS
+    )
     values, keys = pa.array([b"a", b"", b"c"], pa.binary()), pa.array(KEYS, pa.binary())
     table = pa.table({"value": values, "key": keys, "headers": headers})
     data = {
@@ -71,34 +73,52 @@ def test_rows_are_records_in_their_order(harness: Harness, kind: str) -> None:
 POLARS_HEADERS = pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())]))
 
 
-@pytest.mark.parametrize("kind", [POLARS_HEADERS, pa.map_(pa.string(), pa.binary())], ids=["Polars", "DuckDB"])
+@pytest.mark.parametrize(
+    "kind", [POLARS_HEADERS, pa.map_(pa.string(), pa.binary())], ids=["Polars", "DuckDB"]
+)
 def test_headers_are_taken_as_data_frames_have_them(harness: Harness, kind: pa.DataType) -> None:
     pairs: list[object] = list(PAIRS)
     if kind is POLARS_HEADERS:
         pairs = [[{"key": k, "value": v} for k, v in one] if one else one for one in PAIRS]
-    table = pa.table({"value": [b"a", b"", b"c"], "key": pa.array(KEYS), "headers": pa.array(pairs, kind)})
+    table = pa.table(
+        {"value": [b"a", b"", b"c"], "key": pa.array(KEYS), "headers": pa.array(pairs, kind)}
+    )
     with harness.stream.writer() as writer:
         done = append_arrow(writer, Frame(table))
     check_rows(harness, done)
 
 
 def check_rows(harness: Harness, done: Appended) -> None:
-    assert (done.rows, done.first) == (3, DLSN(1, 0, 0)) and done.last is not None and done.last >= DLSN(1, 0, 2)
+    assert (
+        (done.rows, done.first) == (3, DLSN(1, 0, 0))
+        and done.last is not None
+        and done.last >= DLSN(1, 0, 2)
+    )
     found = read(harness, "value", "key", "headers")
     assert (found["value"], found["key"]) == ([b"a", b"", b"c"], KEYS)
-    assert found["headers"] == [[{"key": "name", "value": b"v0"}, {"key": "name", "value": b"v1"}], [], []]
+    assert found["headers"] == [
+        [{"key": "name", "value": b"v0"}, {"key": "name", "value": b"v1"}],
+        [],
+        [],
+    ]
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        pa.string(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view(),
+        pa.string(),
+        pa.large_string(),
+        pa.large_binary(),
+        pa.string_view(),
+        pa.binary_view(),
         pa.dictionary(pa.int8(), pa.string()),
     ],
     ids=str,
 )
 def test_text_and_bytes_of_every_kind_are_payloads(harness: Harness, kind: pa.DataType) -> None:
-    table = pa.table({"text": pa.array(["ä", "b", "ä"]).cast(kind), "name": pa.array(["x", None, "z"])})
+    table = pa.table(
+        {"text": pa.array(["ä", "b", "ä"]).cast(kind), "name": pa.array(["x", None, "z"])}
+    )
     with harness.stream.writer() as writer:
         append_arrow(writer, table, value="text", key="name")
     found = read(harness, "value", "key")
@@ -148,11 +168,19 @@ def test_what_was_read_of_one_stream_can_be_appended_to_another(harness: Harness
         (pa.table({"value": ["a"], "price": [1]}), {}, "columns price are no part of a record"),
         (pa.table({"value": ["a"]}), {"key": "name"}, "no column 'name' of key"),
         (pa.table({"value": ["a"], "key": [1]}), {}, "column 'key' of keys is of int64"),
-        (pa.table({"value": ["a"], "headers": ["x"]}), {}, "column 'headers' of headers has the type"),
+        (
+            pa.table({"value": ["a"], "headers": ["x"]}),
+            {},
+            "column 'headers' of headers has the type",
+        ),
         (pa.table({"value": ["a"]}), {"txid": "number"}, "no column 'number' of transaction ids"),
         (pa.table({"value": ["a"], "number": ["1"]}), {"txid": "number"}, "has whole numbers"),
         (pa.table({"key": ["a"]}), {"json": True}, "no columns that could be the payload"),
-        (pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["value", "value"]), {}, "named twice"),
+        (
+            pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["value", "value"]),
+            {},
+            "named twice",
+        ),
     ],
 )
 def test_a_schema_that_is_no_records_is_refused_before_anything_is_appended(
@@ -202,12 +230,13 @@ def test_a_large_table_needs_little_memory_beside_its_own(harness: Harness) -> N
 def test_a_writer_of_asyncio_takes_them_too(harness: Harness) -> None:
     async def append() -> object:
         async with StreamWriter(context_of(harness.cluster.client()), WriterOptions()) as writer:
-            return await append_arrow_async(writer, Frame(pa.table({"value": ["a", "b"], "key": [None, "k"]})))
+            return await append_arrow_async(
+                writer, Frame(pa.table({"value": ["a", "b"], "key": [None, "k"]}))
+            )
 
     done = harness.loop.call(append)
     assert done.rows == 2  # type: ignore[attr-defined]
     assert read(harness, "value", "key") == {"value": [b"a", b"b"], "key": [None, b"k"]}
-
 
 
 class Slowly(Plan):
@@ -222,7 +251,9 @@ class Slowly(Plan):
 def test_rows_that_are_larger_than_the_room_that_is_left_wait_for_more(harness: Harness) -> None:
     """It raised BufferFull in the middle of a table."""
     harness.cluster.plan = Slowly()
-    table = pa.table({"value": [b"%03d" % at + b"x" * (900 if at % 10 == 9 else 20) for at in range(200)]})
+    table = pa.table(
+        {"value": [b"%03d" % at + b"x" * (900 if at % 10 == 9 else 20) for at in range(200)]}
+    )
 
     async def append() -> object:
         options = WriterOptions(unacked_bytes_max=500, batch_bytes=100)

@@ -183,7 +183,9 @@ def test_values_of_2_gib_are_refused_before_anything_is_allocated(
 def test_headers_that_make_no_sense_are_refused_where_they_are_wanted(raw: bytes) -> None:
     made = codec.encode(1, 0, 0, [b"a", b"b"], array("q", [0, 1]), None, [b"", raw])
     chunk = chunk_of(1, 0, [bytes(made)], 70, 0)
-    with pytest.raises(ProtocolError, match=r"record 1\.0\.1 cannot be read: .*; behind it is 1\.1\.0"):
+    with pytest.raises(
+        ProtocolError, match=r"record 1\.0\.1 cannot be read: .*; behind it is 1\.1\.0"
+    ):
         chunk_batch(chunk, "s", FULL)
     assert chunk_batch(chunk, "s", stream_schema()).num_rows == 2
     with pytest.raises(ProtocolError):

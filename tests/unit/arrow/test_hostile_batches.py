@@ -18,7 +18,11 @@ from fastbk.spark.entry_writer import Columns, table_of
 SCHEMA = pa.schema([("value", pa.binary()), ("key", pa.string()), ("headers", HEADERS)])
 COLUMNS = Columns("value", "key", "headers")
 ROWS = [
-    {"value": b"v" * at, "key": None if at % 3 else "k" * at, "headers": [("name", b"x"), ("n", None)][: at % 3]}
+    {
+        "value": b"v" * at,
+        "key": None if at % 3 else "k" * at,
+        "headers": [("name", b"x"), ("n", None)][: at % 3],
+    }
     for at in range(20)
 ]
 OFFSETS = (-1, 1, 1 << 30, (1 << 31) - 1, -(1 << 31))
@@ -66,10 +70,14 @@ def test_a_right_batch_is_taken() -> None:
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_offsets_that_lead_out_of_the_values_are_refused(kind: pa.DataType, offset: int, at: int) -> None:
+def test_offsets_that_lead_out_of_the_values_are_refused(
+    kind: pa.DataType, offset: int, at: int
+) -> None:
     numbers, size = [0, 4, 8], struct.Struct("<3i")
     numbers[at] = offset if offset != 1 else 99
-    given = lying(of_values(pa.array(["1234", "5678"], kind)), size.pack(0, 4, 8), size.pack(*numbers))
+    given = lying(
+        of_values(pa.array(["1234", "5678"], kind)), size.pack(0, 4, 8), size.pack(*numbers)
+    )
     with pytest.raises(ProtocolError):
         gathered(given, Columns())
 
@@ -84,10 +92,14 @@ def test_fewer_offsets_and_bits_than_rows_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", [pa.large_binary(), pa.large_string()])
 @pytest.mark.parametrize("offset", [-8, 1 << 40, (1 << 63) - 1])
-def test_large_offsets_are_checked_before_arrow_goes_by_them(kind: pa.DataType, offset: int) -> None:
+def test_large_offsets_are_checked_before_arrow_goes_by_them(
+    kind: pa.DataType, offset: int
+) -> None:
     """Arrow copied from any place of the process's memory, or ended it."""
     size = struct.Struct("<3q")
-    given = lying(of_values(pa.array(["1234", "5678"], kind)), size.pack(0, 4, 8), size.pack(0, offset, 8))
+    given = lying(
+        of_values(pa.array(["1234", "5678"], kind)), size.pack(0, 4, 8), size.pack(0, offset, 8)
+    )
     with pytest.raises(ProtocolError):
         gathered(given, Columns())
 
@@ -114,7 +126,9 @@ def test_names_of_headers_that_are_no_text_are_refused(name: bytes) -> None:
 def test_lists_that_lead_out_of_their_items_are_refused(offsets: tuple[int, int, int]) -> None:
     size = struct.Struct("<3i")
     rows = [{"value": b"v", "key": None, "headers": [("n", b"x")] * count} for count in (1, 2)]
-    given = lying(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), size.pack(0, 1, 3), size.pack(*offsets))
+    given = lying(
+        pa.RecordBatch.from_pylist(rows, schema=SCHEMA), size.pack(0, 1, 3), size.pack(*offsets)
+    )
     with pytest.raises(ProtocolError):
         gathered(given)
 
@@ -123,7 +137,9 @@ def test_lists_that_lead_out_of_their_items_are_refused(offsets: tuple[int, int,
 def test_changed_streams_of_arrow_are_taken_or_refused(compression: str | None, seed: int) -> None:
     """FUZZ=1000000 makes it a long run. What Arrow lets pass is read by C, and must not lead out of its buffers."""
     sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+    with pa.ipc.new_stream(
+        sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
         writer.write_batch(batch())
     raw, dice = sink.getvalue(), random.Random(seed)
     begins = raw.index(b"\xff\xff\xff\xff", 8)  # behind the schema's message

@@ -90,7 +90,9 @@ def test_parts_of_a_stream_give_each_record_once_or_tell_that_it_is_gone(
     turn: int, seed: int, harness: Harness
 ) -> None:
     rng = random.Random(f"{seed}-{turn}")
-    records = harness.filled([rng.randint(1, 12) for _ in range(rng.randint(1, 8))], rng.randint(1, 4))
+    records = harness.filled(
+        [rng.randint(1, 12) for _ in range(rng.randint(1, 8))], rng.randint(1, 4)
+    )
     for ledger_id in harness.rows():
         ledger, chance = harness.cluster.ledger(ledger_id), rng.random()
         if chance < 0.3:
@@ -126,7 +128,9 @@ def test_parts_of_a_stream_give_each_record_once_or_tell_that_it_is_gone(
     gone = {one.seq for one in records if any(gap.first <= one.dlsn < gap.next for gap in gaps)}
     assert found == [place(one) for one in records if one.seq not in gone], "INV-S11"
     kept = {ledger_id for ledger_id in harness.rows() if ledger_id in harness.cluster.ledgers}
-    if len(kept) == len(harness.rows()) and not any(harness.cluster.ledger(one).lost for one in kept):
+    if len(kept) == len(harness.rows()) and not any(
+        harness.cluster.ledger(one).lost for one in kept
+    ):
         assert {gap.kind for gap in gaps} <= {"trimmed"}
 
 

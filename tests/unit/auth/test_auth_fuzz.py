@@ -47,7 +47,11 @@ def test_no_changed_token_or_tag_is_accepted(kind: str, seed: int) -> None:
     keys = TokenKeys({"k1": key.private_key.public_key()})
 
     def verify(text: bytes) -> object:
-        return keys.verify(text, "cluster").name if kind == "token" else verify_tag(keys, text, "cluster")
+        return (
+            keys.verify(text, "cluster").name
+            if kind == "token"
+            else verify_tag(keys, text, "cluster")
+        )
 
     token = key.sign("app", ["read"], "cluster", lifetime_s=1e6, namespaces=["a"]).encode()
     if kind == "tag":
@@ -76,7 +80,9 @@ def test_no_changed_response_is_accepted(seed: int) -> None:
         client = DigestClient("alice", "secret", dice.randbytes)
         challenge = server.challenge()
         try:
-            response = client.respond(changed(challenge, dice) if dice.random() < 0.3 else challenge)
+            response = client.respond(
+                changed(challenge, dice) if dice.random() < 0.3 else challenge
+            )
             other = changed(response, dice)
             user, _ = server.verify(other)
         except SaslError:

@@ -16,7 +16,9 @@ EXAMPLE = {
     "cnonce": "OA6MHXh6VqTrRk",
     "digest-uri": "imap/elwood.innosoft.com",
 }
-TEXTS = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs",)), min_size=1, max_size=40)
+TEXTS = st.text(
+    st.characters(min_codepoint=32, exclude_categories=("Cs",)), min_size=1, max_size=40
+)
 
 
 def exchange(user: str, password: str, known: dict[str, str]) -> str:
@@ -89,12 +91,16 @@ def test_each_field_of_a_response_counts(old: bytes, new: bytes, reason: str) ->
 
 def test_a_challenge_of_something_else_is_refused() -> None:
     client = DigestClient("alice", "secret")
-    for challenge in (b"", b'nonce="x",algorithm=md5', b'nonce="x",algorithm=md5-sess,qop="auth-conf"'):
+    for challenge in (
+        b"",
+        b'nonce="x",algorithm=md5',
+        b'nonce="x",algorithm=md5-sess,qop="auth-conf"',
+    ):
         with pytest.raises(SaslError):
             client.respond(challenge)
 
 
-@given(st.binary(max_size=200) | st.text("nonce=\",\\ qop auth", max_size=60).map(str.encode))
+@given(st.binary(max_size=200) | st.text('nonce=",\\ qop auth', max_size=60).map(str.encode))
 def test_any_bytes_are_directives_or_refused(message: bytes) -> None:
     try:
         found = parse(message)

@@ -22,7 +22,9 @@ def verified(tag: bytes, audience: str = "cluster") -> LedgerTag:
 
 def signed(kind: str = TAG_TYPE, key: TokenKey = KEY, **changes: Any) -> bytes:
     claims = {"ledger": 5, "ns": "orders", "aud": "cluster", "iat": NOW_S, **changes}
-    return key.signed({name: value for name, value in claims.items() if value is not None}, kind).encode()
+    return key.signed(
+        {name: value for name, value in claims.items() if value is not None}, kind
+    ).encode()
 
 
 @pytest.mark.parametrize("namespace", ["orders", "orders/eu", "", "größe/ünï"])

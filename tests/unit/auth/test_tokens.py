@@ -35,7 +35,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> TokenKeys:
     return TokenKeys.load(str(path))
 
 
-def signed(key: Any = KEY.private_key, algorithm: str = "EdDSA", kid: str = "key-1", **claims: Any) -> bytes:
+def signed(
+    key: Any = KEY.private_key, algorithm: str = "EdDSA", kid: str = "key-1", **claims: Any
+) -> bytes:
     whole = {"sub": "app", "aud": "cluster", "exp": NOW_S + 60, "ops": ["read"], **claims}
     kept = {name: value for name, value in whole.items() if value is not None}
     return jwt.encode(kept, key, algorithm=algorithm, headers={"kid": kid}).encode()
@@ -64,7 +66,9 @@ def test_a_token_for_one_kind_of_servers_is_good_at_no_other(keys: TokenKeys) ->
         assert keys.verify(whole, "c", kind=kind).name == "token:a"
 
 
-@pytest.mark.parametrize("payload", [b"", b"!", b"W10", b"bnVsbA", b"ImEi", b"eyJhdWQiOlsiYy9ib29raWVzIl19", b"/w"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"!", b"W10", b"bnVsbA", b"ImEi", b"eyJhdWQiOlsiYy9ib29raWVzIl19", b"/w"]
+)
 def test_an_audience_of_another_form_is_none(keys: TokenKeys, payload: bytes) -> None:
     head, _, signature = signed(sub="a", aud="c/bookies", exp=now() + 60, ops=["read"]).split(b".")
     with pytest.raises(TokenError):
@@ -72,11 +76,21 @@ def test_an_audience_of_another_form_is_none(keys: TokenKeys, payload: bytes) ->
 
 
 def test_a_token_may_be_limited_to_namespaces(keys: TokenKeys) -> None:
-    made = KEY.sign("app", ["read"], "cluster", lifetime_s=60, namespaces=["orders", "orders/*"], clock_s=now)
+    made = KEY.sign(
+        "app", ["read"], "cluster", lifetime_s=60, namespaces=["orders", "orders/*"], clock_s=now
+    )
     found = keys.verify(made.encode(), "cluster", now)
     assert found.granted == (Right.ENTER, Right.ENTER | Right.READ)
     names = ["orders", "orders/eu", "orders/eu/x", "ordersx", "", "Orders", "other/orders"]
-    assert [found.is_allowed(one) for one in names] == [True, True, True, False, False, False, False]
+    assert [found.is_allowed(one) for one in names] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
     every = KEY.sign("app", ["read"], "cluster", lifetime_s=60, namespaces=["*"], clock_s=now)
     assert keys.verify(every.encode(), "cluster", now).is_allowed("")
     with pytest.raises(ConfigError, match="1 to 100 patterns"):

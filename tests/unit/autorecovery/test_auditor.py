@@ -71,7 +71,9 @@ async def test_apaches_bookie_that_has_no_identity_of_ours_is_missed() -> None:
         assert set((await state.lost_bookies.read()).lost) == {"apache"}
 
 
-async def test_the_auditor_goes_by_the_hold_that_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_auditor_goes_by_the_hold_that_is_stored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """INV-H6. Its beginning and its end are events."""
     caplog.set_level("INFO", "fastbk.autorecovery")
     async with cluster() as (client, store):
@@ -91,7 +93,9 @@ async def test_the_auditor_goes_by_the_hold_that_is_stored(caplog: pytest.LogCap
         await state.hold.put(HealingHold(clock_ms(), "a roll"))
         await auditor.audit_bookies()
         assert (await state.audit.read()).due == ("b1",)
-        await state.maintenance.put(Maintenance({BookieId("b2"): HealingHold(clock_ms() + 60_000, "a new disk")}))
+        await state.maintenance.put(
+            Maintenance({BookieId("b2"): HealingHold(clock_ms() + 60_000, "a new disk")})
+        )
         await auditor.audit_bookies()
         await state.maintenance.put(Maintenance())
         await auditor.audit_bookies()
@@ -102,7 +106,9 @@ async def test_the_auditor_goes_by_the_hold_that_is_stored(caplog: pytest.LogCap
         assert ["a roll" in one or "ended" in one for one in holds] == [True, True]
 
 
-async def test_a_bookie_that_only_ledgers_name_is_missed_and_one_that_none_names_is_forgotten() -> None:
+async def test_a_bookie_that_only_ledgers_name_is_missed_and_one_that_none_names_is_forgotten() -> (
+    None
+):
     async with cluster() as (client, store):
         auditor = Auditor(client, "a", CopyRate())
         state = ClusterState(client.records)
@@ -136,7 +142,9 @@ async def test_a_ledger_is_known_whole_since_the_check_that_found_all_its_copies
 
 async def test_a_recovery_that_two_checks_met_is_unfinished_until_the_ledger_is_closed() -> None:
     async with cluster() as (client, store):
-        verification = Auditor(client, "a", CopyRate(), AuditorOptions(cycle_interval_s=0.0)).verification
+        verification = Auditor(
+            client, "a", CopyRate(), AuditorOptions(cycle_interval_s=0.0)
+        ).verification
 
         async def check() -> list[int]:
             await verification.run(frozenset, lambda: True)
@@ -204,7 +212,9 @@ async def test_what_nobody_can_read_is_written_anew_also_with_what_holds_without
 
 def an_open_one() -> LedgerMetadata:
     """Return the metadata of an open ledger."""
-    return LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b1",)),))
+    return LedgerMetadata(
+        ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b1",)),)
+    )
 
 
 def test_of_what_a_cycle_is_known() -> None:

@@ -17,7 +17,9 @@ from fastbk.meta.sqlite import MemoryStore
 T = TypeVar("T")
 
 
-async def test_a_vote_whose_caller_gave_up_is_not_cast_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vote_whose_caller_gave_up_is_not_cast_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A second vote would wait behind the first one, which nobody withdraws, for as long as the process lives."""
     with closing(MemoryStore("lost vote")) as store:
         async with Client(store) as client:

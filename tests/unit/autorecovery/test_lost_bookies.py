@@ -187,7 +187,9 @@ def test_no_order_of_losses_and_returns_makes_a_bookie_due_early(seed: int) -> N
 def test_an_operators_hold_keeps_lost_bookies_from_being_due_until_its_time() -> None:
     """INV-H6."""
     cluster = Cluster()
-    rules = LossRules(DELAY_S, hold=HealingHold(int((cluster.now_s + 5 * DELAY_S) * 1000), "a roll"))
+    rules = LossRules(
+        DELAY_S, hold=HealingHold(int((cluster.now_s + 5 * DELAY_S) * 1000), "a roll")
+    )
     judged = cluster.judge(without(0), rules)
     assert judged.held == {"b0": "a roll"} and judged.waiting == {"b0": 5 * DELAY_S}
     cluster.now_s += 4.5 * DELAY_S

@@ -87,9 +87,13 @@ def test_answers_and_refusals(page: Page) -> None:
 def test_a_page_of_another_bookie_does_nothing(page: Page) -> None:
     """On loopback each machine has its own bookie at the same port; what is meant for b2 must not happen to b1."""
     page.server.bookie_id = "b1"
-    service = BookieService(BookieId("b2"), 1, (Endpoint("127.0.0.1", page.server.port, HTTP_PROTOCOL),))
+    service = BookieService(
+        BookieId("b2"), 1, (Endpoint("127.0.0.1", page.server.port, HTTP_PROTOCOL),)
+    )
     meant_for_b2 = client_of(BookieRegistration(service, writable=True), "zk://far")
-    with pytest.raises(BookieRefused, match="the page of bookie b1, not of the one that was meant") as refused:
+    with pytest.raises(
+        BookieRefused, match="the page of bookie b1, not of the one that was meant"
+    ) as refused:
         meant_for_b2.post("/echo", {"a": 1})
     assert refused.value.status == 421
     endpoint = service.endpoint(HTTP_PROTOCOL)
@@ -145,7 +149,11 @@ def test_a_bookie_is_found_by_address_or_in_the_metadata(page: Page, tmp_path: P
     ids=["info", "gc", "disk"],
 )
 def test_json_is_what_a_bookie_of_any_version_says(
-    page: Page, path: str, answer: dict[str, object], arguments: list[str], capsys: pytest.CaptureFixture[str]
+    page: Page,
+    path: str,
+    answer: dict[str, object],
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def says(_: dict[str, object]) -> object:
         return answer

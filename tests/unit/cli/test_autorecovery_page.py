@@ -104,7 +104,9 @@ def test_marks_are_counted_by_age_and_by_live_copies() -> None:
     assert found.value(name.format("NO_REPLICA")) == 1
     assert found.value(name.format("LESS_THAN_AQ_REPLICAS")) == 2
     assert found.value(name.format("LESS_THAN_WQ_REPLICAS")) == 3
-    ages = {age: found.value("fastbk_underreplicated_ledgers", le=age) for age in ("60", "3600", "+Inf")}
+    ages = {
+        age: found.value("fastbk_underreplicated_ledgers", le=age) for age in ("60", "3600", "+Inf")
+    }
     assert ages == {"60": 2, "3600": 3, "+Inf": 4}
     late = "auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"
     assert found.value(late) == 1

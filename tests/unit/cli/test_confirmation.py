@@ -170,6 +170,12 @@ def test_bash_completes_with_the_script(
     bash = shutil.which("bash")
     assert bash, "Debian's base system has bash"
     done = subprocess.run(
-        [bash, "--norc"], input=script + ask, capture_output=True, text=True, check=True, timeout=20, cwd=tmp_path
+        [bash, "--norc"],
+        input=script + ask,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+        cwd=tmp_path,
     )
     assert done.stdout.split()[-1] == completed

@@ -45,7 +45,10 @@ def given(**values: str | None) -> argparse.Namespace:
 
 def test_the_file_is_its_owners_and_has_paths_but_no_secrets(home: Path, tmp_path: Path) -> None:
     token = secret(tmp_path / "token")
-    assert add("production", "--metadata", PRODUCTION, "--token-file", str(token), "--tls", "--use") == 0
+    assert (
+        add("production", "--metadata", PRODUCTION, "--token-file", str(token), "--tls", "--use")
+        == 0
+    )
     file = home / "contexts.toml"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     found = tomllib.loads(file.read_text())
@@ -67,7 +70,9 @@ def test_a_name_that_could_be_misread_is_refused(name: str) -> None:
         contexts.checked_name(name)
 
 
-def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_that_others_can_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     token = secret(tmp_path / "token")
     token.chmod(0o644)
     assert add("a", "--metadata", PRODUCTION, "--token-file", str(token)) == 2
@@ -106,7 +111,11 @@ def test_a_damaged_file_says_what_to_do(home: Path) -> None:
         contexts.load()
 
 
-ENVIRONMENT = {"FASTBK_METADATA": "sqlite:/env", "FASTBK_TOKEN_FILE": "/env/token", "FASTBK_CONTEXT": "b"}
+ENVIRONMENT = {
+    "FASTBK_METADATA": "sqlite:/env",
+    "FASTBK_TOKEN_FILE": "/env/token",
+    "FASTBK_CONTEXT": "b",
+}
 A = {"FASTBK_METADATA": "sqlite:/a", "FASTBK_TOKEN_FILE": "/a/token"}
 B = {"FASTBK_METADATA": "sqlite:/b", "FASTBK_TLS_CA_FILE": "/b/ca", "FASTBK_TLS": "1"}
 

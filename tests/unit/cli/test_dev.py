@@ -24,14 +24,21 @@ def test_a_folder_where_another_one_runs_is_told_at_once(
     assert not list(tmp_path.glob("bookie-*"))
 
 
-def test_bookie_n_has_the_ports_that_the_help_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bookie_n_has_the_ports_that_the_help_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["dev", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "bookie n listens on PORT + n - 1" in said and "the same for /metrics" in said
     cluster = DevCluster(tmp_path, 3, port_base=20_000, http_port_base=30_000)
-    listens = [(one.sections["bookie"]["listen"], one.sections["http"]["listen"]) for one in cluster.bookies]
-    assert listens == [(f"127.0.0.1:{20_000 + n - 1}", f"127.0.0.1:{30_000 + n - 1}") for n in (1, 2, 3)]
+    listens = [
+        (one.sections["bookie"]["listen"], one.sections["http"]["listen"])
+        for one in cluster.bookies
+    ]
+    assert listens == [
+        (f"127.0.0.1:{20_000 + n - 1}", f"127.0.0.1:{30_000 + n - 1}") for n in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize("option", ["--port-base", "--http-port-base"])

@@ -32,7 +32,9 @@ async def test_all_lines_come_whole_and_in_order(descriptor: int) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 999, 1000, 1001, 7000, 1 << 20])
-async def test_what_is_read_comes_whole_with_ends_and_in_chunks(descriptor: int, size_bytes: int) -> None:
+async def test_what_is_read_comes_whole_with_ends_and_in_chunks(
+    descriptor: int, size_bytes: int
+) -> None:
     text = b"\n".join(LINES)
     ends = [line async for lines in read_lines(descriptor, keep_ends=True) for line in lines]
     assert ends == [line + b"\n" for line in LINES[:-1]] + LINES[-1:]

@@ -39,7 +39,9 @@ def test_each_difference_is_found(change: dict[str, object], says: str) -> None:
 
 
 def test_a_missing_name_is_found() -> None:
-    assert differences(SHAPE, {name: one for name, one in GOOD.items() if name != "id"}) == ["the answer lacks 'id'"]
+    assert differences(SHAPE, {name: one for name, one in GOOD.items() if name != "id"}) == [
+        "the answer lacks 'id'"
+    ]
 
 
 def test_a_page_is_read_by_its_headings() -> None:

@@ -70,7 +70,10 @@ def test_words_may_also_stand_behind_an_option(words: list[str], name: str, valu
 def test_an_output_that_cannot_be_written_is_one_line() -> None:
     with open("/dev/full", "wb") as full:
         found = subprocess.run(
-            [sys.executable, "-m", "fastbk.cli", "version"], stdout=full, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-m", "fastbk.cli", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
         )
     assert found.returncode == 1
     assert found.stderr == b"fastbk: the output cannot be written: No space left on device\n"
@@ -128,10 +131,16 @@ def test_the_status_of_a_cluster_without_bookies_has_what_metadata_says(
     assert cli.main(["cluster", "status", "--json", "--metadata", uri]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["verdict"] == "down"
-    assert [one["name"] for one in answer["reasons"]] == ["no_bookie", "healing_paused", "backup_old"]
+    assert [one["name"] for one in answer["reasons"]] == [
+        "no_bookie",
+        "healing_paused",
+        "backup_old",
+    ]
 
 
-@pytest.mark.parametrize("words", [("rate", "banana"), ("rate", "-5MiB"), ("rate", "5 apples"), ("hold", "banana")])
+@pytest.mark.parametrize(
+    "words", [("rate", "banana"), ("rate", "-5MiB"), ("rate", "5 apples"), ("hold", "banana")]
+)
 def test_a_rate_or_time_of_healing_that_is_none_is_one_line(
     words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +148,9 @@ def test_a_rate_or_time_of_healing_that_is_none_is_one_line(
     open_store(uri).close()
     assert cli.main(["cluster", "heal", "--metadata", uri, words[0], "--", words[1]]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.startswith("fastbk: ") and captured.err.count("\n") == 1
+    assert (
+        captured.out == "" and captured.err.startswith("fastbk: ") and captured.err.count("\n") == 1
+    )
     assert words[1] in captured.err
 
 
@@ -156,7 +167,10 @@ def test_help_is_quick() -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("cluster", "roll", "--restart", "x {bookie}", "--yes"), "`fastbk cluster roll --help` lists the options"),
+        (
+            ("cluster", "roll", "--restart", "x {bookie}", "--yes"),
+            "`fastbk cluster roll --help` lists the options",
+        ),
         (("stream", "create", "a/b", "--qiet"), "did you mean --quiet?"),
         (("doctor", "--problms"), "did you mean --problems?"),
         (("bookie", "gc", "run", "x", "y", "z"), "`fastbk bookie gc run --help` lists the options"),
@@ -185,7 +199,9 @@ def test_a_configuration_file_can_be_checked_without_a_bookie(tmp_path: Path) ->
     assert done.returncode == 0
     assert "together" in done.stdout
     with path.open("a") as file:
-        file.write("[tls]\nmode = 'require'\ncertificate_file = '/nowhere/tls.crt'\nkey_file = '/nowhere/tls.key'\n")
+        file.write(
+            "[tls]\nmode = 'require'\ncertificate_file = '/nowhere/tls.crt'\nkey_file = '/nowhere/tls.key'\n"
+        )
     done = run("bookie", "--check", "--config", str(path))
     assert done.returncode == 2
     assert "/nowhere/tls" in done.stderr

@@ -97,7 +97,9 @@ def test_a_rebuild_says_how_many_lines_it_leaves_out() -> None:
 
 
 @pytest.mark.parametrize("stored", [b"-5", b"soon"])
-def test_a_delay_of_lost_bookies_that_is_none_is_shown(stored: bytes, tmp_path: Path, capsys: Captured) -> None:
+def test_a_delay_of_lost_bookies_that_is_none_is_shown(
+    stored: bytes, tmp_path: Path, capsys: Captured
+) -> None:
     uri = f"sqlite:{tmp_path}/metadata.sqlite"
     assert main(["metadata", "init", "--metadata", uri]) == 0
     words = ["cluster", "heal", "status", "--metadata", uri]
@@ -120,13 +122,20 @@ def test_a_delay_of_lost_bookies_that_is_none_is_shown(stored: bytes, tmp_path: 
     assert shown["lost_bookie_delay_s"] == 600.0 and len(shown["bad_records"]) == 1
 
 
-def test_what_a_backup_has_and_nobody_can_read_ends_check_and_restore_with_1(tmp_path: Path, capsys: Captured) -> None:
+def test_what_a_backup_has_and_nobody_can_read_ends_check_and_restore_with_1(
+    tmp_path: Path, capsys: Captured
+) -> None:
     """As an older version, whose bounds were wider, may have backed it up."""
     file, whole = tmp_path / "older", metadata(5).to_bytes()
     items = Ledgers([Ledger(6, whole, 0), Ledger(7, whole[:-5], 0), Ledger(8, whole, 0)])
     end = End(ended_ms=1, highest_drawn_id=8, records=0, ledgers=3, bookies=0, changes=0)
     head = Head(
-        instance_id="i", began_ms=1, mark=Mark(), is_enabled=True, lost_bookie_delay_s=None, software="fastbk 0.2.0"
+        instance_id="i",
+        began_ms=1,
+        mark=Mark(),
+        is_enabled=True,
+        lost_bookie_delay_s=None,
+        software="fastbk 0.2.0",
     )
     with file.open("wb") as opened:
         writer = ArchiveWriter(opened)

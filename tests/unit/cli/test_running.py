@@ -37,7 +37,10 @@ def sqlite(path: Path) -> str:
 
 
 def on_terminal(
-    *words: str, seconds: float = 20.0, enough: Callable[[str], bool] = lambda _: False, **environment: str
+    *words: str,
+    seconds: float = 20.0,
+    enough: Callable[[str], bool] = lambda _: False,
+    **environment: str,
 ) -> tuple[int, str]:
     """Run a command on a terminal of its own, until its end or `enough`; return its exit code and what it showed."""
     ours, theirs = pty.openpty()
@@ -69,9 +72,14 @@ def test_a_timeout_interrupts_a_wait_for_metadata() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
         words = ("ledger", "list", "--metadata", uri, "--timeout", "0.5")
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            [*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60
+        )
     assert done.returncode == 75
-    assert done.stderr == "fastbk: not done within 0.5 s (--timeout): try again, or give it more time\n"
+    assert (
+        done.stderr
+        == "fastbk: not done within 0.5 s (--timeout): try again, or give it more time\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
@@ -132,7 +140,9 @@ def test_on_a_terminal_a_watched_answer_takes_the_place_of_the_one_before(tmp_pa
     assert "\x1b[31m\x1b[0m" not in "".join(screens), "no line for an error that there is not"
 
 
-def test_a_screen_that_is_too_small_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_that_is_too_small_says_what_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lines = [f"line {number}" for number in range(20)]
     shown = fitting(lines, 40, 10)
     assert shown[:8] == lines[:8] and len(shown) == 9
@@ -149,18 +159,24 @@ def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
     words = ("config", "check", str(path))
     assert "\x1b[31mPROBLEM\x1b[0m" in on_terminal(*words)[1]
     missing = on_terminal("config", "check", str(tmp_path / "\x1b[31mred\x1b[0m.toml"))[1]
-    assert "\\x1b[31mred\\x1b[0m.toml" in missing and "\x1b[31mred" not in missing, "colours of others"
+    assert "\\x1b[31mred\\x1b[0m.toml" in missing and "\x1b[31mred" not in missing, (
+        "colours of others"
+    )
     assert "\x1b" not in on_terminal(*words, NO_COLOR="1")[1]
     assert "\x1b" not in on_terminal(*words, TERM="dumb")[1]
     piped = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
     assert "PROBLEM" in piped.stdout and "\x1b" not in piped.stdout
 
 
-def test_a_coloured_table_has_its_columns_where_a_plain_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coloured_table_has_its_columns_where_a_plain_one_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = [("bookie", "state", "disk"), ("b1", "up", "1"), ("b2", "read-only", "22")]
     plain = table(rows, "<<>")
     monkeypatch.setattr(terminal, "_has_colours", True)
-    coloured = table([rows[0], *((one, terminal.painted(state), disk) for one, state, disk in rows[1:])], "<<>")
+    coloured = table(
+        [rows[0], *((one, terminal.painted(state), disk) for one, state, disk in rows[1:])], "<<>"
+    )
     assert coloured != plain and [terminal.plain(line) for line in coloured] == plain
 
 
@@ -171,11 +187,16 @@ def test_quiet_leaves_errors(capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         terminal.configure()
     assert capsys.readouterr().err == ""
-    assert cli.main(["--quiet", "ledger", "list", "--metadata", "sqlite:/nowhere/metadata.sqlite"]) == 2
+    assert (
+        cli.main(["--quiet", "ledger", "list", "--metadata", "sqlite:/nowhere/metadata.sqlite"])
+        == 2
+    )
     assert capsys.readouterr().err.startswith("fastbk: ")
 
 
-def test_options_may_stand_before_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_may_stand_before_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     uri = sqlite(tmp_path)
     assert cli.main(["-q", "--timeout", "20", "ledger", "list", "--metadata", uri]) == 0
     with pytest.raises(SystemExit):
@@ -208,5 +229,7 @@ def test_a_log_line_does_not_stand_behind_progress(capfd: pytest.CaptureFixture[
         (5, 0, 1.0, "5 B/s"),
     ],
 )
-def test_progress_has_a_rate_and_the_time_left(done: int, total: int, spent_s: float, text: str) -> None:
+def test_progress_has_a_rate_and_the_time_left(
+    done: int, total: int, spent_s: float, text: str
+) -> None:
     assert rate_and_left(done, total, spent_s) == text

@@ -42,16 +42,38 @@ def test_from_a_key_to_a_token_that_bookies_accept(cli: Cli, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("key", "{f}/sign.json", "--public", "{f}/keys.json"), "exists: it may be a key that is in use"),
-        (("key", "{f}/new.json", "--public", "{f}/keys.json", "--key-id", "k1"), "has a key 'k1' already"),
+        (
+            ("key", "{f}/sign.json", "--public", "{f}/keys.json"),
+            "exists: it may be a key that is in use",
+        ),
+        (
+            ("key", "{f}/new.json", "--public", "{f}/keys.json", "--key-id", "k1"),
+            "has a key 'k1' already",
+        ),
         (("create", "--key-file", "{f}/keys.json", "--subject", "a"), "others can read"),
         (("create", "--key-file", "{f}/none", "--subject", "a"), "No such file"),
-        (("create", "--key-file", "{f}/sign.json", "--subject", "a", "--operations", "root"), "some of read"),
-        (("create", "--key-file", "{f}/sign.json", "--subject", "a", "--lifetime", "long"), "--lifetime"),
+        (
+            ("create", "--key-file", "{f}/sign.json", "--subject", "a", "--operations", "root"),
+            "some of read",
+        ),
+        (
+            ("create", "--key-file", "{f}/sign.json", "--subject", "a", "--lifetime", "long"),
+            "--lifetime",
+        ),
         (("show", "{f}/sign.json"), "is no token"),
     ],
 )
-def test_what_cannot_be_done_is_said(cli: Cli, tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
-    cli("token", "key", str(tmp_path / "sign.json"), "--public", str(tmp_path / "keys.json"), "--key-id", "k1")
+def test_what_cannot_be_done_is_said(
+    cli: Cli, tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    cli(
+        "token",
+        "key",
+        str(tmp_path / "sign.json"),
+        "--public",
+        str(tmp_path / "keys.json"),
+        "--key-id",
+        "k1",
+    )
     code, _ = cli.run("token", *(word.format(f=tmp_path) for word in words))
     assert (code, reason in cli.err) == (2, True), cli.err

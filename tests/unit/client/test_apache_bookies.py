@@ -83,7 +83,9 @@ async def test_recovery_fences_and_closes_with_what_is_there(version: str, diges
         writer = await client.create_ledger(3, 2, 2, digest=digest, password=b"p")
         await writer.append_many(numbers(0, 20))
         async with fastbk.connect(store, apache_protocol=version) as other:
-            assert await read_all(other, writer.ledger_id, digest=digest, password=b"p") == numbers(0, 20)
+            assert await read_all(other, writer.ledger_id, digest=digest, password=b"p") == numbers(
+                0, 20
+            )
         with pytest.raises(LedgerFenced):
             await writer.append(b"too late")
         fences = [one for one in asked(fakes, frames.READ) if one.is_fencing]

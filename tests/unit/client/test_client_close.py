@@ -123,7 +123,9 @@ async def test_whoever_waits_by_what_is_closed_itself_is_told(kind: str) -> None
             await ledger.close()
 
 
-async def test_a_close_that_was_cancelled_goes_on_and_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_close_that_was_cancelled_goes_on_and_can_be_called_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with fake_cluster() as (client, _, _):
         reached, let_go, steps = asyncio.Event(), asyncio.Event(), list[str]()
         close_marks, close_store = client.marks.close, client._store.close

@@ -107,7 +107,11 @@ async def test_a_silent_bookie_is_replaced_when_an_add_waits_too_long() -> None:
 
 @pytest.mark.slow
 async def test_no_change_is_made_where_none_is_allowed() -> None:
-    async with fake_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (client, fakes, store):
+    async with fake_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (
+        client,
+        fakes,
+        store,
+    ):
         writer = await client.create_ledger()
         ensemble = writer.stats().ensemble
         for name in ensemble[:2]:

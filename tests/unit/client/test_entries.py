@@ -20,14 +20,26 @@ async def test_entries_and_batches_go_through_pickle_and_say_what_they_are() -> 
         for entry in entries:
             assert type(entry.value) is bytes and entry.value == entry.data
             assert json.loads(entry.value) == {"n": entry.entry_id}
-            for copied in (pickle.loads(pickle.dumps(entry)), copy.deepcopy(entry), copy.copy(entry)):
+            for copied in (
+                pickle.loads(pickle.dumps(entry)),
+                copy.deepcopy(entry),
+                copy.copy(entry),
+            ):
                 assert copied == entry and isinstance(copied.data, memoryview)
-        assert repr(entries[7]) == f"<Entry 7 of ledger {writer.ledger_id}: 8 bytes b'{{\"n\": 7}}'>"
+        assert (
+            repr(entries[7]) == f"<Entry 7 of ledger {writer.ledger_id}: 8 bytes b'{{\"n\": 7}}'>"
+        )
         for batch in batches:
-            assert repr(batch) == f"<Batch of ledger {writer.ledger_id}: 20 entries from 0, 170 bytes>"
+            assert (
+                repr(batch) == f"<Batch of ledger {writer.ledger_id}: 20 entries from 0, 170 bytes>"
+            )
             for again in (pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)):
                 assert isinstance(again, Batch) and list(again) == list(batch) == entries
-                assert (again.lengths, again.size_bytes, len(again)) == (batch.lengths, batch.size_bytes, 20)
+                assert (again.lengths, again.size_bytes, len(again)) == (
+                    batch.lengths,
+                    batch.size_bytes,
+                    20,
+                )
                 assert [bytes(one) for one in again.datas] == [one.value for one in entries]
                 assert [len(one) for one in again.tables()] == [len(one) for one in batch.tables()]
 

@@ -141,7 +141,9 @@ async def test_an_append_whose_predecessors_never_come_ends() -> None:
         writer = await client.create_ledger(explicit_ids=True)
         await writer.append(b"0", entry_id=0)
         async with asyncio.timeout(20):
-            with pytest.raises(QuorumTimeout, match=r"entry 2 waits for entry 1.* append entry 1") as caught:
+            with pytest.raises(
+                QuorumTimeout, match=r"entry 2 waits for entry 1.* append entry 1"
+            ) as caught:
                 await writer.append(b"2", entry_id=2)
         assert (caught.value.outcome, caught.value.entry_id) == ("not_written", 2)
         assert all(2 not in fake.ids(writer.ledger_id) for fake in fakes)

@@ -46,7 +46,9 @@ class Wire:
 
 
 @pytest.mark.parametrize("in_flight", [0, 1, 20])
-async def test_a_lac_is_sent_before_the_call_returns(in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lac_is_sent_before_the_call_returns(
+    in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """INV-C4"""
     async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
         for fake in fakes:
@@ -71,7 +73,9 @@ async def test_an_entry_that_waits_to_be_sent_carries_the_lac() -> None:
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         first, second = writer.append_nowait(b"0"), writer.append_nowait(b"1")
         await first
-        third = writer.append_nowait(b"2")  # is encoded in the next turn of the loop, as one is in flight
+        third = writer.append_nowait(
+            b"2"
+        )  # is encoded in the next turn of the loop, as one is in flight
         before = fake.requests
         writer.send_lac()
         await wait_until_async(lambda: fake.requests == before + 1, "it was sent")
@@ -129,7 +133,9 @@ async def test_the_lac_leaves_before_the_last_acknowledgement_is_told(
         assert await reader.last_add_confirmed() == count - 1
 
 
-async def test_by_default_a_lone_append_sends_no_lac_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_by_default_a_lone_append_sends_no_lac_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with fake_cluster(explicit_lac_interval=60.0) as (client, _, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
@@ -270,7 +276,9 @@ async def _blocked_client(
 
 def _lacs(bookies: FakeBookies[FakeBookie], ledger_id: int) -> list[int]:
     """What they were told by requests of their own."""
-    return [fake.ledgers[ledger_id].lac if ledger_id in fake.ledgers else -1 for fake in bookies.fakes]
+    return [
+        fake.ledgers[ledger_id].lac if ledger_id in fake.ledgers else -1 for fake in bookies.fakes
+    ]
 
 
 @pytest.mark.parametrize("protocol", ["own", "v2", "v3"])
@@ -282,7 +290,9 @@ async def test_a_guard_sends_the_lac_while_the_loop_does_not_run(protocol: str) 
         writer = await client.create_ledger(digest="hmac", password=b"secret")
         for expected in range(2):
             await writer.append(b"x")
-            wait_until(lambda at=expected: _lacs(bookies, writer.ledger_id) == [at] * 3, "all were told")
+            wait_until(
+                lambda at=expected: _lacs(bookies, writer.ledger_id) == [at] * 3, "all were told"
+            )
             await some_turns()
         reader = await client.open_ledger(writer.ledger_id, recovery=False, password=b"secret")
         assert await reader.last_add_confirmed() == 1
@@ -324,7 +334,9 @@ async def test_a_guard_sends_the_lac_to_a_bookie_that_comes_back() -> None:
         writer = await client.create_ledger()
         await writer.append(b"x")
         bookies.do(bookies.fakes[0].stop())
-        wait_until(lambda: _lacs(bookies, writer.ledger_id)[1:] == [0] * 2, "those that run were told")
+        wait_until(
+            lambda: _lacs(bookies, writer.ledger_id)[1:] == [0] * 2, "those that run were told"
+        )
         bookies.do(bookies.fakes[0].start())
         wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
 
@@ -339,7 +351,10 @@ async def test_a_guard_keeps_no_connections(monkeypatch: pytest.MonkeyPatch) -> 
         made = [fake.connections for fake in bookies.fakes]
         wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
         assert [fake.connections for fake in bookies.fakes] == [one + 1 for one in made]
-        wait_until(lambda: [len(fake._writers) for fake in bookies.fakes] == before, "its connections are closed")
+        wait_until(
+            lambda: [len(fake._writers) for fake in bookies.fakes] == before,
+            "its connections are closed",
+        )
         await writer.close()
         await wait_until_async(lambda: not _guards(), "without a writer there is no thread")
         again = await client.create_ledger()
@@ -355,7 +370,10 @@ async def test_a_client_that_is_closed_ends_its_guard_at_once() -> None:
         made = [fake.connections for fake in bookies.fakes]
         for fake in bookies.fakes:
             fake.faults.silent = True
-        wait_until(lambda: all(f.connections > n for f, n in zip(bookies.fakes, made, strict=True)), "it has asked")
+        wait_until(
+            lambda: all(f.connections > n for f, n in zip(bookies.fakes, made, strict=True)),
+            "it has asked",
+        )
         (guard,) = _guards()
         await client.close(timeout=5)
         assert not guard.is_alive()
@@ -372,7 +390,9 @@ def test_a_guard_sends_what_a_loop_has_left_that_was_closed() -> None:
 
     clients = weakref.WeakSet[fastbk.LedgerWriter]()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of the connections that nobody has closed
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # of the connections that nobody has closed
         with bookies_in_a_thread(FakeBookie) as (bookies, store):
             ledger_id = asyncio.run(append(store))
             wait_until(lambda: _lacs(bookies, ledger_id) == [0] * 3, "all were told")
@@ -388,7 +408,10 @@ async def test_who_has_no_guard() -> None:
             writer.append(b"x")
             assert not _guards()
             wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
-        async with fastbk.connect(store) as client, fastbk.connect(store, explicit_lac_interval=0.0) as silent:
+        async with (
+            fastbk.connect(store) as client,
+            fastbk.connect(store, explicit_lac_interval=0.0) as silent,
+        ):
             await client.open_ledger(writer.ledger_id)
             async with await silent.create_ledger() as other:
                 await other.append(b"x")
@@ -414,4 +437,6 @@ async def test_a_writer_works_without_a_guard(
             writer = await client.create_ledger()
         assert "client.lac_guard_failed" in caplog.text
         assert await writer.append(b"x") == 0
-        await wait_until_async(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "its timer sends the LAC")
+        await wait_until_async(
+            lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "its timer sends the LAC"
+        )

@@ -45,7 +45,9 @@ def stream_of(client: fastbk.sync.Client, name: str) -> fastbk.sync.Stream:
     return stream
 
 
-def patiently(writer: fastbk.sync.StreamWriter, append: Callable[[], PendingRecord]) -> PendingRecord:
+def patiently(
+    writer: fastbk.sync.StreamWriter, append: Callable[[], PendingRecord]
+) -> PendingRecord:
     """Append where there is room; a call that has none has taken nothing."""
     while True:
         try:
@@ -156,7 +158,9 @@ def test_cursors_of_patterns_skip_nothing_and_lose_no_acknowledgement(
     got = {f"{space.path}/{name}": list[int]() for name in "abc"}
     is_over = False
     while not is_over:
-        with space.cursor("*", "billing", tail=False, flush_interval=3600.0, flush_acks=1_000_000) as cursor:
+        with space.cursor(
+            "*", "billing", tail=False, flush_interval=3600.0, flush_acks=1_000_000
+        ) as cursor:
             last: dict[str, Record | Chunk] = {}
             for _ in range(rng.randrange(1, 30)):
                 reading = Reading(rng)
@@ -244,9 +248,13 @@ def test_appends_to_streams_are_there_once_in_their_order(
             payload = b"%d" % at
             with interrupts.one():
                 if at % 5:
-                    pending[at] = patiently(writer, partial(writer.append_nowait, payload, key=b"k"))
+                    pending[at] = patiently(
+                        writer, partial(writer.append_nowait, payload, key=b"k")
+                    )
                 else:
-                    pending[at] = patiently(writer, partial(writer.append_batch_nowait, [payload] * 2))
+                    pending[at] = patiently(
+                        writer, partial(writer.append_batch_nowait, [payload] * 2)
+                    )
             if at % 7 == 0 and at in pending:
                 with interrupts.one():
                     pending[at].result(10)
@@ -426,7 +434,13 @@ def test_a_process_that_signals_interrupt_reads_and_appends_all(
     how: str, rng: random.Random
 ) -> None:
     """Ctrl-C, a handler of SIGTERM, Celery's soft limit, pytest-timeout's alarm, and PyThreadState_SetAsyncExc."""
-    command = [sys.executable, "-m", "tests.fixtures.interrupted_reader", how, str(rng.randrange(9999))]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fixtures.interrupted_reader",
+        how,
+        str(rng.randrange(9999)),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -43,21 +43,31 @@ def says(payload: bytes | None) -> Answer:
         version=1, frame_size_bytes_max=1 << 20, batch_entry_count_max=1, pending_requests_max=1, incarnation=1,
         bookie_id="a", software="fastbk", auth_payload=payload,
     )  # fmt: skip
-    return Answer(Status.OK, codec.HELLO_REPLY, -1, -1, False, b"", b"", encode_reply(1, Status.OK, reply))
+    return Answer(
+        Status.OK, codec.HELLO_REPLY, -1, -1, False, b"", b"", encode_reply(1, Status.OK, reply)
+    )
 
 
-def tags_of(file: Path, answers: dict[BookieId, bytes | None], renewed: list[bytes] | None = None) -> LedgerTags:
+def tags_of(
+    file: Path, answers: dict[BookieId, bytes | None], renewed: list[bytes] | None = None
+) -> LedgerTags:
     async def request(bookie_id: BookieId, build: Callable[[int], bytes]) -> Answer:
         build(1)
         return says(answers[bookie_id])
 
-    return LedgerTags(Credentials(token_file=str(file)), lambda: renewed[-1] if renewed else b"", request)
+    return LedgerTags(
+        Credentials(token_file=str(file)), lambda: renewed[-1] if renewed else b"", request
+    )
 
 
 async def test_a_bookie_that_asks_for_no_tags_leaves_it_to_the_others(tmp_path: Path) -> None:
     """Authentication is turned on bookie by bookie: one without it says OK to who asks for a tag, and has none."""
     write_text(tmp_path / "token", token("orders"))
-    of = replace(metadata(), ensemble_size=3, fragments=(replace(metadata().fragments[0], ensemble=(A, B, C)),))
+    of = replace(
+        metadata(),
+        ensemble_size=3,
+        fragments=(replace(metadata().fragments[0], ensemble=(A, B, C)),),
+    )
     found = await tags_of(tmp_path / "token", {A: b"", B: None, C: b"signed"}).get(7, of)
     assert found is not None
     assert found.value == b"signed"
@@ -74,7 +84,10 @@ class _Silent:
 
     tags_shown: dict[int, int] = {}  # noqa: RUF012
 
-async def test_the_limit_is_that_of_the_token_that_connections_were_given_last(tmp_path: Path) -> None:
+
+async def test_the_limit_is_that_of_the_token_that_connections_were_given_last(
+    tmp_path: Path,
+) -> None:
     write_text(tmp_path / "token", token("orders"))
     renewed: list[bytes] = []
     tags = tags_of(tmp_path / "token", {}, renewed)

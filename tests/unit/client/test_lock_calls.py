@@ -87,11 +87,15 @@ async def test_a_release_that_was_never_made_is_made_later(monkeypatch: pytest.M
             async with client.locks.hold(7, "host") as lock:
                 assert lock is not None
                 monkeypatch.setattr(client.locks._store, "call", fails_twice)
-            await wait_until_async(lambda: not store.records.children("autorecovery/locks"), "it is released")
+            await wait_until_async(
+                lambda: not store.records.children("autorecovery/locks"), "it is released"
+            )
         assert failed == 2
 
 
-async def test_work_ends_with_the_lock_that_it_is_done_under(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_ends_with_the_lock_that_it_is_done_under(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lock_calls, "LOOK_INTERVAL_S", 0.01)
     ended: list[str] = []
 

@@ -93,7 +93,9 @@ def test_a_thread_that_is_closed_ends_its_own_calls_and_tasks_only() -> None:
             calls[1].result(WAIT_S)
 
 
-def test_a_close_is_done_though_the_thread_ended_while_its_caller_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_is_done_though_the_thread_ended_while_its_caller_looked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On a busy machine a whole second passes between the end of a wait and the look at the thread."""
     thread = thread_of(inner := Inner())
     assert thread.call_plain(thread.client) is inner

@@ -162,7 +162,9 @@ async def test_which_gateway_does_not_answer_is_said_and_why() -> None:
     async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         calls = MetadataCalls(f"gateway://127.0.0.1:{port}", ClientConfig(metadata_timeout=1.0))
-        with pytest.raises(MetadataUnavailable, match=f"gateway 127.0.0.1:{port} does not answer: timed out") as caught:
+        with pytest.raises(
+            MetadataUnavailable, match=f"gateway 127.0.0.1:{port} does not answer: timed out"
+        ) as caught:
             await calls.call(lambda store: store.instance_id())
         assert caught.value.outcome == "unknown"
         await calls.close(PATIENCE_S)
@@ -175,7 +177,9 @@ async def test_a_gateway_that_hangs_up_on_a_client_without_tls_has_it_asked_for_
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         calls = MetadataCalls(f"gateway://127.0.0.1:{port}", ClientConfig(metadata_timeout=1.0))
-        with pytest.raises(MetadataUnavailable, match=r"does not answer: .*FASTBK_TLS_CA_FILE") as caught:
+        with pytest.raises(
+            MetadataUnavailable, match=r"does not answer: .*FASTBK_TLS_CA_FILE"
+        ) as caught:
             await calls.call(lambda store: store.instance_id())
         assert caught.value.outcome == "unknown"
         await calls.close(PATIENCE_S)

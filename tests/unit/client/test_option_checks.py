@@ -39,7 +39,10 @@ def cursor(**options: Any) -> object:
         ({"read_timeout": "1"}, "read_timeout='1': must be a number, not str"),
         ({"read_timeout": None}, "read_timeout=None: must be a number, not NoneType"),
         ({"read_timeout": float("nan")}, "read_timeout=nan: must be a number$"),
-        ({"entries_in_flight_max": 1.5}, "entries_in_flight_max=1.5: must be an integer, not float"),
+        (
+            {"entries_in_flight_max": 1.5},
+            "entries_in_flight_max=1.5: must be an integer, not float",
+        ),
         ({"entries_in_flight_max": True}, "entries_in_flight_max=True: must be an integer"),
         ({"parallel_reads": "yes"}, "parallel_reads='yes': must be True or False, not str"),
         ({"client_name": 7}, "client_name=7: must be text, not int"),

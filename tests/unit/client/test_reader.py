@@ -327,7 +327,9 @@ async def test_an_idle_tail_makes_no_calls_of_metadata(monkeypatch: pytest.Monke
 
             async def polls(count: int) -> None:
                 wanted = sum(fake.requests for fake in fakes) + count
-                await wait_until_async(lambda: sum(fake.requests for fake in fakes) >= wanted, "polls")
+                await wait_until_async(
+                    lambda: sum(fake.requests for fake in fakes) >= wanted, "polls"
+                )
 
             await polls(30)  # until both follow
             calls: list[object] = []

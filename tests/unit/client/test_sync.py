@@ -50,8 +50,13 @@ def test_appends_reads_and_tails() -> None:
             reader = client.open_ledger(writer.ledger_id, recovery=False)
             assert reader.last_add_confirmed() == 2009
             ledger = f"of ledger {writer.ledger_id}"
-            assert repr(writer) == f"<fastbk.sync LedgerWriter {ledger}: next entry 2010, 0 not acknowledged>"
-            assert repr(reader) == f"<fastbk.sync LedgerReader {ledger}, open, entries to 2009 known>"
+            assert (
+                repr(writer)
+                == f"<fastbk.sync LedgerWriter {ledger}: next entry 2010, 0 not acknowledged>"
+            )
+            assert (
+                repr(reader) == f"<fastbk.sync LedgerReader {ledger}, open, entries to 2009 known>"
+            )
             assert repr(client).startswith("<fastbk.sync.Client of ")
             tail = reader.tail(2005)
             assert [next(tail).entry_id for _ in range(5)] == list(range(2005, 2010))
@@ -135,7 +140,9 @@ def test_failures_say_the_same_as_the_async_client() -> None:
 @pytest.mark.parametrize("how", ["append", "result", "append_many", "nowait", "flush", "nothing"])
 def test_the_end_of_a_block_says_nothing_that_was_said_before(how: str) -> None:
     def told(writer: fastbk.sync.LedgerWriter) -> None:
-        pending = writer.append_nowait(b"x") if how in ("result", "nowait", "flush", "nothing") else None
+        pending = (
+            writer.append_nowait(b"x") if how in ("result", "nowait", "flush", "nothing") else None
+        )
         if how == "append":
             writer.append(b"x")
         elif how == "append_many":
@@ -150,7 +157,10 @@ def test_the_end_of_a_block_says_nothing_that_was_said_before(how: str) -> None:
 
     with sync_cluster() as (client, fakes, store):
         is_told = how != "nothing"
-        with nullcontext() if is_told else pytest.raises(LedgerFenced), client.create_ledger() as writer:
+        with (
+            nullcontext() if is_told else pytest.raises(LedgerFenced),
+            client.create_ledger() as writer,
+        ):
             writer.append(b"kept")
             taken_over(store, writer.ledger_id)
             for fake in fakes.fakes:
@@ -163,7 +173,9 @@ def test_the_end_of_a_block_says_nothing_that_was_said_before(how: str) -> None:
 def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
     def public(kind: type) -> dict[str, list[str]]:
         return {
-            key: [one for one in inspect.signature(value).parameters if one != "turns"]  # of readers of streams
+            key: [
+                one for one in inspect.signature(value).parameters if one != "turns"
+            ]  # of readers of streams
             for key, value in vars(kind).items()
             if inspect.isfunction(value) and not key.startswith("_")
         }

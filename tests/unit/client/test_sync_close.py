@@ -109,7 +109,9 @@ class Waiting:
                 with shop.cursor("*", self.name, tail=False) as again:
                     assert list(again) == []
             else:
-                assert [one.mark_seq for one in shop.stream("orders").cursors() if one.name == self.name] == [RECORDS]
+                assert [
+                    one.mark_seq for one in shop.stream("orders").cursors() if one.name == self.name
+                ] == [RECORDS]
 
 
 KINDS = [
@@ -141,7 +143,11 @@ def test_a_handler_of_sigterm_ends_what_waits(store: Any, kind: str, way: str) -
     with fastbk.sync.connect(store) as client:
         waiting = Waiting(client, kind)
         ended: list[float] = []
-        act = {"exit": exit_now, "close it": waiting.source.close, "close the client": client.close}[way]
+        act = {
+            "exit": exit_now,
+            "close it": waiting.source.close,
+            "close the client": client.close,
+        }[way]
 
         def send() -> None:
             waiting.until_it_waits()
@@ -195,7 +201,9 @@ def test_what_was_acknowledged_is_kept_where_nobody_closes_anything(store: Any, 
         again.check_acks(store)
 
 
-def test_a_handler_that_closes_what_is_being_opened_has_closed_it(store: Any, rng: random.Random) -> None:
+def test_a_handler_that_closes_what_is_being_opened_has_closed_it(
+    store: Any, rng: random.Random
+) -> None:
     with fastbk.sync.connect(store) as client:
         stream = client.namespace("shop").stream("orders")
         readers: list[fastbk.sync.StreamReader] = []
@@ -213,8 +221,8 @@ def test_a_handler_that_closes_what_is_being_opened_has_closed_it(store: Any, rn
 
 
 def test_a_handler_that_closes_waits_for_nothing_of_its_own_thread(rng: random.Random) -> None:
-    """A lock that the interrupted code holds would never be free: neither of a client's first call, nor of its close.
-    """
+    """A lock that the interrupted code holds would never be free: neither of a client's first call,
+    nor of its close."""
     closing: list[LoopThread[SlowInner]] = []
     interrupts = Interrupts(rng, 150, lambda: closing[-1].close(10.0))
     for _ in range(60):
@@ -226,7 +234,10 @@ def test_a_handler_that_closes_waits_for_nothing_of_its_own_thread(rng: random.R
         thread.close(10.0)
         with pytest.raises(ClientClosed):
             thread.call_plain(thread.client)
-        wait_until(lambda: loop_thread._shared is None or thread._part not in loop_thread._shared.clients, "it is gone")
+        wait_until(
+            lambda: loop_thread._shared is None or thread._part not in loop_thread._shared.clients,
+            "it is gone",
+        )
     assert interrupts.count > 30
     assert len(interrupts.places) > 5
 
@@ -240,7 +251,9 @@ def test_what_is_acknowledged_while_another_thread_closes_is_kept_or_refused(sto
             cursor = stream.cursor(name := f"raced-{time.monotonic_ns()}", flush_interval=3600.0)
             cursor.open()
             client._thread.call_plain(
-                lambda: asyncio.get_running_loop().set_exception_handler(lambda _, context: refused.append(context))
+                lambda: asyncio.get_running_loop().set_exception_handler(
+                    lambda _, context: refused.append(context)
+                )
             )
             kept = -1
             closing = threading.Timer(0.002, cursor.close)

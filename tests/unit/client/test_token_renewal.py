@@ -38,7 +38,9 @@ class FakeConnection:
         self.token = login.payload
 
 
-async def test_each_connection_gets_the_new_token_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_connection_gets_the_new_token_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.001)
     file = tmp_path / "token"
     write_text(file, "old")
@@ -62,7 +64,9 @@ async def test_each_connection_gets_the_new_token_once(tmp_path: Path, monkeypat
     assert [one.renewals for one in connections] == [1, 3, 1]
 
 
-async def test_a_new_token_is_told_of_where_each_connection_was_opened_with_it(tmp_path: Path) -> None:
+async def test_a_new_token_is_told_of_where_each_connection_was_opened_with_it(
+    tmp_path: Path,
+) -> None:
     """Bookies ended the old token's connections before the file was looked at."""
     file = tmp_path / "token"
     write_text(file, "old")

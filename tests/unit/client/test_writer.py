@@ -306,7 +306,9 @@ async def _told_by_lac(writer: LedgerWriter) -> object:
     return await writer.write_last_add_confirmed()
 
 
-def _taken_away(store: MemoryStore, fakes: list[FakeBookie], ledger_id: int, *, is_deleted: bool) -> type[Error]:
+def _taken_away(
+    store: MemoryStore, fakes: list[FakeBookie], ledger_id: int, *, is_deleted: bool
+) -> type[Error]:
     """Another client has begun to recover the ledger, or has deleted it; return what its writer is told."""
     if is_deleted:
         store.delete_ledger(ledger_id, store.read_ledger(ledger_id).version)
@@ -330,7 +332,9 @@ def _taken_away(store: MemoryStore, fakes: list[FakeBookie], ledger_id: int, *, 
         _told_by_lac,
     ],
 )
-async def test_the_end_of_a_block_says_nothing_that_was_said_before(tell: Tell, is_deleted: bool) -> None:
+async def test_the_end_of_a_block_says_nothing_that_was_said_before(
+    tell: Tell, is_deleted: bool
+) -> None:
     async with fake_cluster() as (client, fakes, store):
         async with await client.create_ledger() as writer:
             await writer.append(b"kept")

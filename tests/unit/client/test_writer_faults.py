@@ -176,7 +176,9 @@ async def test_what_could_not_be_encoded_is_never_acknowledged(
         assert all(fake.ids(writer.ledger_id) in ([], [0]) for fake in fakes)
 
 
-async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> None:
+async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> (
+    None
+):
     async with fake_cluster(backoff_max=0.02, append_timeout=30.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
@@ -284,7 +286,9 @@ async def test_bookies_that_have_deleted_a_ledger_end_its_writer_at_once() -> No
         assert time.monotonic() - begun_s < 1.0
 
 
-async def test_a_ledger_whose_bookies_are_silent_is_deleted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ledger_whose_bookies_are_silent_is_deleted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("fastbk.client.client.FENCE_S", 0.05)
     async with fake_cluster() as (client, fakes, store):
         writer = await client.create_ledger()

@@ -50,7 +50,10 @@ async def test_who_may_not_changes_nothing_and_is_noted(tmp_path: Path) -> None:
             assert page.status == 403
             assert "disabled" in (await visitor.get("/healing")).text
         assert await console.view.client.call_store(lambda store: store.coordination.is_enabled())
-    assert [one["event"] for one in audit_lines(tmp_path)] == ["console.signed_in", "console.denied"] * 2
+    assert [one["event"] for one in audit_lines(tmp_path)] == [
+        "console.signed_in",
+        "console.denied",
+    ] * 2
 
 
 async def test_an_action_that_cannot_be_noted_is_not_done(tmp_path: Path) -> None:
@@ -91,14 +94,23 @@ async def test_an_action_on_a_bookie_that_is_not_there_says_so(tmp_path: Path) -
         assert (page.status, "lists no bookie bookie-9" in page.text) == (502, True)
         assert (await visitor.get("/action/nonsense?target=a")).status == 404
         assert (await visitor.act("pause-healing", "healing", confirm="")).status == 400
-    assert [one["event"] for one in audit_lines(tmp_path)] == ["console.action_begun", "console.action_failed"]
+    assert [one["event"] for one in audit_lines(tmp_path)] == [
+        "console.action_begun",
+        "console.action_failed",
+    ]
 
 
 async def test_a_limited_user_sees_nothing_of_other_namespaces(tmp_path: Path) -> None:
-    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (console, visitor):
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (
+        console,
+        visitor,
+    ):
         overview = console.view.overview
         assert overview is not None
-        lags = tuple(CursorLag(f"{name}/s", f"of-{name}", "", 7, 70, 5000.0, 1.0) for name in ("shop", "other"))
+        lags = tuple(
+            CursorLag(f"{name}/s", f"of-{name}", "", 7, 70, 5000.0, 1.0)
+            for name in ("shop", "other")
+        )
         console.view.overview = dataclasses.replace(overview, cursors=lags)
         for one in lags:
             for at_s in (1.0, 2.0):
@@ -128,7 +140,11 @@ async def test_two_consoles_do_not_share_an_audit_log(tmp_path: Path) -> None:
 
 def test_the_buttons_of_an_action_have_one_colour_on_all_pages() -> None:
     pages = (Path(fastbk.__file__).parent / "console" / "templates").glob("*.html")
-    buttons = [one for page in pages for one in re.findall(r'm\.act\("([a-z-]+)",[^}]*?(, true)?\)', page.read_text())]
+    buttons = [
+        one
+        for page in pages
+        for one in re.findall(r'm\.act\("([a-z-]+)",[^}]*?(, true)?\)', page.read_text())
+    ]
     assert {name for name, _ in buttons} == set(ACTIONS)
     for name, red in buttons:
         assert bool(red) == ACTIONS[name].is_grave, name

@@ -17,7 +17,10 @@ from tests.fixtures.wait import wait_until_async
 
 
 async def test_a_foreign_host_is_refused(tmp_path: Path) -> None:
-    async with console_of(new_cluster(tmp_path / "m"), tmp_path, hosts=("console.example",)) as (_, visitor):
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path, hosts=("console.example",)) as (
+        _,
+        visitor,
+    ):
         assert (await visitor.get("/")).status == 200
         assert (await visitor.get("/", {"Host": "console.example"})).status == 200
         page = await visitor.get("/", {"Host": "evil.example"})
@@ -38,7 +41,9 @@ async def test_a_foreign_host_is_refused(tmp_path: Path) -> None:
 async def test_a_form_of_another_site_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
     async with console_of(new_cluster(tmp_path / "m"), tmp_path) as (_, visitor):
         form = {"form_key": (await visitor.get("/action/pause-healing?target=healing")).form_key}
-        page = await visitor.post("/action/pause-healing", {**form, "target": "healing", "confirm": "healing"}, headers)
+        page = await visitor.post(
+            "/action/pause-healing", {**form, "target": "healing", "confirm": "healing"}, headers
+        )
         assert page.status == 403
         assert audit_lines(tmp_path) == []
 
@@ -75,7 +80,10 @@ async def test_answers_carry_the_policy_and_the_cookie_is_closed(tmp_path: Path)
 
 
 async def test_users_sign_in_with_a_token_and_out(tmp_path: Path) -> None:
-    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (console, visitor):
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (
+        console,
+        visitor,
+    ):
         page = await visitor.get("/streams?q=a")
         assert page.status == 303
         assert page.headers["location"] == "/login?next=/streams%3Fq%3Da"
@@ -102,7 +110,10 @@ async def test_users_sign_in_with_a_token_and_out(tmp_path: Path) -> None:
 
 
 async def test_too_many_tries_to_sign_in_get_429(tmp_path: Path) -> None:
-    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (_, visitor):
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (
+        _,
+        visitor,
+    ):
         pages = [await visitor.sign_in("wrong") for _ in range(12)]
         assert {one.status for one in pages} == {403, 429}
         assert pages[-1].status == 429
@@ -121,7 +132,9 @@ async def test_forms_are_bounded(tmp_path: Path) -> None:
         assert page.status == 400
 
 
-async def test_idle_connections_make_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_make_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_engine, "IDLE_MAX", 3)
     async with console_of(new_cluster(tmp_path / "m"), tmp_path) as (_, visitor):
         idle = [await asyncio.open_connection("127.0.0.1", visitor.port) for _ in range(3)]
@@ -131,12 +144,18 @@ async def test_idle_connections_make_room_for_others(tmp_path: Path, monkeypatch
             writer.close()
 
 
-async def test_a_request_that_does_not_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_does_not_end_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_engine, "ANSWER_S", 0.5)
     async with console_of(new_cluster(tmp_path / "m"), tmp_path) as (_, visitor):
         reader, writer = await asyncio.open_connection("127.0.0.1", visitor.port)
         kind = b"Content-Type: application/x-www-form-urlencoded\r\n"
-        writer.write(b"POST /action/gc HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n" + kind + b"\r\nto")
+        writer.write(
+            b"POST /action/gc HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+            + kind
+            + b"\r\nto"
+        )
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
 
@@ -159,12 +178,18 @@ def test_after_signing_in_only_paths_of_ours_are_gone_to(text: str, path: str) -
 
 @pytest.mark.parametrize(
     ("host", "options", "reason"),
-    [("0.0.0.0", {}, "--token-keys"), ("10.0.0.1", {"token_keys_file": "keys"}, "--tls"), ("::", {}, "--token-keys")],
+    [
+        ("0.0.0.0", {}, "--token-keys"),
+        ("10.0.0.1", {"token_keys_file": "keys"}, "--tls"),
+        ("::", {}, "--token-keys"),
+    ],
 )
 def test_strangers_are_not_served_without_tokens_and_tls(
     tmp_path: Path, host: str, options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        check_exposure(ConsoleOptions(uri="", host=host, port=1, audit_file=tmp_path / "a", **options))
+        check_exposure(
+            ConsoleOptions(uri="", host=host, port=1, audit_file=tmp_path / "a", **options)
+        )
     check_exposure(ConsoleOptions(uri="", host="127.0.0.1", port=1, audit_file=tmp_path / "a"))
     check_exposure(ConsoleOptions(uri="", host="::1", port=1, audit_file=tmp_path / "a"))

@@ -139,13 +139,21 @@ def test_tries_to_sign_in_are_bounded_by_address_and_in_all() -> None:
 
 def test_rights_and_namespaces_decide(tmp_path: Path, wall: Clock) -> None:
     access, _ = made(tmp_path, wall, Clock())
-    reader, admin = access.sign_in(signed("read").encode()), access.sign_in(signed("admin").encode())
+    reader, admin = (
+        access.sign_in(signed("read").encode()),
+        access.sign_in(signed("admin").encode()),
+    )
     limited = access.sign_in(signed("admin", "read", namespaces=["shop*"]).encode())
     assert may_read(reader, "any")
     assert not may_read(admin, "any")
     assert may_read(limited, "shop/eu")
     assert not may_read(limited, "other")
     assert "no right to do that" in why_not_change(reader, None)
-    assert why_not_change(admin, None) == why_not_change(admin, "shop") == why_not_change(limited, "shop") == ""
+    assert (
+        why_not_change(admin, None)
+        == why_not_change(admin, "shop")
+        == why_not_change(limited, "shop")
+        == ""
+    )
     assert "limited to namespaces" in why_not_change(limited, None)
     assert "not for the namespace other" in why_not_change(limited, "other")

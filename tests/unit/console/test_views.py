@@ -69,7 +69,9 @@ def test_a_pause_is_a_gap() -> None:
         (b"[" * 4000, "auto", "text", "["),
     ],
 )
-def test_payloads_are_shown_as_what_they_are(payload: bytes, format_name: str, used: str, shown: str) -> None:
+def test_payloads_are_shown_as_what_they_are(
+    payload: bytes, format_name: str, used: str, shown: str
+) -> None:
     text, found, _ = shown_payload(payload, format_name)
     assert found == used
     assert text.startswith(shown) or shown in text

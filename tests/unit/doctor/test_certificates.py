@@ -26,9 +26,13 @@ def test_certificates_that_end_or_name_another_host(tmp_path: Path) -> None:
     authority = Authority.make(tmp_path / "ca")
     here = ["127.0.0.1"]
     assert examined(authority.issue(tmp_path / "good", here)) == []
-    ((status, why),) = examined(authority.issue(tmp_path / "soon", here, valid_for=timedelta(days=3)))
+    ((status, why),) = examined(
+        authority.issue(tmp_path / "soon", here, valid_for=timedelta(days=3))
+    )
     assert (status, "ends in" in why) == (Status.WARN, True)
-    ((status, why),) = examined(authority.issue(tmp_path / "ended", here, valid_for=timedelta(days=-3)))
+    ((status, why),) = examined(
+        authority.issue(tmp_path / "ended", here, valid_for=timedelta(days=-3))
+    )
     assert (status, "3 days ago" in why) == (Status.FAIL, True)
     other = authority.issue(tmp_path / "other", ["a.example"])
     ((status, why),) = examined(other)

@@ -344,7 +344,11 @@ def test_an_advertised_name_that_means_this_machine_only_here(
     asked = socket.getaddrinfo
 
     def own_name(host: str, *rest: Any, **options: Any) -> Any:
-        return asked("127.0.1.1" if host == "bookie-1" and not options.get("flags") else host, *rest, **options)
+        return asked(
+            "127.0.1.1" if host == "bookie-1" and not options.get("flags") else host,
+            *rest,
+            **options,
+        )
 
     monkeypatch.setattr(socket, "getaddrinfo", own_name)
     patient.file.write_text(text)
@@ -425,14 +429,20 @@ def test_what_metadata_says_of_the_cluster(patient: Patient) -> None:
     with closing(open_store(patient.uri)) as store:
         note_backup(store, LastBackup(began_ms=now_ms - 3 * days_ms, backup_id="a"))
         found = worst(patient.examine(), name)
-        assert (found.status, found.why) == (Status.WARN, "the newest backup of metadata is 72.0 h old")
+        assert (found.status, found.why) == (
+            Status.WARN,
+            "the newest backup of metadata is 72.0 h old",
+        )
         note_backup(store, LastBackup(began_ms=now_ms, backup_id="b"))
         assert not [one for one in patient.examine() if one.name == name]
         store.create_ledger(7, replace(metadata(), state=LedgerMetadataState.IN_RECOVERY))
         for _ in range(2):
             note_recoveries(store, [7])
         found = worst(patient.examine(), name)
-        assert (found.status, found.why) == (Status.WARN, "the recovery of ledger 7 was begun and has not ended")
+        assert (found.status, found.why) == (
+            Status.WARN,
+            "the recovery of ledger 7 was begun and has not ended",
+        )
         assert "fastbk ledger close 7;" in found.fix
         for path in (LAST_BACKUP, RECOVERIES):
             (record,) = store.records.read([path])
@@ -441,7 +451,11 @@ def test_what_metadata_says_of_the_cluster(patient: Patient) -> None:
         damaged = [one for one in patient.examine() if one.name == name]
         for path in (LAST_BACKUP, RECOVERIES):
             (bad,) = [one for one in damaged if path in one.why]
-            assert (bad.status, "is damaged" in bad.why, "bad-records" in bad.fix) == (Status.WARN, True, True)
+            assert (bad.status, "is damaged" in bad.why, "bad-records" in bad.fix) == (
+                Status.WARN,
+                True,
+                True,
+            )
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -464,7 +478,9 @@ def test_the_command(
     assert main(["doctor"]) == 0
 
 
-def test_the_exit_code_is_that_of_the_verdict(patient: Patient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_is_that_of_the_verdict(
+    patient: Patient, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As of `cluster status`: 0 for a remark, 1 at `degraded`; what else only warns leaves it 0."""
     patient.start()
 

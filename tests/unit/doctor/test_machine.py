@@ -122,7 +122,12 @@ def test_a_healthy_machine(machine: Path) -> None:
     ],
 )
 def test_polling_needs_processors_of_its_own(
-    usable: int, spin_us: int, processors: tuple[int, ...], status: Status, says: str, monkeypatch: pytest.MonkeyPatch
+    usable: int,
+    spin_us: int,
+    processors: tuple[int, ...],
+    status: Status,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
     bookie = BookieSettings(workers=1, spin_us=spin_us, processors=processors)

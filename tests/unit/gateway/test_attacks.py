@@ -88,9 +88,15 @@ def rows(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("count", [LISTED_ROWS_MAX + 1, 2_000_000, 8_000_000])
-def test_a_chain_of_millions_of_rows_is_refused_before_they_are_made(store: MetadataStore, count: int) -> None:
+def test_a_chain_of_millions_of_rows_is_refused_before_they_are_made(
+    store: MetadataStore, count: int
+) -> None:
     """12 kB became a gigabyte, and nobody else was answered for twelve seconds."""
-    head = b"\x9b" + msgspec.msgpack.encode(ORDERS) + b"\x00\xa0\xc2\x93\x01\x00\x00\x01\x01\x00\x00\x90"
+    head = (
+        b"\x9b"
+        + msgspec.msgpack.encode(ORDERS)
+        + b"\x00\xa0\xc2\x93\x01\x00\x00\x01\x01\x00\x00\x90"
+    )
     bomb = packed(b"FBKC", head + rows(count))
     began_s = time.process_time()
     with pytest.raises(StorageError):
@@ -103,7 +109,9 @@ def test_a_chain_of_millions_of_rows_is_refused_before_they_are_made(store: Meta
     assert time.process_time() - began_s < 1.0
 
 
-def test_one_request_changes_few_chains_and_names_few_pages_and_ledgers(store: MetadataStore) -> None:
+def test_one_request_changes_few_chains_and_names_few_pages_and_ledgers(
+    store: MetadataStore,
+) -> None:
     writer = of(store, *WRITER).records
     ids = [f"0f{number:02}" for number in range(CHAINS_MAX + 1)]
     many = [Change(chain_path(one), put_chain(Chain(one))) for one in ids]
@@ -111,16 +119,25 @@ def test_one_request_changes_few_chains_and_names_few_pages_and_ledgers(store: M
         writer.change(many)
     known, version = chain(store)
     count = NEW_PAGES_MAX + 1
-    pages = b"".join(msgspec.msgpack.encode([one, 0, one, one, *[0] * 7]) for one in range(1, count + 1))
-    body = b"\x9c" + msgspec.msgpack.encode(ORDERS) + b"\x00\xa0\xc2\x93\x01\x00\x00\x01\x01\x00\x00"
+    pages = b"".join(
+        msgspec.msgpack.encode([one, 0, one, one, *[0] * 7]) for one in range(1, count + 1)
+    )
+    body = (
+        b"\x9c" + msgspec.msgpack.encode(ORDERS) + b"\x00\xa0\xc2\x93\x01\x00\x00\x01\x01\x00\x00"
+    )
     body += b"\xdc" + struct.pack(">H", count) + pages + b"\x90" + msgspec.msgpack.encode(count + 1)
     with pytest.raises(Unauthorized, match="pages at most"):
         writer.change([Change(chain_path(ORDERS), packed(b"FBKC", body), version)])
     assert chain(store) == (known, version)
     drawn = [store.next_ledger_id() for _ in range(6000)]
-    drafts = [msgspec.json.encode({"made_us": 1, "ledgers": drawn[at : at + 1000]}) for at in range(0, 6000, 1000)]
+    drafts = [
+        msgspec.json.encode({"made_us": 1, "ledgers": drawn[at : at + 1000]})
+        for at in range(0, 6000, 1000)
+    ]
     with pytest.raises(Unauthorized, match="ledgers at most"):
-        writer.change([Change(f"{drafts_path(ORDERS)}/0~a~{at}~c", one) for at, one in enumerate(drafts)])
+        writer.change(
+            [Change(f"{drafts_path(ORDERS)}/0~a~{at}~c", one) for at, one in enumerate(drafts)]
+        )
     with pytest.raises(Unauthorized, match="length <= 1000"):
         large = msgspec.json.encode({"made_us": 1, "ledgers": drawn[:1001]})
         writer.change([Change(f"{drafts_path(ORDERS)}/0~a~b~c", large)])
@@ -130,13 +147,19 @@ def test_one_request_changes_few_chains_and_names_few_pages_and_ledgers(store: M
 
 
 @pytest.mark.parametrize("operation", ["read", "add"])
-def test_nobody_spoils_the_counts_that_all_who_create_something_write(store: MetadataStore, operation: str) -> None:
+def test_nobody_spoils_the_counts_that_all_who_create_something_write(
+    store: MetadataStore, operation: str
+) -> None:
     """The root's, of which a client of one namespace changes what its own streams add."""
     shop = of(store, operation, namespaces=("shop",)).records
     path = usage_path(ROOT_ID)
     version = version_of(store, path)
     long = put(UsageRecord(2, 0, 2))[:-1] + b',"more":"%b"}' % (b"x" * USAGE_BYTES_MAX)
-    for value in (put(UsageRecord(2, 1, 2)), b'{"streams":2,"names":2,"changes":%d}' % 10**40, long):
+    for value in (
+        put(UsageRecord(2, 1, 2)),
+        b'{"streams":2,"names":2,"changes":%d}' % 10**40,
+        long,
+    ):
         with pytest.raises(Unauthorized, match=r"count|changes|bytes"):
             shop.change([Change(path, value, version)])
 
@@ -150,7 +173,9 @@ def test_a_name_has_one_spelling_and_is_no_path(store: MetadataStore, name: str)
         Change(f"{namespace_path(ROOT_ID)}/{part}/{name}", put(EntryRecord("namespace", "ee01"))),
         Change(namespace_path("ee01"), put(NamespaceRecord(ROOT_ID, decode(name)))),
         Change(usage_path("ee01"), put(UsageRecord())),
-        Change(usage_path(ROOT_ID), put(UsageRecord(2, 1, 3)), version_of(store, usage_path(ROOT_ID))),
+        Change(
+            usage_path(ROOT_ID), put(UsageRecord(2, 1, 3)), version_of(store, usage_path(ROOT_ID))
+        ),
     ]
     with pytest.raises(Unauthorized):
         shop.change(new)
@@ -180,7 +205,15 @@ def test_an_id_is_named_only_once_it_was_drawn(store: MetadataStore) -> None:
     known, version = chain(store)
     known = chains.open_for_append(known, "w")
     with pytest.raises(Unauthorized, match="was not drawn"):
-        writer.change([Change(chain_path(ORDERS), put_chain(chains.reserve(known, known.epoch, nexts[0])), version)])
+        writer.change(
+            [
+                Change(
+                    chain_path(ORDERS),
+                    put_chain(chains.reserve(known, known.epoch, nexts[0])),
+                    version,
+                )
+            ]
+        )
 
 
 def test_a_segment_claims_no_more_bytes_than_its_ledger_has(store: MetadataStore) -> None:
@@ -191,7 +224,11 @@ def test_a_segment_claims_no_more_bytes_than_its_ledger_has(store: MetadataStore
 
     def of_size(size_bytes: int) -> Change:
         contents = chains.Contents(5, 0, 5, 1, 2, DLSN(1, 9, 0), -1, size_bytes)
-        return Change(chain_path(ORDERS), put_chain(chains.attach(known, ((mine, contents),), "k", 0, 1)), version)
+        return Change(
+            chain_path(ORDERS),
+            put_chain(chains.attach(known, ((mine, contents),), "k", 0, 1)),
+            version,
+        )
 
     writer = of(store, *WRITER).records
     with pytest.raises(Unauthorized, match="needs the operation truncate"):
@@ -210,19 +247,30 @@ def cursor(name: str, stream: str = ORDERS) -> str:
 
 
 @pytest.mark.parametrize("operations", [("read",), OPERATIONS])
-def test_a_stream_takes_so_many_cursors_and_no_more(store: MetadataStore, operations: tuple[str, ...]) -> None:
+def test_a_stream_takes_so_many_cursors_and_no_more(
+    store: MetadataStore, operations: tuple[str, ...]
+) -> None:
     """INV-B1: by what the store has, whatever the client counts. Those that are there go on."""
-    store.records.change([Change(cursor(f"c{number}"), CURSOR) for number in range(CURSORS_MAX - 1)])
+    store.records.change(
+        [Change(cursor(f"c{number}"), CURSOR) for number in range(CURSORS_MAX - 1)]
+    )
     reader = of(store, *operations).records
     (version,) = reader.change([Change(cursor("mine"), CURSOR)])
     for value, there in ((MOVED, "1,000"), (CURSOR, "1,001")):
-        with pytest.raises(QuotaExceeded, match=f"shop/orders has {there} cursors.*delete cursors that nobody uses"):
+        with pytest.raises(
+            QuotaExceeded, match=f"shop/orders has {there} cursors.*delete cursors that nobody uses"
+        ):
             reader.change([Change(cursor("another"), CURSOR)])
         (version,) = reader.change([Change(cursor("mine"), value, version)])
         if there == "1,000":
             store.records.change([Change(cursor("overshot"), CURSOR)])
     reader.change([Change(cursor("another", PAYMENTS), CURSOR)])
-    reader.change([Change(cursor(name), None, version_of(store, cursor(name))) for name in ("mine", "overshot")])
+    reader.change(
+        [
+            Change(cursor(name), None, version_of(store, cursor(name)))
+            for name in ("mine", "overshot")
+        ]
+    )
     reader.change([Change(cursor("another"), CURSOR)])
 
 
@@ -266,7 +314,9 @@ def test_what_nobody_waits_for_any_more_ends(store: MetadataStore) -> None:
         states(store, late, messages.ReadStates(1000, subjects))
 
 
-def test_many_records_are_read_by_few_calls_of_the_store(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_records_are_read_by_few_calls_of_the_store(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was one for each 32 of them, which is a round trip to ZooKeeper."""
     paths = tuple(f"{cursors_path(ORDERS)}/c{number}" for number in range(300))
     store.records.change([Change(path, b"1") for path in paths])
@@ -281,19 +331,30 @@ def test_many_records_are_read_by_few_calls_of_the_store(store: MetadataStore, m
     monkeypatch.setattr(file, "rows", counted)
     found = calls.call(messages.ReadRecords(1000, paths), list[messages.RecordRow | None])
     assert len(found) == len(paths) and None not in found
-    states_of = calls.call(messages.ReadStates(1000, tuple(f"={path}" for path in paths)), list[str])
+    states_of = calls.call(
+        messages.ReadStates(1000, tuple(f"={path}" for path in paths)), list[str]
+    )
     assert len(states_of) == len(paths)
     assert len(queries) == 4, "the sizes and the data, for each request"
 
 
 def test_states_are_the_same_one_by_one_and_together(store: MetadataStore) -> None:
     """Many more than one call of the store reads, in any order, some of them twice, some that others may see only."""
-    made = [ledger(store, namespace, stream, last=9) for namespace, stream in (("shop", ORDERS), ("bank", PAYMENTS))]
-    store.records.change([Change(f"{cursors_path(ORDERS)}/c{number}", b"1") for number in range(40)])
+    made = [
+        ledger(store, namespace, stream, last=9)
+        for namespace, stream in (("shop", ORDERS), ("bank", PAYMENTS))
+    ]
+    store.records.change(
+        [Change(f"{cursors_path(ORDERS)}/c{number}", b"1") for number in range(40)]
+    )
     subjects: list[int | str | None] = [None, *made, 10**9]
     subjects += [f"={chain_path(one)}" for one in (ORDERS, PAYMENTS, "00ff")]
     subjects += [f"={cursors_path(ORDERS)}/c{number}" for number in range(50)]
-    folders = [cursors_path(ORDERS), cursors_path(PAYMENTS), entry_path(ROOT_ID, "shop").rpartition("/")[0]]
+    folders = [
+        cursors_path(ORDERS),
+        cursors_path(PAYMENTS),
+        entry_path(ROOT_ID, "shop").rpartition("/")[0],
+    ]
     subjects += [f"/{folder}" for folder in folders]
     random.Random(5).shuffle(subjects)
     client = principal("read", namespaces=("shop",))
@@ -336,6 +397,8 @@ def test_a_mark_that_nests_without_end_is_the_clients_mistake(store: MetadataSto
         messages.ReadStates(1000, (5, 6), ("s",)),
     ],
 )
-def test_what_a_waiting_request_would_keep_in_memory_is_short(store: MetadataStore, request_: messages.Request) -> None:
+def test_what_a_waiting_request_would_keep_in_memory_is_short(
+    store: MetadataStore, request_: messages.Request
+) -> None:
     with pytest.raises(ConfigError):
         DirectCalls(store, principal("read")).call(request_, list[str])

@@ -84,13 +84,19 @@ def test_a_reader_fills_metadata_with_no_large_cursors(store: MetadataStore) -> 
         reader.change([larger])
     of(store, *WRITER).records.change([larger])
     # It may move on, as long as it does not grow.
-    reader.change([Change(path, cursor_of(2 * READERS_CURSOR_BYTES_MAX - 500), version_of(store, path))])
+    reader.change(
+        [Change(path, cursor_of(2 * READERS_CURSOR_BYTES_MAX - 500), version_of(store, path))]
+    )
 
 
 @pytest.mark.parametrize("what", ["time_us", "created_us", "used_at_us"])
 def test_a_cursor_says_no_time_that_lies_a_day_ahead(store: MetadataStore, what: str) -> None:
     """A cursor used in the year 9999 never expires, and holds its stream's data for good."""
-    reader, path, now_us = of(store, "read").records, f"{cursors_path(ORDERS)}/mine", time.time_ns() // 1000
+    reader, path, now_us = (
+        of(store, "read").records,
+        f"{cursors_path(ORDERS)}/mine",
+        time.time_ns() // 1000,
+    )
 
     def said(time_us: int) -> bytes:
         if what == "time_us":
@@ -106,7 +112,9 @@ def test_a_cursor_says_no_time_that_lies_a_day_ahead(store: MetadataStore, what:
     # When it was made stays what a wrong clock said that had no gateway before it: the cursor goes on.
     made = CursorRecord(CursorState(), created_us=TIME_US_MAX)
     store.records.change([Change(path, put_record(made), version_of(store, path))])
-    reader.change([Change(path, put_record(replace(made, used_at_us=now_us)), version_of(store, path))])
+    reader.change(
+        [Change(path, put_record(replace(made, used_at_us=now_us)), version_of(store, path))]
+    )
 
 
 def test_a_pattern_cursor_says_no_time_that_lies_a_day_ahead(store: MetadataStore) -> None:
@@ -134,7 +142,9 @@ def test_a_record_of_each_kind_has_a_bound_below_the_stores(kind: object) -> Non
 def test_a_long_name_or_policy_is_refused(store: MetadataStore) -> None:
     long = put(StreamRecord(SHOP, "orders"))[:-1] + b',"x":"%b"}' % (b"x" * 5000)
     with pytest.raises(Unauthorized, match="bytes, of 4,000"):
-        of(store, *WRITER).records.change([Change(stream_path(ORDERS), long, version_of(store, stream_path(ORDERS)))])
+        of(store, *WRITER).records.change(
+            [Change(stream_path(ORDERS), long, version_of(store, stream_path(ORDERS)))]
+        )
 
 
 def test_custom_metadata_tags_and_marks_are_bounded(store: MetadataStore) -> None:
@@ -172,7 +182,9 @@ def test_few_pages_of_a_chain_are_named_by_none(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("name", ["pages/x", "pages/1-2", "pages/-1-0000000000000001", "cursors/%FF", "cursors/%41",
                                   "drafts/x", "drafts/a~b~c~d", f"drafts/{'9' * 200}~b~c~d"])  # fmt: skip
-def test_names_that_would_hold_up_who_lists_and_deletes_are_no_names(store: MetadataStore, name: str) -> None:
+def test_names_that_would_hold_up_who_lists_and_deletes_are_no_names(
+    store: MetadataStore, name: str
+) -> None:
     path = f"{stream_path(ORDERS)}/{name}"
     value = b'{"made_us":1}' if "drafts" in name else put_record(CursorRecord(CursorState()))
     with pytest.raises(Unauthorized):
@@ -219,7 +231,9 @@ def written(store: MetadataStore, new: Chain) -> None:
      {"attachments": tuple(Attachment(f"k{at}", 1) for at in range(300))}],
     ids=lambda one: "-".join(one),
 )  # fmt: skip
-def test_a_chain_takes_only_numbers_that_follow_from_it(store: MetadataStore, fields: dict[str, object]) -> None:
+def test_a_chain_takes_only_numbers_that_follow_from_it(
+    store: MetadataStore, fields: dict[str, object]
+) -> None:
     known, _ = chain(store)
     with pytest.raises(Unauthorized):
         written(store, replace(known, **fields))
@@ -233,8 +247,12 @@ def test_an_honest_epoch_is_taken_and_the_next(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "match"),
-    [({"records": 1 << 50}, "other records"), ({"last_time_us": 10**17}, "clocks"), ({"last_time_us": 5}, "clocks"),
-     ({"size_bytes": 1 << 41}, "bytes")],
+    [
+        ({"records": 1 << 50}, "other records"),
+        ({"last_time_us": 10**17}, "clocks"),
+        ({"last_time_us": 5}, "clocks"),
+        ({"size_bytes": 1 << 41}, "bytes"),
+    ],
     ids=["records", "late", "early", "size"],
 )
 def test_a_closed_segment_says_what_its_ledger_can_hold(
@@ -248,11 +266,17 @@ def test_a_closed_segment_says_what_its_ledger_can_hold(
     value = with_fields(metadata(), custom=custom)
     version = writer.create_ledger(ledger_id, value)
     written(store, chains.add_segment(chain(store)[0], 1, ledger_id, time.time_ns() // 1000))
-    writer.update_ledger(ledger_id, with_fields(value, state=LedgerState.CLOSED, last_entry_id=0, length=100), version)
+    writer.update_ledger(
+        ledger_id,
+        with_fields(value, state=LedgerState.CLOSED, last_entry_id=0, length=100),
+        version,
+    )
     now_us = time.time_ns() // 1000
     contents = Contents(1, 0, 0, now_us, now_us, DLSN(1, 0, 0), -1, 100)
     with pytest.raises(Unauthorized, match=match):
-        written(store, chains.close_segment(chain(store)[0], ledger_id, replace(contents, **fields)))
+        written(
+            store, chains.close_segment(chain(store)[0], ledger_id, replace(contents, **fields))
+        )
     written(store, chains.close_segment(chain(store)[0], ledger_id, contents))
 
 
@@ -263,7 +287,9 @@ def test_a_ledger_ends_with_what_bookies_can_hold(store: MetadataStore) -> None:
     version = writer.create_ledger(drawn, metadata())
     for last, length in ((0, 1 << 41), (1 << 62, 100), (-1, 1)):
         with pytest.raises((Unauthorized, ConfigError)):
-            closed = with_fields(metadata(), state=LedgerState.CLOSED, last_entry_id=last, length=length)
+            closed = with_fields(
+                metadata(), state=LedgerState.CLOSED, last_entry_id=last, length=length
+            )
             writer.update_ledger(drawn, closed, version)
 
 
@@ -290,7 +316,9 @@ def test_a_thing_gets_one_name(store: MetadataStore) -> None:
         Change(stream_path("0fee"), put(record)),
         Change(chain_path("0fee"), put_chain(Chain("0fee"))),
         Change(usage_path(SHOP), put(UsageRecord(3, 1, 3)), version_of(store, usage_path(SHOP))),
-        Change(usage_path(ROOT_ID), put(UsageRecord(4, 0, 2)), version_of(store, usage_path(ROOT_ID))),
+        Change(
+            usage_path(ROOT_ID), put(UsageRecord(4, 0, 2)), version_of(store, usage_path(ROOT_ID))
+        ),
     ]
     with pytest.raises(Unauthorized, match="two names"):
         of(store, *WRITER).records.change(changes)
@@ -309,7 +337,9 @@ def born(store: MetadataStore, parents: dict[str, str]) -> list[Change]:
         (found,) = store.records.read([usage_path(owner)])
         before = UsageRecord(names=2, streams=2) if owner == ROOT_ID else UsageRecord()
         after = UsageRecord(before.streams, before.changes + bool(below), before.names + below)
-        changes.append(Change(usage_path(owner), put(after), None if found is None else found.version))
+        changes.append(
+            Change(usage_path(owner), put(after), None if found is None else found.version)
+        )
     return changes
 
 
@@ -332,7 +362,9 @@ def test_a_namespace_lies_in_one_that_is_there(
 # --- what is bad already --------------------------------------------------------------------------------------------
 
 
-def test_a_chain_that_nobody_can_read_is_replaced_only_by_who_may_delete(store: MetadataStore) -> None:
+def test_a_chain_that_nobody_can_read_is_replaced_only_by_who_may_delete(
+    store: MetadataStore,
+) -> None:
     path = chain_path(ORDERS)
     store.records.change([Change(path, b"garbage", version_of(store, path))])
     gone = put_chain(Chain(ORDERS, 5, CONDEMNED, is_sealed=True))

@@ -71,10 +71,14 @@ def test_a_forked_child_that_closes_leaves_the_parents_requests_alone(
 
 
 @pytest.mark.parametrize("text", ["one\ntwo", "t\u00f6ken", "one two"])
-def test_a_file_with_something_else_than_a_token_is_the_clients_mistake(tmp_path: Path, text: str) -> None:
+def test_a_file_with_something_else_than_a_token_is_the_clients_mistake(
+    tmp_path: Path, text: str
+) -> None:
     """It may be there for a moment only: the threads of watches go on after it."""
     write_text(tmp_path / "token", text)
-    calls = GatewayCalls(["127.0.0.1:1"], 1.0, None, Credentials(token_file=str(tmp_path / "token")))
+    calls = GatewayCalls(
+        ["127.0.0.1:1"], 1.0, None, Credentials(token_file=str(tmp_path / "token"))
+    )
     calls._context = mock.Mock()
     with pytest.raises(ConfigError, match="is no token"):
         calls.call(messages.InstanceId(1000), str)

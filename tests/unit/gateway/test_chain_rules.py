@@ -46,7 +46,9 @@ def chain_with(closed: int, opened: int = 0) -> Chain:
     return chain
 
 
-def judged(old: Chain, new: Chain | None, pages: dict[PageRef, tuple[Segment, ...]] | None = None) -> Change:
+def judged(
+    old: Chain, new: Chain | None, pages: dict[PageRef, tuple[Segment, ...]] | None = None
+) -> Change:
     return change_of("a", old, new, pages or {}, 10**15)
 
 
@@ -70,7 +72,9 @@ class Life:
         if chain.epoch and chain.reserved == NONE and len(chain.open_rows) < 2:
             found.append(("write", lambda: chains.reserve(chain, chain.epoch, self._drawn())))
         if chain.reserved != NONE and len(chain.open_rows) < 2:
-            found.append(("write", lambda: chains.add_segment(chain, chain.epoch, chain.reserved, 5)))
+            found.append(
+                ("write", lambda: chains.add_segment(chain, chain.epoch, chain.reserved, 5))
+            )
         if chain.open_rows:
             found.append(("write", lambda: ended(chain, rng.choice((0, 1, 50)))))
         if chain.doomed:
@@ -82,7 +86,9 @@ class Life:
         if chain.head < chain.deleting:
             row = chain.row(chain.deleting - 1)
             assert row is not None
-            found.append(("delete", lambda: chains.drop_deleted(chain, row.number + 1, row.end_seq)))
+            found.append(
+                ("delete", lambda: chains.drop_deleted(chain, row.number + 1, row.end_seq))
+            )
         return found
 
     def _drawn(self) -> int:
@@ -127,7 +133,9 @@ def mutated(rng: random.Random, chain: Chain) -> Chain:
                 del rows[at]
             elif which == "change":
                 field = rng.choice(("ledger_id", "records", "last_entry_id", "number", "epoch"))
-                rows[at] = replace(rows[at], **{field: getattr(rows[at], field) + rng.choice((-1, 1, 7))})
+                rows[at] = replace(
+                    rows[at], **{field: getattr(rows[at], field) + rng.choice((-1, 1, 7))}
+                )
             elif which == "swap":
                 rows[at] = replace(rows[at], state=rng.choice(list(SegmentState)))
             else:
@@ -205,7 +213,11 @@ def test_pages_have_the_rows_that_they_are_named_for() -> None:
     with pytest.raises(ForbiddenChange):
         judged(old, new, {page: other})
     with pytest.raises(ForbiddenChange):
-        judged(old, replace(new, pages=(replace(page, size_bytes=1),)), {replace(page, size_bytes=1): rows})
+        judged(
+            old,
+            replace(new, pages=(replace(page, size_bytes=1),)),
+            {replace(page, size_bytes=1): rows},
+        )
     with pytest.raises(ForbiddenChange):
         judged(new, replace(new, pages=()))
     assert not allowed(judged(new, replace(new, pages=(), head=3, deleting=3)), WRITER)

@@ -22,8 +22,14 @@ STORE = '[metadata]\nuri = "sqlite:/var/lib/fastbk/metadata.sqlite"\n'
         (STORE + '[gateway]\nlisten = "0.0.0.0:3182"\n', "else everybody may change metadata"),
         (STORE + '[gateway]\nlisten = "nowhere"\n', "is not host:port"),
         (STORE + '[tls]\nmode = "prefer"\n', 'must be "require"'),
-        (STORE + '[authentication]\nmethods = ["sasl"]\nusers_file = "/u"\n', 'takes "token" and "certificate"'),
-        (STORE + '[authentication]\nmethods = ["token"]\ntoken_keys_file = "/k"\n', 'mode must not be "off"'),
+        (
+            STORE + '[authentication]\nmethods = ["sasl"]\nusers_file = "/u"\n',
+            'takes "token" and "certificate"',
+        ),
+        (
+            STORE + '[authentication]\nmethods = ["token"]\ntoken_keys_file = "/k"\n',
+            'mode must not be "off"',
+        ),
         (STORE + '[authorization]\nreaders = ["token:a"]\n', "needs [authentication] methods"),
         (STORE + "[gatway]\n", "did you mean gateway"),
     ],
@@ -43,12 +49,16 @@ def test_a_trial_on_loopback_needs_only_a_store(tmp_path: Path) -> None:
     assert load(path).gateway.listen == "127.0.0.1:3182"
 
 
-def test_check_reads_the_files_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_files_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "gateway.toml"
     path.write_text(STORE)
     assert main(["gateway", "--config", str(path), "--check"]) == 0
     assert "a gateway would start with it" in capsys.readouterr().out
-    path.write_text(STORE + '[tls]\nmode = "require"\ncertificate_file = "/none.crt"\nkey_file = "/none.key"\n')
+    path.write_text(
+        STORE + '[tls]\nmode = "require"\ncertificate_file = "/none.crt"\nkey_file = "/none.key"\n'
+    )
     assert main(["gateway", "--config", str(path), "--check"]) == 2
     assert "/none.crt is missing" in capsys.readouterr().err
     path.write_text(STORE + '[audit]\nfile = "/none/audit.log"\n')

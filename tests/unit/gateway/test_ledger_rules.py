@@ -34,7 +34,9 @@ CUSTOM: tuple[dict[str, bytes], ...] = ({}, {"app": b"1"}, {"fastbk.namespace": 
           {"fastbk.stream": b"s2"}, {"fastbk.stream": b"s1", "fastbk.namespace": b"shop"},
           {"fastbk.cursor": b"c"})  # fmt: skip
 ALL = [
-    replace(BASE, fragments=fragments, state=state, last_entry_id=last, length=length, custom=custom)
+    replace(
+        BASE, fragments=fragments, state=state, last_entry_id=last, length=length, custom=custom
+    )
     for fragments, (state, last, length), custom in itertools.product(FRAGMENTS, ENDS, CUSTOM)
 ]
 
@@ -42,7 +44,11 @@ ALL = [
 def is_sound(old: LedgerMetadata, new: LedgerMetadata) -> bool:
     """Whether anybody may make a change: said again, in other words than the rules."""
     if old.is_closed:
-        same_end = (new.state, new.last_entry_id, new.length) == (old.state, old.last_entry_id, old.length)
+        same_end = (new.state, new.last_entry_id, new.length) == (
+            old.state,
+            old.last_entry_id,
+            old.length,
+        )
     else:
         same_end = new.state >= old.state
     if not old.is_closed and new.is_closed:
@@ -61,7 +67,9 @@ def needed(old: LedgerMetadata, new: LedgerMetadata) -> list[Right]:
         *earlier, last = old.fragments
         moves_copies = old.is_closed or not (
             [*new.fragments][: len(earlier)] == earlier
-            and all(one.first_entry_id >= last.first_entry_id for one in new.fragments[len(earlier) :])
+            and all(
+                one.first_entry_id >= last.first_entry_id for one in new.fragments[len(earlier) :]
+            )
         )
         found.append(Right.ADMIN if moves_copies else Right.ADD | Right.RECOVER)
     if old.custom.get("app") != new.custom.get("app"):
@@ -119,7 +127,17 @@ def test_no_change_needs_less_than_its_difference_does() -> None:
         replace(BASE, unknown_fields=b"\x7a\x01x"),
         replace(BASE, ensemble_size=3, fragments=(Fragment(0, (A, B, C)),)),
     ],
-    ids=["password", "no password", "digest", "ack quorum", "write quorum", "token", "created", "unknown", "ensemble"],
+    ids=[
+        "password",
+        "no password",
+        "digest",
+        "ack quorum",
+        "write quorum",
+        "token",
+        "created",
+        "unknown",
+        "ensemble",
+    ],
 )
 def test_what_never_changes_nobody_changes(changed: LedgerMetadata) -> None:
     """INV-W2"""

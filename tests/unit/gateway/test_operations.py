@@ -65,14 +65,18 @@ def store(tmp_path: object) -> MetadataStore:
 # --- ledgers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_sees_ledgers_without_their_passwords_and_changes_none(store: MetadataStore) -> None:
+def test_a_reader_sees_ledgers_without_their_passwords_and_changes_none(
+    store: MetadataStore,
+) -> None:
     one = ledger(store, last=9)
     reader, writer = of(store, "read"), of(store, *WRITER)
     assert reader.read_ledger(one).metadata.password is None
     assert writer.read_ledger(one).metadata.password == b"secret"
     found = store.read_ledger(one)
     for call in (
-        lambda: reader.update_ledger(one, replace(found.metadata, custom={"a": b"b"}), found.version),
+        lambda: reader.update_ledger(
+            one, replace(found.metadata, custom={"a": b"b"}), found.version
+        ),
         lambda: reader.delete_ledger(one),
         lambda: reader.create_ledger(99, metadata()),
         reader.next_ledger_id,
@@ -169,7 +173,10 @@ def test_a_request_that_is_repeated_finds_what_it_did(store: MetadataStore) -> N
     first = calls.call(messages.ChangeRecords(1000, row, False), list[int])
     assert calls.call(messages.ChangeRecords(1000, row, True), list[int]) == first
     with pytest.raises(MetadataConflict) as caught:
-        calls.call(messages.ChangeRecords(1000, (messages.ChangeRow("other/a", b"2", None),), True), list[int])
+        calls.call(
+            messages.ChangeRecords(1000, (messages.ChangeRow("other/a", b"2", None),), True),
+            list[int],
+        )
     assert caught.value.outcome == "unknown"
 
 
@@ -180,7 +187,9 @@ def test_a_limited_client_sees_its_namespaces_and_the_way_to_them(store: Metadat
     shop = of(store, *OPERATIONS, namespaces=("shop",)).records
     visible = [chain_path(ORDERS), stream_path(ORDERS), namespace_path(SHOP), usage_path(ROOT_ID)]
     assert None not in shop.read(visible)
-    assert shop.read([namespace_path(ROOT_ID)]) == [None], "the root has no record, and everybody may know that"
+    assert shop.read([namespace_path(ROOT_ID)]) == [None], (
+        "the root has no record, and everybody may know that"
+    )
     for path in (chain_path(PAYMENTS), stream_path(PAYMENTS), namespace_path(BANK), entry_path(ROOT_ID, "bank"),
                  entry_path(BANK, "payments"), "elections/auditor"):  # fmt: skip
         with pytest.raises(Unauthorized):
@@ -204,18 +213,35 @@ def test_a_stream_is_created_with_its_name_and_counted(store: MetadataStore) -> 
         Change(chain_path("0d01"), put_chain(Chain("0d01"))),
     ]
     here = Change(usage_path(SHOP), put(UsageRecord(2, 1, 2)), version_of(store, usage_path(SHOP)))
-    root = Change(usage_path(ROOT_ID), put(UsageRecord(3, 0, 2)), version_of(store, usage_path(ROOT_ID)))
-    cheap = Change(usage_path(ROOT_ID), put(UsageRecord(1, 0, 2)), version_of(store, usage_path(ROOT_ID)))
+    root = Change(
+        usage_path(ROOT_ID), put(UsageRecord(3, 0, 2)), version_of(store, usage_path(ROOT_ID))
+    )
+    cheap = Change(
+        usage_path(ROOT_ID), put(UsageRecord(1, 0, 2)), version_of(store, usage_path(ROOT_ID))
+    )
     name, record, _ = new
-    for wrong in ([*new, here], new, [here, root], [record, here, root], [name, here, root], [*new, here, cheap]):
+    for wrong in (
+        [*new, here],
+        new,
+        [here, root],
+        [record, here, root],
+        [name, here, root],
+        [*new, here, cheap],
+    ):
         with pytest.raises(Unauthorized):
             records.change(wrong)
     records.change([*new, here, root])
 
 
-def test_deleting_a_stream_and_shortening_its_retention_need_rights_of_their_own(store: MetadataStore) -> None:
+def test_deleting_a_stream_and_shortening_its_retention_need_rights_of_their_own(
+    store: MetadataStore,
+) -> None:
     path, name = stream_path(ORDERS), entry_path(SHOP, "orders")
-    short = Change(path, put(StreamRecord(SHOP, "orders", PolicyPatch(retention_age_s=1.0))), version_of(store, path))
+    short = Change(
+        path,
+        put(StreamRecord(SHOP, "orders", PolicyPatch(retention_age_s=1.0))),
+        version_of(store, path),
+    )
     with pytest.raises(Unauthorized, match="needs the operation truncate"):
         of(store, *WRITER).records.change([short])
     of(store, *WRITER, "truncate").records.change([short])
@@ -240,11 +266,21 @@ def test_a_chain_names_no_others_ledger_to_be_deleted(store: MetadataStore) -> N
     """INV-W4: neither one that is there, nor one that somebody has drawn and creates later."""
     writer = of(store, *WRITER, namespaces=("shop",)).records
     known, version = chain(store)
-    (version,) = writer.change([Change(chain_path(ORDERS), put_chain(chains.open_for_append(known, "w")), version)])
+    (version,) = writer.change(
+        [Change(chain_path(ORDERS), put_chain(chains.open_for_append(known, "w")), version)]
+    )
     theirs = ledger(store, "bank", PAYMENTS, last=9)
     known, version = chain(store)
     with pytest.raises(Unauthorized, match="is there already"):
-        writer.change([Change(chain_path(ORDERS), put_chain(chains.reserve(known, known.epoch, theirs)), version)])
+        writer.change(
+            [
+                Change(
+                    chain_path(ORDERS),
+                    put_chain(chains.reserve(known, known.epoch, theirs)),
+                    version,
+                )
+            ]
+        )
     drawn = store.next_ledger_id()
     (version,) = writer.change(
         [Change(chain_path(ORDERS), put_chain(chains.reserve(known, known.epoch, drawn)), version)]
@@ -266,7 +302,10 @@ def test_who_may_add_deletes_the_ledgers_of_a_draft_that_was_given_up(store: Met
     """INV-W4: they were named before they existed. The janitor deletes them otherwise, a week later."""
     writer, reader = (of(store, *rights, namespaces=("shop",)) for rights in (WRITER, ("read",)))
     drafted, segment = store.next_ledger_id(), store.next_ledger_id()
-    change = Change(f"{drafts_path(ORDERS)}/0~a~b~c", b'{"made_us": 1, "ledgers": [%d, %d]}' % (drafted, segment))
+    change = Change(
+        f"{drafts_path(ORDERS)}/0~a~b~c",
+        b'{"made_us": 1, "ledgers": [%d, %d]}' % (drafted, segment),
+    )
     (version,) = writer.records.change([change])
     custom = custom_of_stream(ORDERS, "shop")
     store.create_ledger(drafted, replace(metadata(9), custom=custom))
@@ -274,8 +313,14 @@ def test_who_may_add_deletes_the_ledgers_of_a_draft_that_was_given_up(store: Met
     with pytest.raises(Unauthorized, match="needs the operation delete"):
         writer.delete_ledger(drafted)
     assert change.value is not None
-    writer.records.change([replace(change, value=change.value[:-1] + b', "given_up": true}', version=version)])
-    for client, other in ((reader, drafted), (writer, segment), (writer, ledger(store, "shop", ORDERS, last=9))):
+    writer.records.change(
+        [replace(change, value=change.value[:-1] + b', "given_up": true}', version=version)]
+    )
+    for client, other in (
+        (reader, drafted),
+        (writer, segment),
+        (writer, ledger(store, "shop", ORDERS, last=9)),
+    ):
         with pytest.raises(Unauthorized, match=r"needs the operation (add|delete)"):
             client.delete_ledger(other)
     writer.delete_ledger(drafted)
@@ -301,7 +346,11 @@ def test_a_segment_does_not_end_before_its_ledger(store: MetadataStore) -> None:
     known, version = chain(store)
     for last, match in ((4, "ends at entry 9, not 4"), (9, "")):
         contents = chains.Contents(5, 0, 5, 1, 2, DLSN(1, last, 0), -1, 90)
-        change = Change(chain_path(ORDERS), put_chain(chains.attach(known, ((mine, contents),), "k", 0, 1)), version)
+        change = Change(
+            chain_path(ORDERS),
+            put_chain(chains.attach(known, ((mine, contents),), "k", 0, 1)),
+            version,
+        )
         if match:
             with pytest.raises(Unauthorized, match=match):
                 writer.change([change])
@@ -311,7 +360,12 @@ def test_a_segment_does_not_end_before_its_ledger(store: MetadataStore) -> None:
 
 def test_what_is_sent_is_bounded_and_checked(store: MetadataStore) -> None:
     calls = DirectCalls(store, principal(*OPERATIONS))
-    for body in (b"", b"\xff", messages.encode([1000]), messages.encode([1000, [0] * (messages.KEYS_MAX + 1)])):
+    for body in (
+        b"",
+        b"\xff",
+        messages.encode([1000]),
+        messages.encode([1000, [0] * (messages.KEYS_MAX + 1)]),
+    ):
         with pytest.raises(ConfigError):
             messages.decode_request("read-ledgers", body)
     with pytest.raises(ConfigError, match="no such operation"):
@@ -357,11 +411,15 @@ def test_an_empty_ledger_of_others_stays_theirs(store: MetadataStore) -> None:
         shop.create_ledger(drawn + 1000, PLACEHOLDER)
 
 
-def test_a_refusal_says_what_was_named_and_what_the_token_is_limited_to(store: MetadataStore) -> None:
+def test_a_refusal_says_what_was_named_and_what_the_token_is_limited_to(
+    store: MetadataStore,
+) -> None:
     bank = of(store, *OPERATIONS, namespaces=("bank", "bank/*"))
     with pytest.raises(Unauthorized) as caught:
         bank.records.read([entry_path(ROOT_ID, "shop")])
-    assert "may not read name shop: its token is limited to namespaces (bank, bank/*)" in str(caught.value)
+    assert "may not read name shop: its token is limited to namespaces (bank, bank/*)" in str(
+        caught.value
+    )
     many = of(store, *OPERATIONS, namespaces=tuple(f"n{number}" for number in range(9)))
     with pytest.raises(Unauthorized, match=r"\(n0, n1, n2, n3, n4 and 4 more\)"):
         many.records.read([chain_path(ORDERS)])

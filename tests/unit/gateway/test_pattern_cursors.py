@@ -64,7 +64,9 @@ def test_those_of_other_namespaces_are_neither_seen_nor_made(store: MetadataStor
 
 
 def test_a_namespace_takes_so_many_and_no_more(store: MetadataStore) -> None:
-    store.records.change([Change(path_of(SHOP, f"c{number}"), CURSOR) for number in range(CURSORS_MAX)])
+    store.records.change(
+        [Change(path_of(SHOP, f"c{number}"), CURSOR) for number in range(CURSORS_MAX)]
+    )
     reader = of(store, "read").records
     with pytest.raises(QuotaExceeded, match="namespace shop has 100 cursors of patterns"):
         reader.change([Change(MINE, CURSOR)])
@@ -78,7 +80,9 @@ def test_there_is_no_new_one_below_the_level_that_has_them(store: MetadataStore)
     reader = of(store, "read", namespaces=("shop",)).records
     (version,) = reader.change([Change(MINE, CURSOR)])
     set_level(store, 2)
-    with pytest.raises(ConfigError, match="namespace shop gets no cursor of a pattern: that needs format level 3"):
+    with pytest.raises(
+        ConfigError, match="namespace shop gets no cursor of a pattern: that needs format level 3"
+    ):
         reader.change([Change(path_of(SHOP, "other"), CURSOR)])
     reader.change([Change(MINE, MOVED, version)])
     (found,) = reader.read([LEVEL_PATH])

@@ -17,7 +17,10 @@ NAMESPACE, STREAM = "1f07aa", "ab12cd"
     [
         (paths.namespace_path(NAMESPACE), RecordName(Kind.NAMESPACE, NAMESPACE)),
         (paths.namespace_path("root"), RecordName(Kind.NAMESPACE, "root")),
-        (paths.entry_path(NAMESPACE, "für alle/x".replace("/", "-")), RecordName(Kind.ENTRY, NAMESPACE, "für alle-x")),
+        (
+            paths.entry_path(NAMESPACE, "für alle/x".replace("/", "-")),
+            RecordName(Kind.ENTRY, NAMESPACE, "für alle-x"),
+        ),
         (paths.names_path(NAMESPACE, "07"), RecordName(Kind.NAMES_FOLDER, NAMESPACE)),
         (paths.usage_path(NAMESPACE), RecordName(Kind.USAGE, NAMESPACE)),
         (paths.stored_path(NAMESPACE), RecordName(Kind.STORED, NAMESPACE)),

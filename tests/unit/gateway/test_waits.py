@@ -86,7 +86,9 @@ class Harness:
         self.reads = 0
         self.after_read: Callable[[], None] = lambda: None
 
-    def ask(self, *subjects: Subject, wait_ms: int = LONG_MS, client: str = "one") -> asyncio.Task[list[str]]:
+    def ask(
+        self, *subjects: Subject, wait_ms: int = LONG_MS, client: str = "one"
+    ) -> asyncio.Task[list[str]]:
         """Request states of what the client has seen as it is now."""
         seen = tuple(self.store.states.get(one, ABSENT) for one in subjects)
         request = ReadStates(1000, subjects, seen, wait_ms)
@@ -142,7 +144,9 @@ async def test_what_is_absent_or_forbidden_is_not_watched(monkeypatch: pytest.Mo
     assert [subject for subject, _ in harness.store.watches] == ["=there"]
 
 
-async def test_all_who_wait_share_a_watch_that_ends_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_who_wait_share_a_watch_that_ends_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "LINGER_S", 0.05)
     harness = Harness(a="1")
     asked = [harness.ask("=a", client=str(number)) for number in range(5)]
@@ -164,10 +168,17 @@ async def test_watches_of_a_request_that_fails_end() -> None:
     assert not harness.store.watches
 
 
-async def test_places_are_bounded_of_all_clients_and_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_places_are_bounded_of_all_clients_and_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waits = Harness().waits
     monkeypatch.setattr(waits, "_subjects", Shares(7, 5))
-    assert [waits.enter(*one) for one in (("one", 4), ("one", 2), ("two", 4), ("two", 3))] == [True, False, False, True]
+    assert [waits.enter(*one) for one in (("one", 4), ("one", 2), ("two", 4), ("two", 3))] == [
+        True,
+        False,
+        False,
+        True,
+    ]
     assert waits.count == 2
     monkeypatch.setattr(waits, "_requests", Shares(2, 1))
     monkeypatch.setattr(waits, "_subjects", Shares(9, 9))
@@ -178,7 +189,9 @@ async def test_places_are_bounded_of_all_clients_and_of_one(monkeypatch: pytest.
     assert waits._subjects.total == 2
 
 
-async def test_changes_that_show_nothing_have_the_states_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_that_show_nothing_have_the_states_read_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Names that its client may not see come and go all the time."""
     monkeypatch.setattr(module, "QUIET_S", 0.1)
     harness = Harness(a="1")

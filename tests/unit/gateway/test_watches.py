@@ -38,7 +38,9 @@ class FakeGateway:
         self._round = 0
         self._wake = threading.Condition()
 
-    def states(self, subjects: Sequence[Subject], seen: Sequence[str] | None, wait_s: float) -> list[str]:
+    def states(
+        self, subjects: Sequence[Subject], seen: Sequence[str] | None, wait_s: float
+    ) -> list[str]:
         with self._wake:
             if seen is not None:
                 self.requests.append((len(subjects), wait_s))
@@ -46,7 +48,12 @@ class FakeGateway:
                     self.failures -= 1
                     raise MetadataUnavailable("away")
             begun = self._round
-            while seen is not None and wait_s and self._now(subjects) == list(seen) and self._round == begun:
+            while (
+                seen is not None
+                and wait_s
+                and self._now(subjects) == list(seen)
+                and self._round == begun
+            ):
                 assert self._wake.wait(30)
             if self.is_closed:
                 raise ClientClosed("closed")

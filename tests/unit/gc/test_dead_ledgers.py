@@ -74,7 +74,9 @@ class Clock:
         self.now_s += seconds
 
 
-def collector(local: Local, metadata: Metadata, *, per_s: float = 1e9, **rules: float) -> DeadLedgers:
+def collector(
+    local: Local, metadata: Metadata, *, per_s: float = 1e9, **rules: float
+) -> DeadLedgers:
     clock = Clock()
     pace = RateLimit(per_s, clock.pause, lambda: clock.now_s)
     return DeadLedgers(local, metadata, Cluster(metadata), pace, Rules(**rules))  # type: ignore[arg-type]

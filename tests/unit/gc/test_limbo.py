@@ -153,4 +153,6 @@ def test_an_open_ledger_whose_writer_has_left_this_bookie_leaves_limbo_once_it_i
     harness = Whole({1, 2, 3, 4}, {1: left, 2: left, 3: returned, 4: recovering})
     assert LimboWatch(harness, harness, ME).check() == LimboCheck(1, 3)  # type: ignore[arg-type]
     assert harness.over == [([1], False)]
-    assert [[(one.first, one.last) for one in shares] for shares in asked] == [[(0, 9), (20, 29)]] * 2
+    assert [[(one.first, one.last) for one in shares] for shares in asked] == [
+        [(0, 9), (20, 29)]
+    ] * 2

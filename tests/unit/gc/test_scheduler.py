@@ -213,7 +213,9 @@ def test_an_outage_of_metadata_makes_no_later_look_wait(harness: Harness) -> Non
 def test_a_suspension_cuts_a_look_off_and_lasts(harness: Harness) -> None:
     harness.live(10.5)
     assert len(harness.report.cycles) == 1
-    harness.bookie.on_list = lambda: harness.line.orders.append({"type": "gc_suspend", "what": [LEDGERS]})
+    harness.bookie.on_list = lambda: harness.line.orders.append(
+        {"type": "gc_suspend", "what": [LEDGERS]}
+    )
     harness.live(200)
     assert len(harness.report.cycles) == 1, "the second look was cut off in its first pause"
     harness.bookie.on_list = lambda: None

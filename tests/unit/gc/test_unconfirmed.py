@@ -100,7 +100,15 @@ class Harness:
         pace = RateLimit(1e9, lambda _: None)
         cluster = Cluster(self)  # type: ignore[arg-type]
         return UnconfirmedWatch(
-            self, self, cluster, ME, pace, pace, AGE_S, room, lambda: self.now_s  # type: ignore[arg-type]
+            self,
+            self,
+            cluster,
+            ME,
+            pace,
+            pace,
+            AGE_S,
+            room,
+            lambda: self.now_s,  # type: ignore[arg-type]
         )
 
     def proving(self, proven_age_s: float = 0.0) -> UnconfirmedWatch:
@@ -110,7 +118,9 @@ class Harness:
         raise_mark(self, Mark(highest_id=9))  # type: ignore[arg-type]
         return watch
 
-    def live(self, watch: UnconfirmedWatch, seconds: float, **options: bool) -> list[UnconfirmedCheck]:
+    def live(
+        self, watch: UnconfirmedWatch, seconds: float, **options: bool
+    ) -> list[UnconfirmedCheck]:
         looks = []
         end_s = self.now_s + seconds
         while self.now_s < end_s:
@@ -127,7 +137,9 @@ def ghost(ledger_id: int) -> Listed:
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
     if request.param == "by listing":
         monkeypatch.setattr(unconfirmed, "NAMES_MAX", 0)
-    return Harness(here={5: ghost(5), 9: listed_as(9, VersionedLedger(MINE, 1))}, ledgers={9: MINE, 3: THEIRS})
+    return Harness(
+        here={5: ghost(5), 9: listed_as(9, VersionedLedger(MINE, 1))}, ledgers={9: MINE, 3: THEIRS}
+    )
 
 
 def test_what_metadata_lists_is_confirmed_and_a_ghost_expires(harness: Harness) -> None:

@@ -375,14 +375,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", READERS)
-def test_changed_files_with_right_checksums(image: Image, tmp_path: Path, pattern: str, seed: int) -> None:
+def test_changed_files_with_right_checksums(
+    image: Image, tmp_path: Path, pattern: str, seed: int
+) -> None:
     """FUZZ=100000 makes it a long run. Whatever is said is said in items; nothing else is raised."""
     paths = [one for one in image.files(pattern) if one.name != "audit.log"]
     for number in range(int(os.environ.get("FUZZ", "40"))):
         dice = random.Random(f"{seed} {number}")
         path = dice.choice(paths)
         bad = tmp_path / path.name
-        bad.write_bytes(hostile_files.SEALS[path.suffix](hostile_files.changed(path.read_bytes(), dice)))
+        bad.write_bytes(
+            hostile_files.SEALS[path.suffix](hostile_files.changed(path.read_bytes(), dice))
+        )
         for item in read(bad, READERS[pattern]):
             assert len(str(item.facts.get("reason", ""))) < 1000, number
 
@@ -396,12 +400,18 @@ def test_changed_small_files_with_right_checksums(image: Image, tmp_path: Path, 
         if name == "identity.json":
             bad.write_bytes(hostile_files.odd_sealed_json(raw, dice))
         else:
-            bad.write_bytes((hostile_files.odd_manifest if name == "manifest.0" else hostile_files.changed)(raw, dice))
+            bad.write_bytes(
+                (hostile_files.odd_manifest if name == "manifest.0" else hostile_files.changed)(
+                    raw, dice
+                )
+            )
         assert list(SMALL[name](str(bad))) is not None
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
-@pytest.mark.parametrize("name", ["0000000000000009.journal", "identity.json", "current/VERSION", "manifest.1"])
+@pytest.mark.parametrize(
+    "name", ["0000000000000009.journal", "identity.json", "current/VERSION", "manifest.1"]
+)
 def test_what_is_no_file_is_told_and_not_waited_for(
     image: Image, tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
@@ -409,7 +419,11 @@ def test_what_is_no_file_is_told_and_not_waited_for(
     shutil.copytree(image.journal, folder)
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
-    kind = {"0000000000000009.journal": "journal", "identity.json": "identity", "current/VERSION": "cookie"}
+    kind = {
+        "0000000000000009.journal": "journal",
+        "identity.json": "identity",
+        "current/VERSION": "cookie",
+    }
     with pytest.raises(StorageError, match=re.escape(name)):
         _run(kind.get(name, "manifest"), folder)
 
@@ -444,7 +458,9 @@ def test_a_hole_of_any_size_takes_no_time(
     assert len(read(bad, READERS[pattern])) < 1000
 
 
-def test_items_of_a_run_that_name_the_same_bytes_are_not_all_read(image: Image, tmp_path: Path) -> None:
+def test_items_of_a_run_that_name_the_same_bytes_are_not_all_read(
+    image: Image, tmp_path: Path
+) -> None:
     """Each item was read and checked anew: of a run of 64 MiB terabytes."""
     path = log_of(image)
     raw = bytearray(path.read_bytes())
@@ -461,7 +477,9 @@ def test_items_of_a_run_that_name_the_same_bytes_are_not_all_read(image: Image, 
     assert len([one for one in told if "more than the run has left" in one]) == count - 1
 
 
-def test_a_line_and_a_file_that_are_larger_than_any_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_and_a_file_that_are_larger_than_any_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "identity.json").write_bytes(b"{" * (small_files.SMALL_BYTES_MAX + 1))
     with pytest.raises(StorageError, match="not a file of this kind"):
         list(small_files.read_identity(str(tmp_path)))

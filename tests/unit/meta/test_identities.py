@@ -47,7 +47,9 @@ def test_an_update_can_depend_on_a_bookies_identity(open_driver: Open) -> None:
     assert store.update_ledger(1, metadata(last=1), 0, first) == 1
     with pytest.raises(MetadataConflict) as conflict:
         store.update_ledger(1, metadata(last=2), 0, first)
-    assert not isinstance(conflict.value, IdentityChanged), "the ledger was changed, the bookie was not"
+    assert not isinstance(conflict.value, IdentityChanged), (
+        "the ledger was changed, the bookie was not"
+    )
     second = IdentityVersion("b", other.write_identity(identity, first.version))
     for gone in (first, IdentityVersion("unknown", 0)):
         with pytest.raises(IdentityChanged):

@@ -218,7 +218,10 @@ def test_a_registration_says_how_to_reach_the_bookie(open_driver: Open) -> None:
 
 def test_a_registration_says_that_an_endpoint_has_tls(open_driver: Open) -> None:
     store = open_driver()
-    endpoints = (Endpoint("127.0.0.1", 3181, extensions=(TLS_EXTENSION,)), Endpoint("127.0.0.1", 80))
+    endpoints = (
+        Endpoint("127.0.0.1", 3181, extensions=(TLS_EXTENSION,)),
+        Endpoint("127.0.0.1", 80),
+    )
     lease = store.register_bookie(replace(service(), endpoints=endpoints), writable=True)
     (found,) = store.list_bookies()
     assert found.service.endpoints == endpoints

@@ -50,7 +50,12 @@ def test_callbacks_end_and_begin_watches_and_an_end_counts_once() -> None:
     first = watcher.add(1, changed)
     store.states[1] = 1
     wait_until(lambda: told == ["other"], "the first change is told")
-    wait_until(lambda: len(watcher._subscriptions.all()) == 2 and first not in watcher._subscriptions.all(), "it began")
+    wait_until(
+        lambda: (
+            len(watcher._subscriptions.all()) == 2 and first not in watcher._subscriptions.all()
+        ),
+        "it began",
+    )
     store.states[1] = 2
     wait_until(lambda: told == ["other", "other", "second"], "the second change is told")
     other.close()

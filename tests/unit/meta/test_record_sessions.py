@@ -156,7 +156,9 @@ def test_a_group_of_calls_does_not_wait_for_another_threads_session(
     assert len(store.records.children("autorecovery/sessions")) == 1
 
 
-def test_what_is_damaged_counts_no_more_and_stops_nothing(open_at: Callable[[Clock], SqliteStore]) -> None:
+def test_what_is_damaged_counts_no_more_and_stops_nothing(
+    open_at: Callable[[Clock], SqliteStore],
+) -> None:
     store = open_at(Clock())
     store.records.change([
         Change("autorecovery/locks/0000000000000007", b"{}"),

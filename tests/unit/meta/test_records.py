@@ -87,7 +87,9 @@ def test_some_of_many_are_read_as_their_bytes_allow(open_driver: Open) -> None:
     found: list[VersionedRecord | None] = []
     while len(found) < len(paths):
         some = records.read_some(paths[len(found) :], 2 * VALUE_BYTES_MAX + 100)
-        assert 0 < sum(len(one.value) for one in some if one is not None) <= 2 * VALUE_BYTES_MAX + 100
+        assert (
+            0 < sum(len(one.value) for one in some if one is not None) <= 2 * VALUE_BYTES_MAX + 100
+        )
         found += some
     assert found == whole == list(each_record(records, paths))
     assert records.read_some(paths, 1) == whole[:1]
@@ -130,7 +132,9 @@ def test_a_record_and_one_below_it_are_made_together_in_any_order(open_driver: O
     records = open_driver().records
     versions = records.change([Change("o/1/chain", b"b"), Change("o/1", b"a"), Change("o", b"top")])
     found = records.read(["o/1/chain", "o/1", "o"])
-    assert [(one.value, one.version) for one in found if one] == list(zip((b"b", b"a", b"top"), versions, strict=True))
+    assert [(one.value, one.version) for one in found if one] == list(
+        zip((b"b", b"a", b"top"), versions, strict=True)
+    )
 
 
 def test_names_below_several_paths(open_driver: Open) -> None:

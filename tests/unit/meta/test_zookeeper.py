@@ -73,7 +73,9 @@ def test_a_ledger_of_more_than_31_bits_has_no_place_in_the_legacy_layout(
         store.create_ledger(2**31, metadata())
 
 
-@pytest.mark.parametrize(("count", "trips"), [(READ_BYTES_MAX // VALUE_BYTES_MAX, 1), (500, 2), (1000, 4)])
+@pytest.mark.parametrize(
+    ("count", "trips"), [(READ_BYTES_MAX // VALUE_BYTES_MAX, 1), (500, 2), (1000, 4)]
+)
 def test_records_are_read_in_few_round_trips(
     zookeeper: ZooKeeperPlace, monkeypatch: pytest.MonkeyPatch, count: int, trips: int
 ) -> None:

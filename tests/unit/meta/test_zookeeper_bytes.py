@@ -221,10 +221,19 @@ def test_cookies() -> None:
 
 
 def test_identities_read_back() -> None:
-    assert raw_bytes.parse_identity(IDENTITY.bookie_id, raw_bytes.identity_bytes(IDENTITY)) == IDENTITY
+    assert (
+        raw_bytes.parse_identity(IDENTITY.bookie_id, raw_bytes.identity_bytes(IDENTITY)) == IDENTITY
+    )
     from_before = b'{"bookie_id": "b", "incarnation": "7", "directories": [{"directory_id": "a", "role": "journal"}]}'
     assert raw_bytes.parse_identity("b", from_before).starts == 0
-    for damaged in (b"", b"{}", b"[]", raw_bytes.identity_bytes(IDENTITY)[:-2], from_before, b"[" * 100_000):
+    for damaged in (
+        b"",
+        b"{}",
+        b"[]",
+        raw_bytes.identity_bytes(IDENTITY)[:-2],
+        from_before,
+        b"[" * 100_000,
+    ):
         with pytest.raises(StorageError):
             raw_bytes.parse_identity(IDENTITY.bookie_id, damaged)
 

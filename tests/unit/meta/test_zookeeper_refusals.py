@@ -224,7 +224,10 @@ def test_a_session_after_one_that_expired_does_not_begin_at_a_server_that_is_beh
     server: Restorable, tmp_path: Path
 ) -> None:
     """Gc would take ledgers for deleted that such a server does not have yet."""
-    with beside_one_that_lags(server, tmp_path) as (lagging, both), closing(opened(both, 1.0)) as store:
+    with (
+        beside_one_that_lags(server, tmp_path) as (lagging, both),
+        closing(opened(both, 1.0)) as store,
+    ):
         store.create_ledger(1000, metadata())
         lagging.start()
         for _ in range(6):

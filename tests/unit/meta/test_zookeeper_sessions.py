@@ -224,7 +224,9 @@ def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
     watch.close()
 
 
-def test_a_session_lasts_as_long_as_it_is_told_to(zookeeper: ZooKeeperPlace, near: ZooKeeperStore) -> None:
+def test_a_session_lasts_as_long_as_it_is_told_to(
+    zookeeper: ZooKeeperPlace, near: ZooKeeperStore
+) -> None:
     for asked_s, held_s in ((6.0, 6.0), (None, SESSION_TIMEOUT_S)):
         with closing(open_store(zookeeper.uri(), session_timeout_s=asked_s)) as store:
             assert isinstance(store, ZooKeeperStore)
@@ -235,7 +237,9 @@ def test_a_session_lasts_as_long_as_it_is_told_to(zookeeper: ZooKeeperPlace, nea
 def kept(store: ZooKeeperStore) -> list[str]:
     """Return the paths that kazoo keeps watches for: it forgets one when the server has."""
     client = store._session.client
-    return [path for found in (client._data_watchers, client._child_watchers) for path in list(found)]
+    return [
+        path for found in (client._data_watchers, client._child_watchers) for path in list(found)
+    ]
 
 
 def test_a_server_forgets_a_watch_that_was_closed(near: ZooKeeperStore) -> None:

@@ -153,9 +153,7 @@ def test_apaches_auditor_and_ours_exclude_one_another(
 ) -> None:
     """INV-H1."""
     prefix = zookeeper.path(f"{BASE}/auditorelection/V_")
-    java = peek.create(
-        prefix, b'bookieId: "java"\n', ephemeral=True, sequence=True, makepath=True
-    )
+    java = peek.create(prefix, b'bookieId: "java"\n', ephemeral=True, sequence=True, makepath=True)
     vote = nodes.vote("b1")
     assert not vote.is_elected()
     assert nodes.auditor() == "java"

@@ -49,7 +49,11 @@ def test_a_cluster_without_a_fault_is_well() -> None:
         ({"slow_commits": "33 ms"}, Verdict.DEGRADED, "journal_slow"),
         ({"conditions": [("metadata_hold", "back")]}, Verdict.DEGRADED, "metadata_hold"),
         ({"conditions": [("metadata", "away")]}, Verdict.DEGRADED, "metadata"),
-        ({"disks": [DiskFacts("journal", 0, "ok", "all", "p99 1.1 s")]}, Verdict.DEGRADED, "disk_slow"),
+        (
+            {"disks": [DiskFacts("journal", 0, "ok", "all", "p99 1.1 s")]},
+            Verdict.DEGRADED,
+            "disk_slow",
+        ),
         ({"disks": [DiskFacts("ledger", 1, "warn", "all")]}, Verdict.DEGRADED, "disk"),
         ({"disks": [DiskFacts("ledger", 0, "full", "repairs")]}, Verdict.IN_DANGER, "disk_refuses"),
     ],
@@ -69,7 +73,11 @@ def test_each_fact_of_a_bookie_has_its_verdict(
         (ClusterFacts(lost=["b7"]), Verdict.IN_DANGER, "bookie_lost"),
         (ClusterFacts(backup_age_s=math.inf), Verdict.WELL, "backup_missing"),
         (ClusterFacts(backup_age_s=BACKUP_AGE_MAX_S + 1), Verdict.DEGRADED, "backup_old"),
-        (ClusterFacts(ledgers=OpenLedgerFacts(unfinished=[7])), Verdict.DEGRADED, "unfinished_recovery"),
+        (
+            ClusterFacts(ledgers=OpenLedgerFacts(unfinished=[7])),
+            Verdict.DEGRADED,
+            "unfinished_recovery",
+        ),
         (
             ClusterFacts(ledgers=OpenLedgerFacts(uncloseable=[7], away=["b1"])),
             Verdict.IN_DANGER,
@@ -105,7 +113,9 @@ def test_ledgers_that_wait_are_named_with_a_command_and_the_text_is_bounded() ->
     away = [f"bookie-{one}.example" for one in range(100)]
     ledgers = OpenLedgerFacts(unfinished=range(9), uncloseable=range(1000, 2000), away=away)
     first, second = reasons_of_cluster(ClusterFacts(ledgers=ledgers))
-    assert first.text.startswith("1,000 ledgers: 1000, 1001, 1002, 1003, 1004, ... cannot be closed while bookie-0")
+    assert first.text.startswith(
+        "1,000 ledgers: 1000, 1001, 1002, 1003, 1004, ... cannot be closed while bookie-0"
+    )
     assert len(first.text) <= 200
     assert "`fastbk ledger close 1000 --accept-loss --dry-run`" in first.next_step
     assert second.text.startswith("the recovery of 9 ledgers: 0, 1, 2, 3, 4, ... was begun")

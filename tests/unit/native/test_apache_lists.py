@@ -33,7 +33,9 @@ def read_list(blob: bytes, range_count_max: int) -> tuple[int, list[tuple[int, i
     count = int(lib.fbk_apache_read_list(blob, len(blob), ranges, range_count_max))
     if count < 0:
         raise ProtocolError("not a list of a ledger's entries")
-    found = [(int(ranges[2 * i]), int(ranges[2 * i + 1])) for i in range(min(count, range_count_max))]
+    found = [
+        (int(ranges[2 * i]), int(ranges[2 * i + 1])) for i in range(min(count, range_count_max))
+    ]
     return count, found
 
 

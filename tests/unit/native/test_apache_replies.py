@@ -21,9 +21,7 @@ def put_add_reply(reply: ApacheReply) -> bytes:
     """Return the whole frame of an add's reply, made by the bookie's fast path."""
     echo = ffi.new("struct fbk_apache_echo *", echo_of(reply))
     out = bytearray(lib.FBK_APACHE_ADD_REPLY_BYTES_MAX)
-    size_bytes = lib.fbk_apache_put_add_reply(
-        ffi.from_buffer("uint8_t[]", out), echo, reply.status
-    )
+    size_bytes = lib.fbk_apache_put_add_reply(ffi.from_buffer("uint8_t[]", out), echo, reply.status)
     return bytes(out[: int(size_bytes)])
 
 

@@ -40,7 +40,9 @@ def python(checkout: Path, code: str) -> str:
 
 def write_answer(checkout: Path, answer: int) -> Path:
     source = checkout / "fastbk/native/src/base/answer.c"
-    source.write_text(f'#include "fastbk/native/boundary/answer.h"\nint fbk_answer(void) {{ return {answer}; }}\n')
+    source.write_text(
+        f'#include "fastbk/native/boundary/answer.h"\nint fbk_answer(void) {{ return {answer}; }}\n'
+    )
     return source
 
 
@@ -60,7 +62,9 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_build_folder_copied_from_another_checkout_is_made_anew(checkout: Path, tmp_path: Path) -> None:
+def test_a_build_folder_copied_from_another_checkout_is_made_anew(
+    checkout: Path, tmp_path: Path
+) -> None:
     """Its sources are older than the objects, as those of a branch that was checked out before are."""
     python(checkout, BUILD)
     assert python(checkout, ANSWER) == "1"

@@ -182,7 +182,9 @@ def test_auto_is_plain_where_io_uring_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
 @pytest.mark.parametrize("backend", ["plain", "io_uring"])
-def test_what_is_no_file_is_not_opened(tmp_path: Path, backend: str, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_not_opened(
+    tmp_path: Path, backend: str, make: Callable[[Path], None]
+) -> None:
     """INV-D4: opening a pipe waited for a writer without end."""
     make(tmp_path / "name")
     try:

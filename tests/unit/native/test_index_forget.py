@@ -67,7 +67,9 @@ def test_it_goes_at_the_journal_s_place_in_the_order(harness: IndexHarness) -> N
     assert found.status == OK
     assert found.entry is not None
     assert found.entry.endswith(b"new")
-    assert harness.ask_one(harness.read(5, 1)).status == NO_ENTRY, "what the caches held of the old one"
+    assert harness.ask_one(harness.read(5, 1)).status == NO_ENTRY, (
+        "what the caches held of the old one"
+    )
     assert not harness.ask_one(harness.read_lac(5)).fenced
 
 

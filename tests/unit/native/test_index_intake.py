@@ -99,7 +99,9 @@ def test_an_accepted_add_wins_over_a_checked_one_of_its_batch(harness: IndexHarn
     harness.add(1, 0, b"first in the journal's order ", worker=1)
     harness.publish({checked: CHECK})
     assert harness.ask_one(checked).status == CONFLICT
-    assert harness.ask_one(harness.read(1, 0)).entry == entry(1, 0, b"first in the journal's order ")
+    assert harness.ask_one(harness.read(1, 0)).entry == entry(
+        1, 0, b"first in the journal's order "
+    )
 
 
 def test_checks_of_one_id_are_decided_in_the_journals_order(harness: IndexHarness) -> None:
@@ -185,7 +187,9 @@ def test_credit_is_what_the_caches_take_without_a_flush(harness: IndexHarness) -
     harness.publish({refused: FENCED, recovery: CHECK})
     harness.settle()
     taken = 2 * cost(1000)
-    assert harness.granted(0) == taken + room // 2, "what recovery adds take comes out of the reserve"
+    assert harness.granted(0) == taken + room // 2, (
+        "what recovery adds take comes out of the reserve"
+    )
     assert harness.granted(1) == room // 2
 
 
@@ -248,7 +252,9 @@ def counter(harness: IndexHarness, name: str) -> int:
 
 
 def test_a_batch_that_does_not_fit_waits_for_the_flush() -> None:
-    harness = IndexHarness(cache_bytes=1 << 18, cache_reserve_bytes=1 << 14, flush_used_bytes=1 << 30)
+    harness = IndexHarness(
+        cache_bytes=1 << 18, cache_reserve_bytes=1 << 14, flush_used_bytes=1 << 30
+    )
     try:
         for n in range(5):
             harness.add(1, n, bytes(60_000))
@@ -366,7 +372,9 @@ def test_segments_of_another_epoch_are_refused() -> None:
         IndexHarness(epoch=8)
 
 
-def test_a_worker_with_adds_that_wait_is_rung_for_a_change_to_read_only(harness: IndexHarness) -> None:
+def test_a_worker_with_adds_that_wait_is_rung_for_a_change_to_read_only(
+    harness: IndexHarness,
+) -> None:
     for memory in harness.workers:
         memory.put(SLEEPER, 1)  # asleep
     harness.workers[1].put(WORKER_STARVED, 1)

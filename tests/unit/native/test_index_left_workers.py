@@ -47,7 +47,9 @@ ASKS: dict[str, Callable[[IndexHarness], object]] = {
     "batch reads": lambda harness: [harness.read_batch(1, 0) for _ in range(ASKED)],
     "lists": lambda harness: [(harness.read(1, 0), harness.list_entries(1)) for _ in range(ASKED)],
     "LACs": lambda harness: [harness.read_lac(1) for _ in range(ASKED)],
-    "fences": lambda harness: [(harness.fence(1, n % ENTRIES), harness.publish()) for n in range(ASKED)],
+    "fences": lambda harness: [
+        (harness.fence(1, n % ENTRIES), harness.publish()) for n in range(ASKED)
+    ],
     "checks": checks,
 }
 

@@ -98,7 +98,15 @@ def test_gaps_wide_and_narrow_and_the_largest_ids(harness: IndexHarness) -> None
     answer = harness.ask_one(harness.read_batch(1, 2, 499))
     assert (ids_of(answer), answer.next_entry_id) == ([4, 70, 71], 500)
     answer = harness.ask_one(harness.list_entries(1))
-    assert answer.ranges == [(0, 1), (4, 4), (70, 71), (500, 500), (10_000, 10_000), (2**40, 2**40), (LAST - 1, LAST)]
+    assert answer.ranges == [
+        (0, 1),
+        (4, 4),
+        (70, 71),
+        (500, 500),
+        (10_000, 10_000),
+        (2**40, 2**40),
+        (LAST - 1, LAST),
+    ]
     assert answer.next_entry_id == -1
     answer = harness.ask_one(harness.list_entries(1, 1, 2))
     assert (answer.ranges, answer.next_entry_id) == ([(1, 1), (4, 4)], 70)
@@ -119,7 +127,9 @@ def test_caches_and_disk_are_one(life: Life, rng: random.Random) -> None:
             ledger_id = rng.choice([1, 2])
             entry_id = max(held[ledger_id], default=-1) + rng.choice([1, 1, 1, 2, 7])
             if rng.random() < 0.2 and held[ledger_id]:
-                entry_id = rng.randrange(max(held[ledger_id]) + 1)  # somewhere below: the journal has it checked
+                entry_id = rng.randrange(
+                    max(held[ledger_id]) + 1
+                )  # somewhere below: the journal has it checked
             if entry_id in held[ledger_id]:
                 continue
             life.add(ledger_id, entry_id, b"%d" % entry_id)
@@ -244,8 +254,12 @@ def test_damage_on_record_never_says_no(harness: IndexHarness) -> None:
     assert harness.ask_one(harness.read_batch(1, 1)).status == CANNOT_TELL
     assert harness.ask_one(harness.list_entries(1)).status == CANNOT_TELL
     answer = harness.ask_one(harness.read_batch(1, 0))
-    assert (ids_of(answer), answer.next_entry_id) == ([0], 1), "it ends before the first id that may be missing"
-    assert harness.ask_one(harness.read_lac(1)).status == CANNOT_TELL, "a higher one may have been lost"
+    assert (ids_of(answer), answer.next_entry_id) == ([0], 1), (
+        "it ends before the first id that may be missing"
+    )
+    assert harness.ask_one(harness.read_lac(1)).status == CANNOT_TELL, (
+        "a higher one may have been lost"
+    )
 
 
 # ---- no room

@@ -34,7 +34,9 @@ def harness() -> Iterator[IndexHarness]:
     made.close()
 
 
-def rewrite(harness: IndexHarness, put: Put, offset: int, field: bytes, payload: bytes = b"") -> None:
+def rewrite(
+    harness: IndexHarness, put: Put, offset: int, field: bytes, payload: bytes = b""
+) -> None:
     """Write into a record that lies in the ring, and seal it as a worker does: its checksums are right."""
     ring = harness.adds[put.worker]
     header = bytearray(ring.read(put.position, RECORD.size))
@@ -50,7 +52,9 @@ def number(value: int) -> bytes:
     return struct.pack("<q", value)
 
 
-def test_a_record_that_is_rewritten_for_a_fenced_ledger_ends_the_index(harness: IndexHarness) -> None:
+def test_a_record_that_is_rewritten_for_a_fenced_ledger_ends_the_index(
+    harness: IndexHarness,
+) -> None:
     harness.add(FENCED_LEDGER, 0, b"before the fence")
     harness.fence(FENCED_LEDGER)
     harness.publish()

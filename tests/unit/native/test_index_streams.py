@@ -62,7 +62,9 @@ def counter(life: Life, name: str) -> int:
 
 
 def reply_bytes_waiting(life: Life) -> int:
-    return life.harness.memory.get(INDEX_REPLY_WRITTEN) - life.harness.workers[0].get(WORKER_REPLY_CONSUMED)
+    return life.harness.memory.get(INDEX_REPLY_WRITTEN) - life.harness.workers[0].get(
+        WORKER_REPLY_CONSUMED
+    )
 
 
 def ask(life: Life, ledger_id: int, first: int, count: int, connection_id: int = 77) -> int:

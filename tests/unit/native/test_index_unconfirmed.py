@@ -29,7 +29,9 @@ def expiring(harness: IndexHarness) -> dict[int, int]:
     return dict(zip(ids, marks, strict=True))
 
 
-def test_a_ledger_is_unconfirmed_until_metadata_lists_it_with_its_key(harness: IndexHarness) -> None:
+def test_a_ledger_is_unconfirmed_until_metadata_lists_it_with_its_key(
+    harness: IndexHarness,
+) -> None:
     assert expiring(harness) == {1: 0, 2: 0, 3: 0}
     assert harness.index.list_ledgers(0)[0] == []
     listed = [Listed(1), Listed(2, 7, master_key(b"another")), Listed(3, 7, None), Listed(99)]
@@ -59,7 +61,9 @@ def test_an_expiry_ends_when_metadata_lists_the_ledger(harness: IndexHarness) ->
     assert 1 in harness.index.list_ledgers(0)[0]
 
 
-def test_a_ledger_that_was_let_in_is_confirmed_from_its_first_entry_on(harness: IndexHarness) -> None:
+def test_a_ledger_that_was_let_in_is_confirmed_from_its_first_entry_on(
+    harness: IndexHarness,
+) -> None:
     assert harness.index.admit([1, 50]) == 1, "the first one is here"
     harness.add(50, 0, b"x")
     harness.publish()

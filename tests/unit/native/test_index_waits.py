@@ -51,7 +51,9 @@ def test_the_explicit_lac(harness: IndexHarness) -> None:
     assert harness.ask_one(harness.read_lac(1)).lac == 1
 
 
-def test_the_largest_entry_and_the_explicit_lac_fit_no_frame_together(harness: IndexHarness) -> None:
+def test_the_largest_entry_and_the_explicit_lac_fit_no_frame_together(
+    harness: IndexHarness,
+) -> None:
     """A reply above the limit ends a client's connection: what proves less stays behind."""
     largest = 65536 - 116  # what an Add adds to its entry
     harness.add(1, 0, raw=struct.pack(">qqqq", 1, 0, -1, 0))
@@ -68,7 +70,12 @@ def test_the_largest_entry_and_the_explicit_lac_fit_no_frame_together(harness: I
     harness.add(1, 3, raw=struct.pack(">qqqq", 1, 3, 2, 0) + bytes(largest - 32))
     harness.publish()
     answer = harness.ask_one(harness.read_lac(1))
-    assert (answer.lac, answer.entry_id, len(answer.entry or b""), answer.body) == (2, 3, largest, b"")
+    assert (answer.lac, answer.entry_id, len(answer.entry or b""), answer.body) == (
+        2,
+        3,
+        largest,
+        b"",
+    )
 
 
 def test_a_long_poll_is_woken_by_an_entry(harness: IndexHarness) -> None:
@@ -104,7 +111,9 @@ def test_a_long_poll_is_woken_by_a_fence_an_explicit_lac_and_time(harness: Index
     harness.settle()
     fenced = next(each for each in harness.answers() if each.request_id == put.request_id)
     assert fenced.fenced
-    assert harness.ask_one(harness.read_lac(1, 20, 60_000)).fenced, "a fenced ledger grows no more: at once"
+    assert harness.ask_one(harness.read_lac(1, 20, 60_000)).fenced, (
+        "a fenced ledger grows no more: at once"
+    )
     put = harness.read_lac(99, -1, 30)
     begun = time.monotonic()
     while not (answers := harness.answers()):

@@ -26,7 +26,11 @@ def run(point: str | None, path: Path) -> tuple[int, int]:
     if point is not None:
         environment |= {"FASTBK_KILL_POINT": point, "FASTBK_KILL_POINT_FILE": str(path)}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return result.returncode, len(result.stdout.split())
 

@@ -68,7 +68,9 @@ def test_runs_of_another_log_or_life_are_not_taken(harness: StoreHarness) -> Non
 
 
 @pytest.mark.slow
-def test_one_changed_bit_costs_its_own_run_at_most(harness: StoreHarness, rng: random.Random) -> None:
+def test_one_changed_bit_costs_its_own_run_at_most(
+    harness: StoreHarness, rng: random.Random
+) -> None:
     whole = scan(harness)
     size = len(harness.fake.disk().read_file(LOG))
     hits = 0

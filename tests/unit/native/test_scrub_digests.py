@@ -68,7 +68,9 @@ def test_what_came_with_a_wrong_digest_is_named(harness: StoreHarness) -> None:
 
 
 @pytest.mark.parametrize("kind", [DIGEST_DUMMY, DIGEST_HMAC, 77])
-def test_only_crcs_of_ledgers_that_are_known_are_looked_at(harness: StoreHarness, kind: int) -> None:
+def test_only_crcs_of_ledgers_that_are_known_are_looked_at(
+    harness: StoreHarness, kind: int
+) -> None:
     damaged, look = verify(harness, {1: kind, 2: DIGEST_CRC32})
     assert damaged == []
     assert look.bad == [(2, 0, 0)]
@@ -76,7 +78,9 @@ def test_only_crcs_of_ledgers_that_are_known_are_looked_at(harness: StoreHarness
     assert verify(harness, {})[1].entries == 0
 
 
-def test_a_mac_is_checked_by_its_ledgers_key(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mac_is_checked_by_its_ledgers_key(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def raw(ledger_id: int, entry_id: int, _: int = 0) -> bytes:
         if ledger_id not in (7, 8):
             return entry(ledger_id, entry_id)

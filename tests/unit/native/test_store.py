@@ -150,7 +150,9 @@ def test_an_unknown_file_is_all_doubt(store: Store) -> None:
 
 
 def test_states_there_and_back() -> None:
-    state = LedgerState(2**63 - 1, -1, 5, 2**64 - 1, DELETED, bytes(range(20)), 2**32 - 1, 2**32 - 2)
+    state = LedgerState(
+        2**63 - 1, -1, 5, 2**64 - 1, DELETED, bytes(range(20)), 2**32 - 1, 2**32 - 2
+    )
     raw = pack_state(state)
     assert len(raw) == 72
     assert int.from_bytes(raw[-4:], "little") == crc32c(raw[:-4])

@@ -36,7 +36,12 @@ def life(harness: StoreHarness) -> Life:
 
 def test_what_lies_in_a_log_that_is_not_listed_is_not_there(life: Life) -> None:
     life.store.set_logs([1, 3])
-    assert [life.store.read(1, i, i).status for i in (9, 10, 19, 20)] == [OK, NO_ENTRY, NO_ENTRY, OK]
+    assert [life.store.read(1, i, i).status for i in (9, 10, 19, 20)] == [
+        OK,
+        NO_ENTRY,
+        NO_ENTRY,
+        OK,
+    ]
     assert life.store.read(1, 10, LAST).entry_id == 20
     assert life.store.list(1).ranges == ((0, 9), (20, 29))
     assert sorted(life.store.ledger_bytes(1)) == [1, 3]

@@ -69,15 +69,22 @@ def waits(worker_harness: WorkerHarness) -> int:
 def test_who_is_ready_and_finds_no_room_waits_for_it_in_its_line() -> None:
     """A frame that came in whole while it waited for memory: its connection has its turn, and receives before that."""
     large = apache.v2_add(1, bytes(17_000))
-    with WorkerHarness(request_ring=4096) as worker_harness, fed(
-        worker_harness,
-        frame_size_bytes_max=20_000,
-        partial_frames_bytes_max=40_000,
-        receive_size_bytes=16_384,
-        connections_max=300,
-    ) as one:
+    with (
+        WorkerHarness(request_ring=4096) as worker_harness,
+        fed(
+            worker_harness,
+            frame_size_bytes_max=20_000,
+            partial_frames_bytes_max=40_000,
+            receive_size_bytes=16_384,
+            connections_max=300,
+        ) as one,
+    ):
         over, late = one.connect(), one.connect()
-        for slot in (one.connect(), one.connect(), over):  # the last one goes over the bound: one may
+        for slot in (
+            one.connect(),
+            one.connect(),
+            over,
+        ):  # the last one goes over the bound: one may
             one.feed(slot, large[:9000])
         for _ in range(TRIALS):
             one.feed(one.connect(), large[:9000])

@@ -233,7 +233,10 @@ async def test_more_ledgers_than_the_table_has_places_for() -> None:
                     client.send(frame_of(2, damaged(body)))
                     assert await status(client, 2) == EBADREQ
             assert verified + refused > 0
-            assert counted(worker_harness, "ADDS_UNVERIFIED") == counted(worker_harness, "ADDS") - verified
+            assert (
+                counted(worker_harness, "ADDS_UNVERIFIED")
+                == counted(worker_harness, "ADDS") - verified
+            )
             await client.close()
 
 

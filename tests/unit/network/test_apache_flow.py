@@ -225,7 +225,9 @@ def fill(count: int) -> bytes:
     return b"".join(apache.v2_read(i) for i in range(count))
 
 
-async def stuck(worker_harness: WorkerHarness, bookie: Served, client: Client) -> tuple[Record, Client]:
+async def stuck(
+    worker_harness: WorkerHarness, bookie: Served, client: Client
+) -> tuple[Record, Client]:
     """A poll whose read waits, and that other: the request ring is full of others' reads."""
     client.send(apache.v3_read(3, 4, previous_lac=6, timeout_ms=50))
     poll = await bookie.take_request()
@@ -362,7 +364,9 @@ class Chaos:
 async def test_whatever_happens_each_request_has_its_own_answer(rng: random.Random) -> None:
     """With few contexts and a small request ring; connections come and go."""
     with WorkerHarness(request_ring=4096) as worker_harness:
-        async with served(worker_harness, apache_requests_max=24, pending_requests_max=16) as bookie:
+        async with served(
+            worker_harness, apache_requests_max=24, pending_requests_max=16
+        ) as bookie:
             chaos = Chaos(worker_harness, bookie, rng)
             clients = [await bookie.connect() for _ in range(4)]
             chaos.asked = {client: {} for client in clients}

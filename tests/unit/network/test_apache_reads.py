@@ -158,7 +158,9 @@ async def test_a_poll_that_takes_the_entry_along() -> None:
                 record = await bookie.take_request()
                 assert struct.unpack("<qII", record.payload) == (6, 60_000, 1)
                 assert bookie.worker.pending == 0, "polls keep no bookie from stopping"
-                worker_harness.say(record, "lac", lac, b"", 0, 7 if entry else -1, entry, len(entry))
+                worker_harness.say(
+                    record, "lac", lac, b"", 0, 7 if entry else -1, entry, len(entry)
+                )
                 reply = await hear_v3(client)
                 assert reply.fields.pop(6, None) is not None or lac == 6, "when it moved"
                 assert reply == V3Reply(
@@ -386,7 +388,9 @@ async def test_a_list_that_is_too_long_is_refused_and_not_cut() -> None:
                 page = b"".join(
                     struct.pack("<qq", first + 3 * i, first + 3 * i) for i in range(count)
                 )
-                worker_harness.say(await bookie.take_request(), "list", first + 3 * count, page, count)
+                worker_harness.say(
+                    await bookie.take_request(), "list", first + 3 * count, page, count
+                )
             assert (await hear_v3(client)).status == EIO
             assert worker_harness.next_request() is None
             await client.close()

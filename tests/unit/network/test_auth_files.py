@@ -27,7 +27,9 @@ def files_of(folder: Path, revoked: str) -> AuthFiles:
     write_text(folder / "revoked", revoked)
     return AuthFiles(
         AuthenticationSettings(
-            methods=("token",), token_keys_file=str(folder / "keys"), revoked_file=str(folder / "revoked")
+            methods=("token",),
+            token_keys_file=str(folder / "keys"),
+            revoked_file=str(folder / "revoked"),
         )
     )
 
@@ -61,7 +63,14 @@ def test_a_revocation_counts_beside_a_broken_file_of_keys(tmp_path: Path) -> Non
 
 
 def test_a_line_revokes_the_name_that_it_says_and_no_other(tmp_path: Path) -> None:
-    lines = ("# of last week", "token:team#1", "token:old   # left", "  user:a b  ", "certificate:#x", "token: blank")
+    lines = (
+        "# of last week",
+        "token:team#1",
+        "token:old   # left",
+        "  user:a b  ",
+        "certificate:#x",
+        "token: blank",
+    )
     found, wrong = read_revocations(str(files_in(tmp_path, lines)))
     assert found == {"token:team#1", "token:old", "user:a b", "certificate:#x"}
     assert ":6:" in wrong, "a name that begins with a blank is nobody's"

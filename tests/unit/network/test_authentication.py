@@ -48,6 +48,7 @@ APACHES = (
     apache.v3_list,
 )
 
+
 @pytest.fixture
 def users(tmp_path: Path) -> AuthenticationSettings:
     """Users of two roles, and one without any. SASL in the clear."""
@@ -106,7 +107,10 @@ async def test_a_wrong_password_is_refused(users: AuthenticationSettings) -> Non
             for user, password in (("reader", "of writer"), ("nobody", "of reader")):
                 client = await bookie.connect()
                 status, reason = await log_in(client, user, password)
-                assert (status, reason) == (UNAUTHORIZED, "the user or the password is not accepted")
+                assert (status, reason) == (
+                    UNAUTHORIZED,
+                    "the user or the password is not accepted",
+                )
                 await client.is_closed()
                 client = await bookie.connect()
                 assert await in_v3(client, user, password) == EUA
@@ -149,8 +153,12 @@ async def test_sasl_is_for_tls_unless_it_is_allowed(
 @pytest.mark.parametrize("is_at_once", [True, False])
 @pytest.mark.parametrize("version", [2, 3])
 async def test_java_begins_sasl_and_tls_at_once(
-    is_auth_first: bool, is_at_once: bool, version: int,
-    users: AuthenticationSettings, authority: Authority, issued: Issued,
+    is_auth_first: bool,
+    is_at_once: bool,
+    version: int,
+    users: AuthenticationSettings,
+    authority: Authority,
+    issued: Issued,
 ) -> None:
     """INV-N1: of what came in the clear only that beginning is answered, and encrypted."""
     users = msgspec.structs.replace(users, sasl_without_tls=False)
@@ -166,7 +174,9 @@ async def test_java_begins_sasl_and_tls_at_once(
                 client.send(parts[0])
                 if not is_auth_first:
                     return  # then the AUTH would be taken for a part of the handshake
-                await until(lambda: any(one.client.postponed for one in bookie.network.connections.values()))
+                await until(
+                    lambda: any(one.client.postponed for one in bookie.network.connections.values())
+                )
                 client.send(parts[1])
             assert (await hear_v3(client)).operation == apache.START_TLS
             await client.writer.start_tls(trusting(authority), server_hostname="127.0.0.1")
@@ -217,7 +227,10 @@ async def test_a_token_is_verified(
             cases = [
                 (token(lifetime_s=-1), "expired"),
                 (KEY.sign("app", ["read"], "other", lifetime_s=60).encode(), "another cluster"),
-                (TokenKey.generate("k1").sign("a", ["read"], CLUSTER_ID, lifetime_s=60).encode(), "Signature"),
+                (
+                    TokenKey.generate("k1").sign("a", ["read"], CLUSTER_ID, lifetime_s=60).encode(),
+                    "Signature",
+                ),
                 (b"x" * 5000, "1 to 4096 bytes"),
                 (b"", "1 to 4096 bytes"),
             ]
@@ -239,15 +252,20 @@ async def test_a_token_is_verified(
 
 @pytest.mark.usefixtures("quick_sweeps")
 async def test_a_token_is_renewed_on_its_connection_or_ends_it(
-    tokens: AuthenticationSettings, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+    tokens: AuthenticationSettings,
+    authority: Authority,
+    issued: Issued,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with WorkerHarness() as harness:
         async with served(harness, tls_settings(issued), tokens) as bookie:
             client = await secure(bookie, trusting(authority))
             assert await show_token(client, token(60)) == (OK, "")
-            client.send(frames.hello(7)[len(frames.MAGIC):])
+            client.send(frames.hello(7)[len(frames.MAGIC) :])
             assert answer_of(await client.frame()) == (7, BAD_REQUEST)
-            assert await show_token(client, token(600, operations=("read", "add")), request_id=8) == (OK, "")
+            assert await show_token(
+                client, token(600, operations=("read", "add")), request_id=8
+            ) == (OK, "")
             client.send(frames.add(9, 0))
             await bookie.take(1)
             harness.publish()
@@ -326,7 +344,10 @@ async def test_a_certificate_is_enough_where_it_counts(
             await client.close()
             for context, status in (
                 (trusting(authority), UNAUTHORIZED),
-                (trusting(authority, authority.issue(tmp_path / "two", roles="0:stranger")), UNAUTHORIZED),
+                (
+                    trusting(authority, authority.issue(tmp_path / "two", roles="0:stranger")),
+                    UNAUTHORIZED,
+                ),
             ):
                 client = await secure(bookie, context)
                 client.send(frames.hello())

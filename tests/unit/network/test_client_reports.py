@@ -90,10 +90,16 @@ def report(reports: ClientReports, payload: bytes, by: Client | None = None) -> 
 
 def test_a_report_is_logged_with_who_made_it(clock: Clock, logged: Logged) -> None:
     writer = Principal(name="user:app", rights=ROLES["writer"])
-    assert report(ClientReports(accept, clock.now), json.dumps(REPORT).encode(), client(writer)) == (Status.OK, "")
+    assert report(
+        ClientReports(accept, clock.now), json.dumps(REPORT).encode(), client(writer)
+    ) == (Status.OK, "")
     values = {name: value for name, value in REPORT.items() if name != "event"}
     assert logged == [
-        ("info", "ledger.bookie_replaced", {**values, "address": "10.0.0.7", "principal": "user:app"})
+        (
+            "info",
+            "ledger.bookie_replaced",
+            {**values, "address": "10.0.0.7", "principal": "user:app"},
+        )
     ]
 
 
@@ -109,7 +115,9 @@ def test_what_a_terminal_would_obey_is_escaped(clock: Clock, logged: Logged) -> 
 @pytest.mark.parametrize("role", ["reader"])
 def test_who_may_not_write_may_not_report(role: str, clock: Clock, logged: Logged) -> None:
     reader = Principal(name="user:r", rights=ROLES[role])
-    status, reason = report(ClientReports(accept, clock.now), json.dumps(REPORT).encode(), client(reader))
+    status, reason = report(
+        ClientReports(accept, clock.now), json.dumps(REPORT).encode(), client(reader)
+    )
     assert (status, "add entries" in reason) == (Status.FORBIDDEN, True)
     assert logged == []
 
@@ -136,10 +144,16 @@ def test_what_is_no_report_is_refused(payload: bytes, clock: Clock, logged: Logg
 
 
 def test_other_fields_are_left_out_and_texts_are_cut(clock: Clock, logged: Logged) -> None:
-    payload = json.dumps({**REPORT, "reason": "r" * 900, "principal": "user:admin", "level": "error"}).encode()
+    payload = json.dumps(
+        {**REPORT, "reason": "r" * 900, "principal": "user:admin", "level": "error"}
+    ).encode()
     assert report(ClientReports(accept, clock.now), payload)[0] == Status.OK
     ((level, _, values),) = logged
-    assert (level, values["principal"], values["reason"]) == ("info", "anybody", "r" * TEXT_CHARACTERS_MAX + "...")
+    assert (level, values["principal"], values["reason"]) == (
+        "info",
+        "anybody",
+        "r" * TEXT_CHARACTERS_MAX + "...",
+    )
     assert "level" not in values
 
 
@@ -161,7 +175,11 @@ def test_a_fence_is_recorded_once_for_a_ledger_and_connection_and_is_in_no_log(
         events.note(FENCED, 7, client())
     events.note(RECOVERED, 7, client())
     events.note(FENCED, 7, client(slot=2))
-    assert [(event, values["ledger_id"]) for _, event, values in logged] == [(FENCED, 7), (RECOVERED, 7), (FENCED, 7)]
+    assert [(event, values["ledger_id"]) for _, event, values in logged] == [
+        (FENCED, 7),
+        (RECOVERED, 7),
+        (FENCED, 7),
+    ]
     assert capfd.readouterr().err == ""
 
 

@@ -57,7 +57,9 @@ async def is_served(bookie: Served) -> None:
 
 
 @pytest.mark.uvloop_too
-async def test_a_request_that_raises_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_raises_ends_its_connection_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with WorkerHarness() as harness:
         async with served(harness) as bookie:
             client = await bookie.connect()
@@ -108,7 +110,9 @@ async def test_what_the_loop_calls_may_raise(
             await is_served(bookie)
 
 
-async def test_an_answer_to_many_that_raises_for_one_reaches_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_to_many_that_raises_for_one_reaches_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with WorkerHarness() as harness:
         async with served(harness) as bookie:
             clients = [await bookie.connect() for _ in range(2)]
@@ -125,7 +129,9 @@ async def test_an_answer_to_many_that_raises_for_one_reaches_the_others(monkeypa
             with monkeypatch.context() as fault:
                 fault.setattr(Connection, "act", fail_once)
                 for connection in (first, second):
-                    bookie.network._reply(connection.client, lambda: bookie.network.handlers._accepted(9, b""))
+                    bookie.network._reply(
+                        connection.client, lambda: bookie.network.handlers._accepted(9, b"")
+                    )
             await clients[0].is_closed()
             assert answer_of(await clients[1].frame()) == (9, 0)
             await clients[1].close()
@@ -182,7 +188,9 @@ async def test_a_round_over_many_connections_ends_the_one_that_raises(
                     fault.setattr(network.admission, "why_ended", fails_for_victim)
                 elif round_ == "audit":
                     fault.setattr(
-                        network.audit._events, "note", lambda _event, _ledger, client: fails_for_victim(client)
+                        network.audit._events,
+                        "note",
+                        lambda _event, _ledger, client: fails_for_victim(client),
                     )
                     bad.send(apache.v3_read(9, 0, flag=apache.FENCE, key=b"k" * 20))
                 await until(lambda: counted(harness, "CONNECTIONS_FAILED") >= 1)
@@ -205,7 +213,9 @@ async def test_one_that_cannot_be_closed_to_make_room_ends_nobody_else(
             await until(lambda: len(bookie.network.connections) == 4)
             victim, plain = next(iter(bookie.network.connections.values())), Connection._abort
             with monkeypatch.context() as fault:
-                fault.setattr(Connection, "_abort", lambda one: fail() if one is victim else plain(one))
+                fault.setattr(
+                    Connection, "_abort", lambda one: fail() if one is victim else plain(one)
+                )
                 newcomer = await known(bookie)
             assert counted(harness, "CONNECTIONS_FAILED") == 1
             newcomer.send(apache.v3_read(9, 0))
@@ -215,7 +225,9 @@ async def test_one_that_cannot_be_closed_to_make_room_ends_nobody_else(
                 await client.close()
 
 
-async def test_shared_memory_that_is_broken_still_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shared_memory_that_is_broken_still_ends_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def poisoned(*_: object, **__: object) -> NoReturn:
         raise PoisonedError("send: what journal or index left in shared memory can't be")
 
@@ -232,7 +244,9 @@ async def test_shared_memory_that_is_broken_still_ends_the_worker(monkeypatch: p
 
 def unsigned(header: object) -> bytes:
     """Return what anybody can write: a token with any header, and no signature."""
-    parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in (header, {})]
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in (header, {})
+    ]
     return b".".join((*parts, b"x"))
 
 
@@ -271,6 +285,7 @@ async def test_a_certificate_may_say_what_it_likes(
 ) -> None:
     """Only the roles are read, and they are escaped where they are shown."""
     if odd == "unit":
+
         def odd_text(data: bytes) -> bytes:
             return data.replace(b"\x0c\x080:writer", b"\x14\x080:\xff\x1b[\x00\n\xfa")
 
@@ -285,12 +300,18 @@ async def test_a_certificate_may_say_what_it_likes(
             client.send(frames.hello())
             _, status, reply = decode_reply(await client.frame())
             if odd == "unit":
-                assert (status, isinstance(reply, ErrorReply) and reply.message.isprintable()) == (UNAUTHORIZED, True)
+                assert (status, isinstance(reply, ErrorReply) and reply.message.isprintable()) == (
+                    UNAUTHORIZED,
+                    True,
+                )
             else:
                 assert status == 0
             await client.close()
             assert not bookie.network._failure.done()
-            assert (counted(harness, "TLS_HANDSHAKES"), counted(harness, "CONNECTIONS_FAILED")) == (1, 0)
+            assert (counted(harness, "TLS_HANDSHAKES"), counted(harness, "CONNECTIONS_FAILED")) == (
+                1,
+                0,
+            )
 
 
 @pytest.mark.uvloop_too
@@ -304,7 +325,9 @@ async def test_a_handshake_that_raises_anything_is_one_that_failed(
             plain = contexts._Peer.getpeercert
             with monkeypatch.context() as fault:
                 fault.setattr(
-                    contexts._Peer, "getpeercert", lambda self: fail() if self.server_side else plain(self)
+                    contexts._Peer,
+                    "getpeercert",
+                    lambda self: fail() if self.server_side else plain(self),
                 )
                 with pytest.raises((OSError, EOFError)):
                     client = await secure(bookie, own)

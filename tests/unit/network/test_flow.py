@@ -174,11 +174,15 @@ async def test_a_full_request_ring_pauses_a_connection() -> None:
         async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(b"".join(frames.read(100 + i, i) for i in range(100)))
-            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_REQUEST_RING"]) >= 1)
+            await until(
+                lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_REQUEST_RING"]) >= 1
+            )
             for i in range(100):
                 record = await bookie.take_request()
                 assert record.request_id == 100 + i
-                worker_harness.reply(frames.read_reply(100 + i, i, b"e"), record.connection_id, READ)
+                worker_harness.reply(
+                    frames.read_reply(100 + i, i, b"e"), record.connection_id, READ
+                )
             await answered(client, range(100, 200))
             await client.close()
 

@@ -87,7 +87,10 @@ async def entered(bookie: Served, authority: Authority, token: bytes) -> Client:
 
 @pytest.mark.parametrize("operations", [WRITER, ("read",), ("add",), ("recover",)])
 async def test_each_request_needs_the_ledgers_tag_and_the_tokens_right(
-    operations: tuple[str, ...], tokens: AuthenticationSettings, authority: Authority, issued: Issued
+    operations: tuple[str, ...],
+    tokens: AuthenticationSettings,
+    authority: Authority,
+    issued: Issued,
 ) -> None:
     """INV-N4. Nothing of a refused request reaches a ring."""
     with WorkerHarness() as harness:
@@ -227,7 +230,9 @@ async def test_the_client_knows_which_tags_the_bookie_has_whatever_was_refused(
             numbers = itertools.count(1)
             late: list[Callable[[], None]] = []
 
-            def send_request(request_id: int, frame: bytes, told: Callable[[Answer | Error], None]) -> None:
+            def send_request(
+                request_id: int, frame: bytes, told: Callable[[Answer | Error], None]
+            ) -> None:
                 asked = decode_cold_request(frame).hello
                 assert asked is not None
                 if asked.auth_payload == b"bad":
@@ -272,7 +277,10 @@ async def test_the_client_knows_which_tags_the_bookie_has_whatever_was_refused(
 
 
 async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
-    tokens: AuthenticationSettings, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+    tokens: AuthenticationSettings,
+    authority: Authority,
+    issued: Issued,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[dict[str, Any]] = []
     with WorkerHarness() as harness:
@@ -291,7 +299,9 @@ async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
             await until(lambda: len(bookie.network.connections) == 1)
             tags.known({"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"})
             assert await said(client) == (3, OK, "signed")
-            tags.known({"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"})  # nobody waits
+            tags.known(
+                {"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"}
+            )  # nobody waits
             tags.known({"type": "tag_known", "ledger": 6, "namespace": "others", "tag": "signed"})
             assert (await said(client))[:2] == (4, FORBIDDEN)
             client.send(hello(6, TAG_WANTED, b"7") + hello(7, TAG_WANTED, b"8"))
@@ -300,7 +310,9 @@ async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
             tags.known({"type": "tag_known", "ledger": 8, "reason": "away"})
             assert (await said(client))[:2] == (6, NO_LEDGER)
             assert (await said(client))[:2] == (7, NOT_READY)
-            for number, wrong in enumerate((b"", b"x", b"-1", b"9" * 20, str(1 << 63).encode()), 10):
+            for number, wrong in enumerate(
+                (b"", b"x", b"-1", b"9" * 20, str(1 << 63).encode()), 10
+            ):
                 client.send(hello(number, TAG_WANTED, wrong))
                 assert (await said(client))[:2] == (number, BAD_REQUEST)
             # Both kinds of room are bounded; what the supervisor left unanswered gives way after a time.
@@ -324,18 +336,24 @@ async def test_a_client_that_asks_for_all_tags_keeps_no_other_from_asking(
         async with served(harness, tls_settings(issued), tokens) as bookie:
             tags = bookie.network.handlers.tags
             tags.send = lambda _: True
-            hostile, honest = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
+            hostile, honest = [
+                await entered(bookie, authority, limited("orders")) for _ in range(2)
+            ]
             # Of many ledgers, and of one.
             for name in (lambda n: b"%d" % n, lambda _: b"5"):
                 ids = range(1000, 1000 + ledger_tags.LEDGERS_MAX)
                 hostile.send(b"".join(hello(n, TAG_WANTED, name(n)) for n in ids))
                 for n in range(ledger_tags.WANTED_MAX, ledger_tags.LEDGERS_MAX):
                     assert (await said(hostile))[:2] == (1000 + n, BUSY)
-                assert sum(len(one.waiting) for one in tags._asked.values()) == ledger_tags.WANTED_MAX
+                assert (
+                    sum(len(one.waiting) for one in tags._asked.values()) == ledger_tags.WANTED_MAX
+                )
                 honest.send(hello(3, TAG_WANTED, b"5") + frames.ping(4))
                 assert answer_of(await honest.frame()) == (4, OK)
                 for one in list(tags._asked):
-                    tags.known({"type": "tag_known", "ledger": one, "namespace": "orders", "tag": "signed"})
+                    tags.known(
+                        {"type": "tag_known", "ledger": one, "namespace": "orders", "tag": "signed"}
+                    )
                 assert await said(honest) == (3, OK, "signed")
                 for _ in range(ledger_tags.WANTED_MAX):
                     assert (await said(hostile))[1] == OK
@@ -359,7 +377,10 @@ async def test_a_bookie_without_keys_of_tags_serves_nobody_who_needs_one(
 
 
 async def test_connections_end_when_the_key_of_their_tags_is_removed(
-    tokens: AuthenticationSettings, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+    tokens: AuthenticationSettings,
+    authority: Authority,
+    issued: Issued,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fastbk.server.network.network.SWEEP_INTERVAL_S", 0.02)
     with WorkerHarness() as harness:

@@ -158,7 +158,9 @@ async def test_requests_of_apaches_clients_go_to_the_pair_of_their_ledger() -> N
         client = await first.connect()
         for ledger_id in (MINE, THEIRS):
             client.send(apache.v2_add(0, body=apache.entry(1, ledger_id=ledger_id)))
-            client.send(apache.v3_read(ledger_id, 4, previous_lac=6, timeout_ms=50, ledger_id=ledger_id))
+            client.send(
+                apache.v3_read(ledger_id, 4, previous_lac=6, timeout_ms=50, ledger_id=ledger_id)
+            )
         for bookie, ledger_id in ((second, THEIRS), (first, MINE)):
             (record,) = await bookie.take(1)
             assert record.ledger_id == ledger_id

@@ -22,9 +22,12 @@ class FakeConnection:
 
 def test_a_connection_that_takes_long_to_close_ends_once() -> None:
     done: list[str] = []
-    worker = SimpleNamespace(count=lambda _: done.append("counted"), admit=lambda *_: done.append("admitted"))
+    worker = SimpleNamespace(
+        count=lambda _: done.append("counted"), admit=lambda *_: done.append("admitted")
+    )
     admission = SimpleNamespace(
-        files=SimpleNamespace(has_changed=lambda: False), why_ended=lambda *_: "its token has expired"
+        files=SimpleNamespace(has_changed=lambda: False),
+        why_ended=lambda *_: "its token has expired",
     )
     audit = SimpleNamespace(note=lambda *_, **__: done.append("noted"))
     quotas = SimpleNamespace(enter=lambda *_: None, leave=lambda *_: None)
@@ -32,7 +35,9 @@ def test_a_connection_that_takes_long_to_close_ends_once() -> None:
         *cast("tuple[Any, Any, float, Any, Any]", (admission, worker, 10.0, audit, quotas)),
         clock_s=lambda: 0.0, wall_clock_s=lambda: 100.0,
     )  # fmt: skip
-    connection = FakeConnection(Principal(name="token:app", rights=ALL_RIGHTS, ends_at_s=50.0), done)
+    connection = FakeConnection(
+        Principal(name="token:app", rights=ALL_RIGHTS, ends_at_s=50.0), done
+    )
     principals.admitted(cast("Any", connection))
     for _ in range(3):
         principals.sweep()

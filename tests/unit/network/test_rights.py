@@ -60,14 +60,15 @@ def users(tmp_path: Path) -> AuthenticationSettings:
 
 
 BY_ROLE = AuthorizationSettings(
-    readers=("user:reader",), writers=("user:wri*",), healers=("user:healer",), admins=("user:admin",)
+    readers=("user:reader",),
+    writers=("user:wri*",),
+    healers=("user:healer",),
+    admins=("user:admin",),
 )
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_each_request_needs_its_right(
-    role: str, users: AuthenticationSettings
-) -> None:
+async def test_each_request_needs_its_right(role: str, users: AuthenticationSettings) -> None:
     """INV-N2, in our protocol. Nothing of a refused request reaches a ring."""
     with WorkerHarness() as harness:
         async with served(harness, authentication=users, authorization=BY_ROLE) as bookie:

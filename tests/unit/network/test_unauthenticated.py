@@ -81,7 +81,9 @@ async def authenticated(bookie: Served) -> Client:
 BUSY: dict[str, Callable[[int], bytes]] = {
     "requests": lambda n: apache.v3_read(n, 0),
     "version 2": lambda n: apache.v2_read(n),
-    "requests behind a challenge": lambda n: apache.v3_auth(n, b"") if n == 0 else apache.v3_read(n, 0),
+    "requests behind a challenge": lambda n: (
+        apache.v3_auth(n, b"") if n == 0 else apache.v3_read(n, 0)
+    ),
     "bytes of a frame": lambda n: b"\x00\x00\xff\x00" if n == 0 else b"\x00",
     "bytes of a hello": lambda n: frames.MAGIC + b"\xff\x03\x00\x00" if n == 0 else b"\x00",
     "nothing": lambda _: b"",
@@ -93,7 +95,9 @@ async def test_who_does_not_authenticate_is_closed_whatever_it_sends(
     kind: str, users: AuthenticationSettings, quick_sweeps: None
 ) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, authentication=users, hello_timeout_ms=300, frame_timeout_ms=60_000) as bookie:
+        async with served(
+            harness, authentication=users, hello_timeout_ms=300, frame_timeout_ms=60_000
+        ) as bookie:
             known = await authenticated(bookie)
             before = harness.counter(HELLO_TIMEOUTS)
             stranger = await bookie.connect()
@@ -208,7 +212,11 @@ async def test_an_address_that_wants_many_handshakes_holds_up_itself_alone(
             flood = [await dialled(bookie, "127.0.0.9") for _ in range(40)]
             for one in flood:
                 one.send(client_hello(context))
-            await until(lambda: sum(one.opening is not None for one in bookie.network.connections.values()) >= 5)
+            await until(
+                lambda: (
+                    sum(one.opening is not None for one in bookie.network.connections.values()) >= 5
+                )
+            )
             began_s = loop.time()
             client = await secure(bookie, context)
             await greet(client)
@@ -217,16 +225,24 @@ async def test_an_address_that_wants_many_handshakes_holds_up_itself_alone(
                 await one.close()
 
 
-@pytest.mark.parametrize("sent", [b"\x16", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x02\x00\x01more"])
+@pytest.mark.parametrize(
+    "sent", [b"\x16", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x02\x00\x01more"]
+)
 @pytest.mark.uvloop_too
-async def test_part_of_a_client_hello_takes_no_turn(sent: bytes, authority: Authority, issued: Issued) -> None:
+async def test_part_of_a_client_hello_takes_no_turn(
+    sent: bytes, authority: Authority, issued: Issued
+) -> None:
     with WorkerHarness() as harness:
         async with served(harness, tls_settings(issued, handshakes_rate=1)) as bookie:
             loop = asyncio.get_running_loop()
             flood = [await bookie.connect() for _ in range(30)]
             for one in flood:
                 one.send(sent)
-            await until(lambda: sum(one.awaited_bytes > 1 for one in bookie.network.connections.values()) == 30)
+            await until(
+                lambda: (
+                    sum(one.awaited_bytes > 1 for one in bookie.network.connections.values()) == 30
+                )
+            )
             began_s = loop.time()
             client = await secure(bookie, trusting(authority))
             await greet(client)
@@ -244,27 +260,39 @@ async def test_a_client_hello_in_pieces_is_taken(authority: Authority, issued: I
             hello = client_hello(trusting(authority))
             for piece, awaited in ((hello[:1], 6), (hello[1:-1], len(hello))):
                 client.send(piece)
-                await until(lambda n=awaited: [c.awaited_bytes for c in bookie.network.connections.values()] == [n])
+                await until(
+                    lambda n=awaited: (
+                        [c.awaited_bytes for c in bookie.network.connections.values()] == [n]
+                    )
+                )
             client.send(hello[-1:])
-            assert (await client.reader.readexactly(1)) == b"\x16", "the server's part of the handshake"
+            assert (await client.reader.readexactly(1)) == b"\x16", (
+                "the server's part of the handshake"
+            )
             await client.close()
 
 
 @pytest.mark.parametrize("sent", [b"\x16", b"\x16\x03\x01\x02\x00\x01more"])
 @pytest.mark.uvloop_too
-async def test_who_ends_in_the_middle_of_a_client_hello_is_gone(sent: bytes, issued: Issued) -> None:
+async def test_who_ends_in_the_middle_of_a_client_hello_is_gone(
+    sent: bytes, issued: Issued
+) -> None:
     with WorkerHarness() as harness:
         async with served(harness, tls_settings(issued), hello_timeout_ms=60_000) as bookie:
             client = await bookie.connect()
             client.send(sent)
-            await until(lambda: any(one.awaited_bytes > 1 for one in bookie.network.connections.values()))
+            await until(
+                lambda: any(one.awaited_bytes > 1 for one in bookie.network.connections.values())
+            )
             client.writer.write_eof()
             await until(lambda: not bookie.network.connections)
             await client.close()
 
 
 @pytest.mark.uvloop_too
-async def test_an_upgrade_waits_for_its_turn_as_any_handshake(authority: Authority, issued: Issued) -> None:
+async def test_an_upgrade_waits_for_its_turn_as_any_handshake(
+    authority: Authority, issued: Issued
+) -> None:
     """At two a second the five last the second and a half that three of them wait for."""
 
     async def upgraded(bookie: Served) -> Client:
@@ -286,5 +314,3 @@ async def test_an_upgrade_waits_for_its_turn_as_any_handshake(authority: Authori
             for client in clients:
                 await client.close()
             assert counted(harness, "TLS_HANDSHAKES") == 5
-
-

@@ -55,7 +55,9 @@ def test_a_line_that_was_cut_short_is_left_out_and_closed(tmp_path: Path, cut: i
 
 def test_lines_that_are_no_events_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(b"[1]\n" + event(1).line() + b"\xff\xfe\n{}\n" + b"[" * 100_000 + b"\n" + event(2).line())
+    path.write_bytes(
+        b"[1]\n" + event(1).line() + b"\xff\xfe\n{}\n" + b"[" * 100_000 + b"\n" + event(2).line()
+    )
     assert numbers(path) == [1, 2]
 
 
@@ -66,7 +68,11 @@ def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
     for number in range(10, 99):
         file.append(event(number).line())
     file.close()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["events.1.jsonl", "events.2.jsonl", "events.jsonl"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "events.1.jsonl",
+        "events.2.jsonl",
+        "events.jsonl",
+    ]
     assert all(one.stat().st_size <= 10 * line_bytes for one in tmp_path.iterdir())
     kept = numbers(path)
     assert kept == list(range(kept[0], 99))

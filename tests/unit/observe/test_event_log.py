@@ -99,7 +99,9 @@ def test_events_before_the_file_is_open_are_in_it(log: EventLog, tmp_path: Path)
     assert [one.event for one in read_events(path)] == ["bookie.asked_to_stop", "bookie.stopped"]
 
 
-def test_numbers_rise_over_restarts_though_the_clock_is_put_back(clock: Clock, tmp_path: Path) -> None:
+def test_numbers_rise_over_restarts_though_the_clock_is_put_back(
+    clock: Clock, tmp_path: Path
+) -> None:
     path, last = tmp_path / "events.jsonl", 0
     for _ in range(3):
         log = EventLog("b-1", "supervisor", clock.now, clock.now)
@@ -117,7 +119,13 @@ def test_numbers_rise_over_restarts_though_the_clock_is_put_back(clock: Clock, t
 
 
 def test_a_reader_goes_on_where_it_was(log: EventLog) -> None:
-    for name in ("bookie.started", "disk.slow", "disk.quick_again", "bookie.stopped", "disk.changed"):
+    for name in (
+        "bookie.started",
+        "disk.slow",
+        "disk.quick_again",
+        "bookie.stopped",
+        "disk.changed",
+    ):
         logs.info(name)
     found: list[str] = []
     after, is_complete = 0, False
@@ -153,7 +161,9 @@ def test_what_memory_does_not_hold_is_read_from_the_file(
     small.close()
 
 
-def test_events_that_cannot_be_written_are_in_memory_and_counted(log: EventLog, tmp_path: Path) -> None:
+def test_events_that_cannot_be_written_are_in_memory_and_counted(
+    log: EventLog, tmp_path: Path
+) -> None:
     log.open(tmp_path / "events.jsonl")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
@@ -184,17 +194,28 @@ class Child:
 
 def test_a_child_records_known_events_under_its_own_name_only(log: EventLog) -> None:
     for message in (
-        {"level": "info", "event": "ledger.fenced", "values": {"ledger": 7}, "process": "journal", "number": 1},
+        {
+            "level": "info",
+            "event": "ledger.fenced",
+            "values": {"ledger": 7},
+            "process": "journal",
+            "number": 1,
+        },
         {"level": "info", "event": "no.such"},
         {"level": ["info"], "event": "ledger.fenced"},
         {"level": "info", "event": "ledger.fenced", "values": "text"},
     ):
         log.take_message(Child(), message)
     found = log.read(Query()).events
-    assert [(one.process, one.values) for one in found] == [("worker.3", {"ledger": 7}), ("worker.3", {})]
+    assert [(one.process, one.values) for one in found] == [
+        ("worker.3", {"ledger": 7}),
+        ("worker.3", {}),
+    ]
 
 
-def test_text_that_no_encoding_takes_ends_neither_who_logs_nor_the_thread(log: EventLog, tmp_path: Path) -> None:
+def test_text_that_no_encoding_takes_ends_neither_who_logs_nor_the_thread(
+    log: EventLog, tmp_path: Path
+) -> None:
     log.open(tmp_path / "events.jsonl")
     logs.warning("disk.slow", reason="a\ud800b")
     wait_until(lambda: list(read_events(tmp_path / "events.jsonl")), "the event is in the file")

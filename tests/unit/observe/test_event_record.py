@@ -13,7 +13,15 @@ NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC).timestamp()
 
 
 def event(time: str, kind: str = "disk", name: str = "disk.slow", number: int = 1) -> Event:
-    return Event(number=number, time=time, kind=kind, event=name, level="warning", source="b", process="journal")
+    return Event(
+        number=number,
+        time=time,
+        kind=kind,
+        event=name,
+        level="warning",
+        source="b",
+        process="journal",
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,12 +54,15 @@ def test_moments_are_read_in_utc(text: str, expected: str) -> None:
         ("-2d", "13:00", "2026-11-26T13:00:00.000000Z"),
     ],
 )
-def test_a_time_of_day_as_an_end_is_the_first_one_after_the_beginning(since: str, until: str, expected: str) -> None:
+def test_a_time_of_day_as_an_end_is_the_first_one_after_the_beginning(
+    since: str, until: str, expected: str
+) -> None:
     assert moments(since, until, NOW)[1] == expected
 
 
 @pytest.mark.parametrize(
-    "text", ["25:00", "3:00", "yesterday", "-20", "-20y", "2026-13-01", "-999999999d", "99999-01-01"]
+    "text",
+    ["25:00", "3:00", "yesterday", "-20", "-20y", "2026-13-01", "-999999999d", "99999-01-01"],
 )
 def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=text):
@@ -91,7 +102,15 @@ def test_parameters_out_of_range_are_refused_by_name(name: str, value: str) -> N
 
 def test_a_query_is_the_same_after_its_way_over_http() -> None:
     query = Query.of(
-        {"since": "03:00", "until": "03:20", "kind": "disk,stall", "limit": "7", "after": "5", "newest": "1"}, NOW
+        {
+            "since": "03:00",
+            "until": "03:20",
+            "kind": "disk,stall",
+            "limit": "7",
+            "after": "5",
+            "newest": "1",
+        },
+        NOW,
     )
     assert Query.of(query.parameters(), NOW + 86_400) == query
     assert Query.of(Query().parameters(), NOW) == Query()

@@ -73,7 +73,9 @@ def test_appends_that_begin_and_end_in_groups_are_measured_each(clock: Clock) ->
     clock.now_s += 1.0
     appends.finish(7)
     appends.finish(9)
-    assert appends.histogram.count == 4 and appends.histogram.total_s == pytest.approx(2.0 + 2.0 + 1.0)
+    assert appends.histogram.count == 4 and appends.histogram.total_s == pytest.approx(
+        2.0 + 2.0 + 1.0
+    )
     appends.finish(9)
     appends.begin(10, clock.now_s)
     appends.finish(10)

@@ -40,7 +40,10 @@ def meter(reader: InMemoryMetricReader) -> Meter:
 
 def test_counters_go_on_behind_what_was_closed(meter: Meter, reader: InMemoryMetricReader) -> None:
     first, second, other = Writer(), Writer(), Writer()
-    sources = [meter.add(sending(name), one.figures) for name, one in (("a", first), ("a", second), ("b", other))]
+    sources = [
+        meter.add(sending(name), one.figures)
+        for name, one in (("a", first), ("a", second), ("b", other))
+    ]
     first.sent, second.sent, other.sent = 5, 7, 1
     first.pending, second.pending, first.p99_s, second.p99_s = 2, 3, 0.5, 0.25
     found = collected(reader)
@@ -72,7 +75,9 @@ def test_what_is_forgotten_is_let_go_of(meter: Meter, reader: InMemoryMetricRead
     assert not meter._sources
 
 
-def test_one_that_cannot_be_read_now_hides_nothing_of_the_others(meter: Meter, reader: InMemoryMetricReader) -> None:
+def test_one_that_cannot_be_read_now_hides_nothing_of_the_others(
+    meter: Meter, reader: InMemoryMetricReader
+) -> None:
     broken, whole = Writer(), Writer()
     for one in (broken, whole):
         meter.add(sending("a"), one.figures)
@@ -83,7 +88,9 @@ def test_one_that_cannot_be_read_now_hides_nothing_of_the_others(meter: Meter, r
     assert collected(reader)[SENT, "a"] == 6
 
 
-def test_series_are_bounded(meter: Meter, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_are_bounded(
+    meter: Meter, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 3)
     writers = [Writer() for _ in range(10)]
     for at, one in enumerate(writers):
@@ -94,7 +101,9 @@ def test_series_are_bounded(meter: Meter, reader: InMemoryMetricReader, monkeypa
     assert found[SENT, ""] == 7
 
 
-def test_threads_may_come_and_go_while_it_is_collected(meter: Meter, reader: InMemoryMetricReader) -> None:
+def test_threads_may_come_and_go_while_it_is_collected(
+    meter: Meter, reader: InMemoryMetricReader
+) -> None:
     begin = threading.Barrier(5)
 
     def append() -> None:

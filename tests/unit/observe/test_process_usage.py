@@ -48,7 +48,10 @@ def test_own_memory_and_time() -> None:
     del memory
     labels = '{process="janitor",role="janitor"}'
     series = [one.split(" ")[0] for one in own.metric_lines() if not one.startswith("#")]
-    assert series == [f"fastbk_process_resident_memory_bytes{labels}", f"fastbk_process_cpu_seconds_total{labels}"]
+    assert series == [
+        f"fastbk_process_resident_memory_bytes{labels}",
+        f"fastbk_process_cpu_seconds_total{labels}",
+    ]
     own.usage.close()
 
 

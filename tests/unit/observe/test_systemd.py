@@ -37,7 +37,13 @@ def test_each_word_is_a_datagram(listener: tuple[socket.socket, str]) -> None:
     systemd.notify("READY=1", "STATUS=both")
     found = [heard.recv(4096).decode() for _ in range(6)]
     status = found.pop(1)
-    assert found == ["READY=1", "WATCHDOG=1", "EXTEND_TIMEOUT_USEC=1500000", "STOPPING=1", "READY=1\nSTATUS=both"]
+    assert found == [
+        "READY=1",
+        "WATCHDOG=1",
+        "EXTEND_TIMEOUT_USEC=1500000",
+        "STOPPING=1",
+        "READY=1\nSTATUS=both",
+    ]
     assert status.startswith("STATUS=two lines, xxx")
     assert len(status) == len("STATUS=") + STATUS_CHARACTERS_MAX
     systemd.close()
@@ -69,7 +75,13 @@ def test_a_full_socket_keeps_nobody_waiting(listener: tuple[socket.socket, str])
 
 @pytest.mark.parametrize(
     ("time_us", "pid", "expected_s"),
-    [("60000000", "7", 30.0), ("60000000", "", 30.0), ("60000000", "8", None), ("0", "7", None), ("x", "7", None)],
+    [
+        ("60000000", "7", 30.0),
+        ("60000000", "", 30.0),
+        ("60000000", "8", None),
+        ("0", "7", None),
+        ("x", "7", None),
+    ],
 )
 def test_the_watchdog_is_for_one_process(time_us: str, pid: str, expected_s: float | None) -> None:
     environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": time_us, "WATCHDOG_PID": pid}

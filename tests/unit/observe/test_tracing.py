@@ -23,8 +23,12 @@ except fastbk.ConfigError as error:
 """
 
 
-def test_without_tracing_its_package_is_not_imported_and_without_the_package_it_is_refused() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+def test_without_tracing_its_package_is_not_imported_and_without_the_package_it_is_refused() -> (
+    None
+):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "install fastbk[tracing], or leave `tracing` out" in done.stdout
 

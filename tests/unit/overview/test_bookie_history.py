@@ -169,7 +169,11 @@ def test_a_disk_that_does_not_fill_up_has_no_forecast() -> None:
         ("fastbk_worker_adds_blocked 4\n", {}, Severity.NOTE, "4 connections wait for room"),
         (
             "",
-            {"conditions": [{"name": "metadata_hold", "concerns": "metadata", "reason": "rolled back"}]},
+            {
+                "conditions": [
+                    {"name": "metadata_hold", "concerns": "metadata", "reason": "rolled back"}
+                ]
+            },
             Severity.WARN,
             "metadata is on hold: deletes nothing",
         ),

@@ -75,7 +75,10 @@ def test_racks_that_cannot_span_are_refused_or_done_without() -> None:
     bookies = [*at("/r/1", "a"), *at("/r/2", "b", "c", "d")]
     for chosen in many(bookies, 4, 2, PlacementConfig(policy="rack")):
         assert sorted(spans(bookies, chosen, 2)) == [1, 1, 2, 2]
-    with pytest.raises(NotEnoughBookies, match=r"no choice of the \d+ that can be used has 2 racks in every write set"):
+    with pytest.raises(
+        NotEnoughBookies,
+        match=r"no choice of the \d+ that can be used has 2 racks in every write set",
+    ):
         choose_ensemble(
             bookies, 4, 2, 2, PlacementConfig(policy="rack", enforce=True), random.Random(1)
         )

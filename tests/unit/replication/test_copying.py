@@ -60,7 +60,9 @@ def copy(harness: FakeQuorum, options: RepairOptions = OPTIONS) -> tuple[CopySha
 
 
 def requests(client: Client, kind: type) -> list[SendRequest]:
-    return [one for one in client.log if isinstance(one, SendRequest) and isinstance(one.request, kind)]
+    return [
+        one for one in client.log if isinstance(one, SendRequest) and isinstance(one.request, kind)
+    ]
 
 
 def test_consecutive_copies_go_together() -> None:
@@ -124,7 +126,11 @@ class Pressed(FakeQuorum):
 
     def outcome(self, action: Action) -> Outcome:
         outcome = super().outcome(action)
-        if isinstance(action, SendRequest) and isinstance(outcome, Reply) and action.bookie_id == self.pressed:
+        if (
+            isinstance(action, SendRequest)
+            and isinstance(outcome, Reply)
+            and action.bookie_id == self.pressed
+        ):
             return replace(outcome, add_wait_s=0.002)
         return outcome
 
@@ -192,7 +198,9 @@ def test_a_bookie_that_could_not_be_named_is_gone_on_with() -> None:
     begun: BegunCopies = {}
     procedure = ReReplicateLedger(LEDGER, "b0", OPTIONS, begun)
     client = Client(harness, procedure)  # type: ignore[arg-type]
-    client.run(until=lambda: any(isinstance(one, UpdateMetadata) for one in client.pending.values()))
+    client.run(
+        until=lambda: any(isinstance(one, UpdateMetadata) for one in client.pending.values())
+    )
     (kept,) = begun.values()
     assert len(harness.bookies[kept.target].entries) == LAST + 1
     again = ReReplicateLedger(LEDGER, "b0", OPTIONS, begun)
@@ -235,6 +243,10 @@ def test_what_is_not_held_is_left_and_always_the_last_one(seed: int) -> None:
     runs, held = ranges(), ranges()
     wanted = {one for first, last in runs for one in range(first, last + 1)}
     there = {one for first, last in held for one in range(first, last + 1)}
-    left = [one for first, last in HeldEntries(held).without(iter(runs)) for one in range(first, last + 1)]
+    left = [
+        one
+        for first, last in HeldEntries(held).without(iter(runs))
+        for one in range(first, last + 1)
+    ]
     assert left == sorted(set(left))
     assert set(left) == (wanted - there) | set(sorted(wanted)[-1:])

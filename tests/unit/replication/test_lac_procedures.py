@@ -19,7 +19,9 @@ from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, metadata_of
 PACING = Pacing(request_timeout_s=1.0, give_up_s=2.0, pause_min_s=0.02, pause_max_s=0.5)
 
 
-def reading_of(harness: FakeQuorum, kind: type[ReadLastConfirmed]) -> tuple[Client, ReadLastConfirmed]:
+def reading_of(
+    harness: FakeQuorum, kind: type[ReadLastConfirmed]
+) -> tuple[Client, ReadLastConfirmed]:
     reading = kind(LEDGER, harness.metadata, PACING)
     return Client(harness, reading), reading  # type: ignore[arg-type]
 

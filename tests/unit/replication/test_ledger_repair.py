@@ -67,7 +67,9 @@ def world_of(metadata: LedgerMetadata, last: int) -> tuple[FakeQuorum, SickBooki
         metadata, state=LedgerState.CLOSED, last_entry_id=last, length=10 * (last + 1)
     )
     names = {one for fragment in metadata.fragments for one in fragment.ensemble}
-    harness = FakeQuorum(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
+    harness = FakeQuorum(
+        VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata]
+    )
     sick = SickBookie()
     harness.bookies[SICK] = sick
     for entry_id in range(last + 1):
@@ -102,7 +104,9 @@ def check_whole(harness: FakeQuorum, sick: SickBookie) -> None:
 
 
 def asked(client: Client, kind: type) -> list[SendRequest]:
-    return [one for one in client.log if isinstance(one, SendRequest) and isinstance(one.request, kind)]
+    return [
+        one for one in client.log if isinstance(one, SendRequest) and isinstance(one.request, kind)
+    ]
 
 
 SHAPES = [(3, 3, (0,)), (4, 2, (0, 17)), (5, 3, (0, 9, 10, 31))]

@@ -245,7 +245,11 @@ def test_an_idle_poll_costs_one_request_of_each_member() -> None:
             client.now_s = 30.0 - early_s
         client.complete(at(client, "b0"), Reply(Status.OK, lacs=(3,)))
         assert poll.value() == LacNews(3)
-        assert sorted(one.bookie_id for one in client.log if isinstance(one, SendRequest)) == ["b0", "b1", "b2"]
+        assert sorted(one.bookie_id for one in client.log if isinstance(one, SendRequest)) == [
+            "b0",
+            "b1",
+            "b2",
+        ]
 
 
 def test_a_quiet_poll_asks_all_at_once_and_needs_no_timer_to_end() -> None:

@@ -242,7 +242,9 @@ def started_anew(times: int) -> StartedAnew:
 
 
 @pytest.mark.parametrize("times", [1, COPIES_MAX - 1])
-def test_a_bookie_that_was_started_anew_is_given_its_share_again(times: int, rng: random.Random) -> None:
+def test_a_bookie_that_was_started_anew_is_given_its_share_again(
+    times: int, rng: random.Random
+) -> None:
     """INV-E3: one that came back without its data, and without a doubt, is not named for what it was given before."""
     harness = started_anew(times)
     assert repair(harness, rng)[0].is_whole
@@ -262,7 +264,9 @@ def test_a_repair_waits_for_an_identity_as_long_as_for_other_metadata(rng: rando
     harness.bookies["a"] = Bookie(away=True)
     procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(metadata_timeout_s=4.0))
     client = Client(harness, procedure)  # type: ignore[arg-type]
-    client.run(rng, until=lambda: any(isinstance(one, ReadIdentity) for one in client.pending.values()))
+    client.run(
+        rng, until=lambda: any(isinstance(one, ReadIdentity) for one in client.pending.values())
+    )
     harness.store_away = True
     client.run(rng)
     assert isinstance(procedure.error, MetadataUnavailable)
@@ -355,7 +359,9 @@ def test_copies_pass_a_fence_and_stay_within_the_window(rng: random.Random) -> N
     harness = world_of(closed(3, 3, [(0, "abc")], 99))
     harness.bookies["d"].fenced = True
     harness.bookies["a"] = Bookie(away=True)
-    procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2).limited(100.0))
+    procedure = ReReplicateLedger(
+        LEDGER, "a", RepairOptions(entries_in_flight_max=2).limited(100.0)
+    )
     client = Client(harness, procedure)  # type: ignore[arg-type]
     most = 0
 

@@ -195,7 +195,10 @@ def test_what_each_bookie_said_is_in_the_error() -> None:
     with pytest.raises(DigestMismatch) as caught:
         reading.value()
     assert caught.value.replicas == {"b0": BAD_DIGEST, "b1": "NO_ENTRY", "b2": "IO_ERROR"}
-    whys = {Status.UNAUTHORIZED: "the password is not", Status.FORBIDDEN: "role or token does not allow"}
+    whys = {
+        Status.UNAUTHORIZED: "the password is not",
+        Status.FORBIDDEN: "role or token does not allow",
+    }
     for status, why in whys.items():
         for bookie in harness.bookies.values():
             bookie.damaged.clear()

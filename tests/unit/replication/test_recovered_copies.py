@@ -60,7 +60,9 @@ def closed(last: int, *firsts: int) -> tuple[FakeQuorum, LedgerMetadata]:
         metadata_of(4, 3, 2, *firsts), state=LedgerState.CLOSED, last_entry_id=last, length=1
     )
     names = {one for fragment in metadata.fragments for one in fragment.ensemble}
-    harness = FakeQuorum(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
+    harness = FakeQuorum(
+        VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata]
+    )
     for entry_id in range(last + 1):
         harness.write(entry_id)
     return harness, metadata

@@ -128,7 +128,9 @@ def test_what_is_in_hand_is_bounded_by_entries_and_bytes() -> None:
         harness = three()
         for entry_id in range(40):
             harness.write(entry_id, ["b0", "b1"], lac=-1)
-        client, procedure = recoverer(harness, entries_max=entries_max, size_bytes_max=size_bytes_max)
+        client, procedure = recoverer(
+            harness, entries_max=entries_max, size_bytes_max=size_bytes_max
+        )
         in_hand = 0
 
         def look(client: Client = client) -> bool:

@@ -124,7 +124,9 @@ def test_a_striped_share_takes_a_request_for_hundreds_of_entries(rng: random.Ran
     client = Client(world, procedure)  # type: ignore[arg-type]
     client.run(rng)
     asked = [
-        one for one in client.log if isinstance(one, SendRequest) and isinstance(one.request, ReadEntries)
+        one
+        for one in client.log
+        if isinstance(one, SendRequest) and isinstance(one.request, ReadEntries)
     ]
     assert procedure.value().entries == 3000
     assert len(asked) < 30

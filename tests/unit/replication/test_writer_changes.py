@@ -39,7 +39,9 @@ def test_a_conflict_over_something_else_is_decided_anew() -> None:
 @pytest.mark.parametrize(
     ("state", "kind"), [(LedgerState.IN_RECOVERY, LedgerFenced), (LedgerState.CLOSED, LedgerClosed)]
 )
-def test_a_ledger_that_was_taken_over_ends_the_writer(state: LedgerState, kind: type[Error]) -> None:
+def test_a_ledger_that_was_taken_over_ends_the_writer(
+    state: LedgerState, kind: type[Error]
+) -> None:
     harness = WriterHarness()
     harness.add(3)
     harness.fail("b2")

@@ -287,7 +287,9 @@ class WriterHarness:
             assert len(self.holders(entry_id)) >= quorum, entry_id
 
 
-def run(procedure: Procedure[object], harness: WriterHarness, outcomes: dict[str, object] | None = None) -> None:
+def run(
+    procedure: Procedure[object], harness: WriterHarness, outcomes: dict[str, object] | None = None
+) -> None:
     """Run a procedure of its own on the harness's store; `outcomes`: answers to `SendRequest` by bookie."""
     procedure.start(harness.now_s)
     todo = procedure.take_actions()
@@ -296,7 +298,9 @@ def run(procedure: Procedure[object], harness: WriterHarness, outcomes: dict[str
         if isinstance(action, Withdraw):
             continue
         outcome = (
-            (outcomes or {})[action.bookie_id] if isinstance(action, SendRequest) else harness.perform(action)
+            (outcomes or {})[action.bookie_id]
+            if isinstance(action, SendRequest)
+            else harness.perform(action)
         )
         procedure.completed(action.tag, outcome, harness.now_s)  # type: ignore[arg-type]
         todo += procedure.take_actions()

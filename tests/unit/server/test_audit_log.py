@@ -39,7 +39,13 @@ def chained(count: int) -> list[bytes]:
     return [chain.line({"event": "e", "number": number}) for number in range(count)]
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=8), st.text(max_size=50) | st.integers(-(2**60), 2**60), max_size=4)))
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(max_size=8), st.text(max_size=50) | st.integers(-(2**60), 2**60), max_size=4
+        )
+    )
+)
 def test_whole_lines_have_no_faults(records: list[dict[str, Any]]) -> None:
     chain = Chain()
     lines = [chain.line({"event": "e", "values": record}) for record in records]
@@ -79,7 +85,9 @@ def test_a_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     for _ in range(3):
         log = opened(path)
-        log.note("request.denied", principal="user:x", address="10.0.0.1", ledger=5, verdict="no right")
+        log.note(
+            "request.denied", principal="user:x", address="10.0.0.1", ledger=5, verdict="no right"
+        )
         os.close(log._descriptor)
     assert events_of(path) == ["audit.begun", "request.denied"] * 3
     assert list(faults(lines_of(path), Chain())) == []
@@ -93,8 +101,16 @@ def test_files_are_rotated_and_the_chain_goes_through_them(tmp_path: Path) -> No
     for number in range(200):
         log.note("request.denied", number=number)
     os.close(log._descriptor)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["audit.log", "audit.log.1", "audit.log.2"]
-    lines = [line for name in ("audit.log.2", "audit.log.1", "audit.log") for line in lines_of(tmp_path / name)]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "audit.log",
+        "audit.log.1",
+        "audit.log.2",
+    ]
+    lines = [
+        line
+        for name in ("audit.log.2", "audit.log.1", "audit.log")
+        for line in lines_of(tmp_path / name)
+    ]
     assert list(faults(lines)) == []
     assert json.loads(lines[-1])["number"] == 199
     assert all((tmp_path / name).stat().st_size <= 4096 for name in ("audit.log.2", "audit.log.1"))
@@ -135,7 +151,9 @@ def test_what_cannot_be_written_is_counted(tmp_path: Path, monkeypatch: pytest.M
     assert "fastbk_audit_dropped_total 8" in log.metric_lines()
 
 
-def test_a_file_that_cannot_be_made_anew_is_made_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_made_anew_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "audit.log"
     log = opened(path, file_size_bytes_max=4096)
     real = log._open_file
@@ -159,8 +177,24 @@ def test_a_worker_that_was_taken_over_writes_nothing_but_records_of_its_own(tmp_
     """Neither number nor time of a line is its choice, nor does it end the supervisor."""
     path = tmp_path / "audit.log"
     log = opened(path)
-    forged = {"sequence": 7, "time": "1970", "self": 1, "chain": "x", "values": {}, "address": "10.0.0.1"}
-    log.take({"worker": 1, "records": [{**forged, "event": "audit.ended"}, {**forged, "event": "request.denied"}, 5]})
+    forged = {
+        "sequence": 7,
+        "time": "1970",
+        "self": 1,
+        "chain": "x",
+        "values": {},
+        "address": "10.0.0.1",
+    }
+    log.take(
+        {
+            "worker": 1,
+            "records": [
+                {**forged, "event": "audit.ended"},
+                {**forged, "event": "request.denied"},
+                5,
+            ],
+        }
+    )
     log.take({"worker": 1, "records": 5, "dropped": "many"})
     os.close(log._descriptor)
     assert events_of(path) == ["audit.begun", "unknown", "request.denied"]
@@ -177,7 +211,9 @@ def test_a_place_that_is_not_there_keeps_the_bookie_from_starting(tmp_path: Path
         opened(tmp_path / "none" / "audit.log")
 
 
-def test_the_command_finds_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_finds_what_was_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "audit.log"
     lines = chained(5)
     path.write_bytes(b"".join(lines))
@@ -201,4 +237,7 @@ def test_text_of_others_is_escaped_and_breaks_no_chain(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "audit.log")
     assert list(faults(lines, Chain())) == []
     assert all(line.decode().removesuffix("\n").isprintable() for line in lines)
-    assert [json.loads(line).get("reason") for line in lines[1:]] == ["a\\ud800\x1b[2J\u202e", r"b\udfff"]
+    assert [json.loads(line).get("reason") for line in lines[1:]] == [
+        "a\\ud800\x1b[2J\u202e",
+        r"b\udfff",
+    ]

@@ -34,7 +34,9 @@ def test_a_good_certificate_is_not_logged(logged: list[tuple[str, str, object]])
     assert names(logged) == []
 
 
-def test_one_near_its_end_is_logged_once_a_day_and_when_it_is_renewed(logged: list[tuple[str, str, object]]) -> None:
+def test_one_near_its_end_is_logged_once_a_day_and_when_it_is_renewed(
+    logged: list[tuple[str, str, object]],
+) -> None:
     states, end_s = CertificateStates(), NOW + 13.5 * DAY_S
     for minute in range(2 * 24 * 60):
         states.check({"a.pem": end_s}, NOW + 60 * minute)
@@ -49,7 +51,9 @@ def test_one_near_its_end_is_logged_once_a_day_and_when_it_is_renewed(logged: li
     assert names(logged)[2:] == ["certificate.renewed"]
 
 
-def test_one_that_has_ended_or_cannot_be_read_is_logged(logged: list[tuple[str, str, object]]) -> None:
+def test_one_that_has_ended_or_cannot_be_read_is_logged(
+    logged: list[tuple[str, str, object]],
+) -> None:
     states = CertificateStates()
     states.check({"a.pem": NOW - 1, "b.pem": float("nan")}, NOW)
     assert [(level, event) for level, event, _ in logged] == [

@@ -219,7 +219,9 @@ def test_a_name_to_listen_on_that_has_loopback_addresses_only_is_not_registered_
     text += f'[journal]\ndirectory = "{tmp_path}/j"\n[ledgers]\ndirectory = "{tmp_path}/l"\n'
     with pytest.raises(ConfigError, match="the address bookie-1 in"):
         check(load(tmp_path, text))
-    advertised = text.replace(":3181", ':3181"\nadvertised = "bookie-1').replace("bookie-1:", "10.0.0.1:")
+    advertised = text.replace(":3181", ':3181"\nadvertised = "bookie-1').replace(
+        "bookie-1:", "10.0.0.1:"
+    )
     check(load(tmp_path, advertised))
 
 
@@ -229,7 +231,9 @@ def test_a_name_to_listen_on_that_has_loopback_addresses_only_is_not_registered_
      ("localhost", True), ("LOCALHOST", False), ("x.localhost", False), ("ip6-localhost", False), ("0", False),
      ("::", False), ("::ffff:10.0.0.1", False), ("10.0.0.1", False), ("bookie-1", False), ("a\0b", False), ("", False)],
 )  # fmt: skip
-def test_loopback_is_what_the_system_takes_for_it_and_names_may_be_anything(host: str, is_local: bool) -> None:
+def test_loopback_is_what_the_system_takes_for_it_and_names_may_be_anything(
+    host: str, is_local: bool
+) -> None:
     """Who listens on loopback only may do so without keys: a name that a name service may answer is not believed."""
     assert is_loopback(host) is is_local
 

@@ -136,7 +136,9 @@ async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turns", range(1, 5))
-async def test_what_is_requested_as_the_last_answer_leaves_is_read(tmp_path: Path, turns: int) -> None:
+async def test_what_is_requested_as_the_last_answer_leaves_is_read(
+    tmp_path: Path, turns: int
+) -> None:
     """So many turns of the loop after the answer: in one of them the task that reads is over, and still counts."""
     async with harness(tmp_path) as here:
         first, second = here.create(DigestType.CRC32, DigestType.CRC32C)

@@ -16,7 +16,9 @@ from tests.fixtures.wait import wait_until
 
 def test_a_locked_directory_is_refused_naming_its_process(tmp_path: Path) -> None:
     (lock,) = lock_all([str(tmp_path / "journal")])
-    with pytest.raises(StorageError, match=f"in use by a running bookie \\(process {os.getpid()}\\)"):
+    with pytest.raises(
+        StorageError, match=f"in use by a running bookie \\(process {os.getpid()}\\)"
+    ):
         lock_all([str(tmp_path / "journal")], wait_s=0.05)
     lock.close()
     (again,) = lock_all([str(tmp_path / "journal")], wait_s=0.05)
@@ -40,7 +42,9 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_a_directory_that_nobody_may_make_is_a_person_s_business() -> None:
     """Starting again does not help: the error says what to do, and ends the start with 78."""
-    with pytest.raises(ConfigError, match=r"/sys/fastbk: cannot be used: .*(own it|ReadWritePaths=)"):
+    with pytest.raises(
+        ConfigError, match=r"/sys/fastbk: cannot be used: .*(own it|ReadWritePaths=)"
+    ):
         lock_all(["/sys/fastbk"])
 
 

@@ -180,7 +180,9 @@ def test_every_state_has_its_number_in_the_metrics() -> None:
     board = DiskReports(Lifecycle(0.0))
     assert board.metric_lines() == []
     for number, state in enumerate(DiskState):
-        board.take_message({**vars_of(report("ledger", state.value, "nothing", errors=3)), "type": "disk"})
+        board.take_message(
+            {**vars_of(report("ledger", state.value, "nothing", errors=3)), "type": "disk"}
+        )
         lines = board.metric_lines()
         assert f'fastbk_disk_state{{role="ledger",pair="0"}} {number}' in lines
         assert 'fastbk_disk_refuses{role="ledger",pair="0"} 2' in lines

@@ -31,7 +31,11 @@ def data_of(ledger_id: int, entry_id: int) -> bytes:
 
 
 def life_of(fake: FakeDisk) -> Life:
-    options = {"cache_bytes": KIB * KIB, "cache_reserve_bytes": 64 * KIB, "flush_used_bytes": 1 << 30}
+    options = {
+        "cache_bytes": KIB * KIB,
+        "cache_reserve_bytes": 64 * KIB,
+        "flush_used_bytes": 1 << 30,
+    }
     return Life(fake, Book(), **options)
 
 

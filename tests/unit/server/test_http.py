@@ -135,14 +135,17 @@ async def test_the_oldest_incomplete_request_makes_room(monkeypatch: pytest.Monk
     await server.close()
 
 
-async def test_an_address_with_many_requests_makes_room_among_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_with_many_requests_makes_room_among_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """INV-B1: a stranger's slow requests cost that stranger its places, and nobody else theirs."""
     monkeypatch.setattr(http, "REQUESTS_MAX", 4)
     server, _ = made()
     await server.open("127.0.0.1", 0)
     honest = await begun(server.port, b"GET /livez HTTP/1.1\r\n")
     flood = [
-        await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.9", 0)) for _ in range(20)
+        await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.9", 0))
+        for _ in range(20)
     ]
     await wait_until_async(lambda: server.refused() == {"requests": 17}, "room to be made")
     honest[1].write(b"\r\n")
@@ -335,14 +338,27 @@ async def test_a_fault_of_one_request_is_answered_and_logged_at_a_bounded_rate(
         with monkeypatch.context() as fault:
             fault.setattr(server, "_checked", fail)
             answers = [await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n") for _ in range(20)]
-        assert {one.partition(b"\r\n")[0] for one in answers} == {b"HTTP/1.1 500 Internal Server Error"}
-        assert len([line for line in capfd.readouterr().err.splitlines() if "http.connection_failed" in line]) == 1
+        assert {one.partition(b"\r\n")[0] for one in answers} == {
+            b"HTTP/1.1 500 Internal Server Error"
+        }
+        assert (
+            len(
+                [
+                    line
+                    for line in capfd.readouterr().err.splitlines()
+                    if "http.connection_failed" in line
+                ]
+            )
+            == 1
+        )
         assert b" 503 " in await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")
     finally:
         await server.close()
 
 
-async def test_a_fault_of_a_route_is_logged_at_a_bounded_rate(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_fault_of_a_route_is_logged_at_a_bounded_rate(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     server, _ = made()
 
     async def fail(_: dict[str, object]) -> object:
@@ -351,4 +367,7 @@ async def test_a_fault_of_a_route_is_logged_at_a_bounded_rate(capfd: pytest.Capt
     server.add_route("GET", "/fault", fail)
     answers = [await server.answer("GET", "/fault") for _ in range(20)]
     assert {status for status, _, _ in answers} == {500}
-    assert len([line for line in capfd.readouterr().err.splitlines() if "http.route_failed" in line]) == 1
+    assert (
+        len([line for line in capfd.readouterr().err.splitlines() if "http.route_failed" in line])
+        == 1
+    )

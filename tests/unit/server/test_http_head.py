@@ -34,6 +34,8 @@ def test_what_others_may_read_in_another_way_is_refused(line: bytes) -> None:
     assert parsed_head(FIRST + b"\r\n" + line + b"\r\n\r\n")[2] is None
 
 
-@pytest.mark.parametrize("first", [b"", b"POST /x", b"POST  /x HTTP/1.1", b"POST /x HTTP/2", b"PO\nST /x HTTP/1.1"])
+@pytest.mark.parametrize(
+    "first", [b"", b"POST /x", b"POST  /x HTTP/1.1", b"POST /x HTTP/2", b"PO\nST /x HTTP/1.1"]
+)
 def test_another_first_line_is_no_request(first: bytes) -> None:
     assert parsed_head(first + b"\r\nHost: a\r\n\r\n")[2] is None

@@ -61,7 +61,9 @@ def test_patience_ends_and_is_short_while_nobody_answers() -> None:
     assert harness.asked == [[1], [2]], "and asked all the same"
     harness.types.put_answers([[2, 1]])
     assert harness.types.known([1, 2]) == {2: 1}
-    assert harness.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), "somebody is there again"
+    assert harness.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), (
+        "somebody is there again"
+    )
     harness.now_s += digests.PAUSE_S
     assert harness.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
     assert harness.asked[-1] == [1]

@@ -95,13 +95,17 @@ def test_ledgers_that_expire_one_look_later_are_forgotten_soon_too(life: Timed) 
     assert in_memory(life) == (0, 0)
 
 
-def test_a_fenced_ledger_that_metadata_has_deleted_is_remembered_for_ten_minutes(life: Timed) -> None:
+def test_a_fenced_ledger_that_metadata_has_deleted_is_remembered_for_ten_minutes(
+    life: Timed,
+) -> None:
     """INV-G8. Before: forgotten at once, and its writer began the ledger anew."""
     haunt(life, 1, 2, 3, fenced=(2, 3))
     assert life.flusher.expire_ledgers([1, 2], "deleted", is_proven=True) == 2
     expire(life, 3)
     pass_time(life, 500)
-    assert in_memory(life) == (1, 1), "not the one that was not fenced, nor the one of which nothing is proven"
+    assert in_memory(life) == (1, 1), (
+        "not the one that was not fenced, nor the one of which nothing is proven"
+    )
     assert list(life.flusher.upkeep.deleted) == [2]
     haunt(life, 4, fenced=(4,))
     assert life.flusher.expire_ledgers([4], "deleted", is_proven=True) == 1
@@ -173,7 +177,9 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
         return real(store, merging)
 
     monkeypatch.setattr(life.checkpoint, "commit_merge", commit)
-    monkeypatch.setattr(maintenance, "RECOUNT_SHARE", 0)  # here a recount lasts as long as its merge
+    monkeypatch.setattr(
+        maintenance, "RECOUNT_SHARE", 0
+    )  # here a recount lasts as long as its merge
     monkeypatch.setattr(locations_merge, "FILES_MAX", 1 << 30)
     monkeypatch.setattr(locations_merge, "MERGE_FILES_MIN", 1 << 30)
     end_s, ledger_id = life.clock_s + 3600, 0
@@ -191,9 +197,7 @@ def test_a_merge_that_fails_is_tried_again_ever_later(
 ) -> None:
     haunt(life, 1, 2)
     tries: list[float] = []
-    monkeypatch.setattr(
-        life.flusher.upkeep, "room_bytes", lambda: tries.append(life.clock_s) or 0
-    )
+    monkeypatch.setattr(life.flusher.upkeep, "room_bytes", lambda: tries.append(life.clock_s) or 0)
     expire(life, 1, 2)
     pass_time(life, 3000)
     pauses = [b - a for a, b in pairwise(tries)]

@@ -259,7 +259,9 @@ def test_copies_are_dropped_once_nothing_can_bring_them_back(life: Life) -> None
     assert life.flusher.drop_ledgers([1], [marks[1]], "not ours any more") == 1
     life.flush()
     life.flush()
-    assert life.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2, "the room can be won back"
+    assert life.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2, (
+        "the room can be won back"
+    )
     assert life.store.ledger_bytes(1) == {}
     assert life.store.cached(1, 0) is None
     assert life.index.list_settled(0)[0] == [2]
@@ -321,7 +323,9 @@ def test_a_compaction_that_keeps_too_many_files_from_being_merged_is_stopped(
     monkeypatch.setattr(life.flusher.upkeep._background, "submit", held.append)
     assert life.flusher.upkeep.compact([1], 1 << 20, 60.0)
     (compaction,) = held
-    monkeypatch.setattr(maintenance, "LAG_FILES_MAX", 2 * len(life.checkpoint.manifest.locations) + 2)
+    monkeypatch.setattr(
+        maintenance, "LAG_FILES_MAX", 2 * len(life.checkpoint.manifest.locations) + 2
+    )
     life.flusher.poll()
     assert not compaction.is_stopped
     life.add(2, 0, bytes(300))
@@ -340,7 +344,14 @@ def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.Monkey
 def test_gc_s_port(life: Life) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     space = Space(free_bytes=5, total_bytes=9, floor_bytes=1, is_full=False)
-    port = GcPort(ours.detach(), life.index, life.flusher, life.checkpoint, lambda: space, HeldCheck(life.store))
+    port = GcPort(
+        ours.detach(),
+        life.index,
+        life.flusher,
+        life.checkpoint,
+        lambda: space,
+        HeldCheck(life.store),
+    )
     for n in range(5):
         life.add(n, 0, b"x")
     life.settle()

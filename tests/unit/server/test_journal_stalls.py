@@ -83,8 +83,12 @@ def test_a_journal_without_commits_is_quick_again_too(rig: Rig) -> None:
     assert rig.names() == ["journal.slow", "journal.quick_again"]
 
 
-@pytest.mark.parametrize("windows", [[(300, 2), (5, 30), (300, 2), (5, 30), (300, 2)], [(900, 24)] * 5])
-def test_single_late_commits_and_those_below_the_bound_are_no_stall(rig: Rig, windows: list[tuple[int, float]]) -> None:
+@pytest.mark.parametrize(
+    "windows", [[(300, 2), (5, 30), (300, 2), (5, 30), (300, 2)], [(900, 24)] * 5]
+)
+def test_single_late_commits_and_those_below_the_bound_are_no_stall(
+    rig: Rig, windows: list[tuple[int, float]]
+) -> None:
     for count, took_ms in windows:
         rig.window(count, took_ms)
     assert rig.names() == []
@@ -106,7 +110,11 @@ def test_one_that_comes_and_goes_is_named_now_and_then(rig: Rig) -> None:
             rig.window(500, 2)
         assert not rig.stalls.slow
     assert rig.names() == ["journal.slow", "journal.quick_again"] * 4
-    times = [values["times"] for name, values in rig.events if name == "journal.slow" and "times" in values]
+    times = [
+        values["times"]
+        for name, values in rig.events
+        if name == "journal.slow" and "times" in values
+    ]
     assert len(times) == 3 and all(one > 10 for one in times)
 
 

@@ -116,7 +116,9 @@ def test_deaths_far_apart_never_lead_there() -> None:
 @pytest.mark.parametrize(
     ("role", "was_serving"), [("index", True), ("index", False), ("worker", False)]
 )
-def test_when_serving_reads_fails_too_nothing_runs_until_the_next_try(role: str, was_serving: bool) -> None:
+def test_when_serving_reads_fails_too_nothing_runs_until_the_next_try(
+    role: str, was_serving: bool
+) -> None:
     restarts = made(3)
     crash_loop(restarts, 3)
     assert (restarts.reads_only_s, restarts.is_down) == (30.0, False)
@@ -147,7 +149,10 @@ def test_one_death_soon_after_a_try_leads_back_for_twice_as_long() -> None:
         now_s += 1000.0
         if number % 2:  # others die before they serve
             restarts.serves(now_s)
-        assert restarts.died("journal", "again", was_serving=bool(number % 2), now_s=now_s + 59.0) == 0.0
+        assert (
+            restarts.died("journal", "again", was_serving=bool(number % 2), now_s=now_s + 59.0)
+            == 0.0
+        )
         assert restarts.reads_only_reason == "again"
     assert pauses == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
     assert restarts.budget.crash_loops == 8

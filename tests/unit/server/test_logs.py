@@ -54,7 +54,10 @@ def test_a_value_of_any_kind_is_written_somehow(capfd: pytest.CaptureFixture[str
 
 def test_text_of_others_is_escaped_and_ends_no_process(capfd: pytest.CaptureFixture[str]) -> None:
     hostile = "a\ud800\x1b[2J\x9b\u202e"
-    for style, shown in (("json", r"a\\ud800\u001b[2J\u009b\u202e"), ("text", r"a\ud800\x1b[2J\x9b\u202e")):
+    for style, shown in (
+        ("json", r"a\\ud800\u001b[2J\u009b\u202e"),
+        ("text", r"a\ud800\x1b[2J\x9b\u202e"),
+    ):
         logs.configure(style=style)
         logs.warning("thing.seen", reason=hostile, parts=[hostile], error=ValueError(hostile))
         (line,) = capfd.readouterr().err.splitlines()
@@ -62,7 +65,9 @@ def test_text_of_others_is_escaped_and_ends_no_process(capfd: pytest.CaptureFixt
         assert shown in line
 
 
-def test_a_traceback_is_readable_on_a_terminal_and_forges_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_is_readable_on_a_terminal_and_forges_no_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     logs.configure(style="text")
     trace = "Traceback\n  File x\n12:00:00.000 error  supervisor  \x1b[31mforged"
     logs.error("process.failed", trace=trace, code=1)
@@ -84,14 +89,18 @@ def test_the_journal_of_systemd_learns_how_grave_a_line_is(
     assert [line.partition("{")[0] for line in lines] == ["<7>", "<6>", "<4>", "<3>"]
     logs.configure(style="text")
     logs.error("thing.failed", trace="one\ntwo")
-    assert {line[:3] for line in capfd.readouterr().err.splitlines()} == {"<3>"}, "each line has its own"
+    assert {line[:3] for line in capfd.readouterr().err.splitlines()} == {"<3>"}, (
+        "each line has its own"
+    )
     monkeypatch.setenv(logs.JOURNAL_STREAM, f"{stream.st_dev}:{stream.st_ino + 1}")
     logs.configure()
     logs.error("thing.failed")
     assert "<3>" not in capfd.readouterr().err, "it was redirected to a file"
 
 
-def test_a_limit_logs_at_once_and_then_one_line_in_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_logs_at_once_and_then_one_line_in_ten_seconds(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     now_s = [0.0]
     log = logs.LimitLog("client.refused", lambda: now_s[0])
     for _ in range(1000):
@@ -102,7 +111,9 @@ def test_a_limit_logs_at_once_and_then_one_line_in_ten_seconds(capfd: pytest.Cap
     assert [(one["count"], one["total"]) for one in found] == [(1, 1), (1000, 1001)]
 
 
-def test_names_that_somebody_else_chooses_fill_neither_log_nor_memory(capfd: pytest.CaptureFixture[str]) -> None:
+def test_names_that_somebody_else_chooses_fill_neither_log_nor_memory(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     log = logs.LimitLog("client.refused", lambda: 0.0)
     for number in range(1000):
         log.note(f"reason {number}")

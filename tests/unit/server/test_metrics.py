@@ -114,7 +114,9 @@ def test_conditions_of_readiness_have_a_series_while_they_hold() -> None:
     life = Lifecycle(0.0)
     life.note("metadata", "it does not answer", "metadata")
     metrics, name = Metrics(life, RestartBudget(5, 60.0)), "fastbk_supervisor_condition"
-    assert {key: value for key, value in parsed(metrics.text()).items() if key.startswith(name)} == {
+    assert {
+        key: value for key, value in parsed(metrics.text()).items() if key.startswith(name)
+    } == {
         f'{name}{{name="state",concerns="data"}}': 1,
         f'{name}{{name="metadata",concerns="metadata"}}': 1,
     }

@@ -41,7 +41,9 @@ async def change(request: Request) -> Response:
 
 
 @asynccontextmanager
-async def served(folder: Path, notes: list[tuple[str, dict[str, object]]]) -> AsyncGenerator[int, None]:
+async def served(
+    folder: Path, notes: list[tuple[str, dict[str, object]]]
+) -> AsyncGenerator[int, None]:
     """Serve a page that changes something; only certificates with a role, or tokens, may use it."""
     (folder / "keys.json").write_text(KEY.public_text())
     (folder / "revoked").write_text("# nobody\n")
@@ -66,7 +68,9 @@ async def served(folder: Path, notes: list[tuple[str, dict[str, object]]]) -> As
 async def put(port: int, authorization: str = "") -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     line = f"Authorization: {authorization}\r\n" if authorization else ""
-    writer.write(f"PUT /change HTTP/1.1\r\nHost: localhost\r\n{line}Content-Length: 0\r\n\r\n".encode())
+    writer.write(
+        f"PUT /change HTTP/1.1\r\nHost: localhost\r\n{line}Content-Length: 0\r\n\r\n".encode()
+    )
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     await writer.wait_closed()
@@ -77,8 +81,12 @@ async def test_a_token_makes_a_change_its_users(tmp_path: Path) -> None:
     notes: list[tuple[str, dict[str, object]]] = []
     async with served(tmp_path, notes) as port:
         assert await put(port, f"Bearer {signed('admin')}") == (200, "{}")
-    (event, values), = notes
-    assert (event, values["principal"], values["operation"]) == ("admin.changed", "token:alice", "PUT /change")
+    ((event, values),) = notes
+    assert (event, values["principal"], values["operation"]) == (
+        "admin.changed",
+        "token:alice",
+        "PUT /change",
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,11 @@ async def test_a_token_makes_a_change_its_users(tmp_path: Path) -> None:
         (lambda: "Bearer nonsense", "", "the token is not accepted"),
         (lambda: f"Bearer {signed('admin', audience='another')}", "", "another cluster"),
         (lambda: f"bearer {signed('read', 'add')}", "token:alice", "the operation admin"),
-        (lambda: f"Bearer {signed('admin', namespaces=['shop'])}", "token:alice", "limited to namespaces"),
+        (
+            lambda: f"Bearer {signed('admin', namespaces=['shop'])}",
+            "token:alice",
+            "limited to namespaces",
+        ),
     ],
     ids=["none", "no token", "nonsense", "of another cluster", "without the right", "limited"],
 )
@@ -102,7 +114,7 @@ async def test_other_tokens_change_nothing_and_are_noted(
         status, text = await put(port, authorized())
     assert status == 403
     assert reason in text
-    (event, values), = notes
+    ((event, values),) = notes
     assert (event, values["principal"], values["verdict"]) == ("admin.denied", principal, 403)
 
 
@@ -110,7 +122,9 @@ async def test_a_revoked_token_is_refused_once_the_file_says_so(tmp_path: Path) 
     (tmp_path / "keys.json").write_text(KEY.public_text())
     (tmp_path / "revoked").write_text("token:alice\n")
     settings = AuthenticationSettings(
-        methods=("token",), token_keys_file=str(tmp_path / "keys.json"), revoked_file=str(tmp_path / "revoked")
+        methods=("token",),
+        token_keys_file=str(tmp_path / "keys.json"),
+        revoked_file=str(tmp_path / "revoked"),
     )
     visitor = PageCredentials(settings, lambda: CLUSTER).visitor(signed("admin").encode())
     assert visitor.principal is None
@@ -166,12 +180,16 @@ def test_each_kind_of_page_needs_its_right(
 ) -> None:
     """INV-N7. The page of entries compares the ledger's namespace by itself."""
     visitor = Visitor(Principal(name="token:a", rights=rights, namespaces=namespaces))
-    assert served_kinds(PageAdmission(port(is_encrypted=True)), visitor) == set(EVERY) - set(refused)
+    assert served_kinds(PageAdmission(port(is_encrypted=True)), visitor) == set(EVERY) - set(
+        refused
+    )
 
 
 def test_a_page_that_nobody_has_listed_needs_authentication_and_its_changes_a_right() -> None:
     assert kind_of("GET", "/new") is kind_of("HEAD", "/new") is Kind.STATE
-    assert {kind_of(method, "/new") for method in ("POST", "PUT", "DELETE", "PATCH", "x")} == {Kind.CHANGE}
+    assert {kind_of(method, "/new") for method in ("POST", "PUT", "DELETE", "PATCH", "x")} == {
+        Kind.CHANGE
+    }
     assert kind_of("DELETE", "/api/v1/ledger/delete") is Kind.DELETION
     assert kind_of("GET", "/api/v1/bookie/sanity") is Kind.CHANGE
 
@@ -180,9 +198,15 @@ class Shown:
     """A connection's writer, as far as admission looks: with a certificate, over TLS."""
 
     def __init__(self, folder: Path, role: str, peer: str = "10.0.0.9") -> None:
-        issued = Authority.make(folder / "ca").issue(folder / "client", roles=f"0:{role}" if role else "")
+        issued = Authority.make(folder / "ca").issue(
+            folder / "client", roles=f"0:{role}" if role else ""
+        )
         certificate = ssl.PEM_cert_to_DER_cert(issued.certificate_file.read_text())
-        self._info: dict[str, object] = {"peercert": certificate, "peername": (peer, 1), "ssl_object": self}
+        self._info: dict[str, object] = {
+            "peercert": certificate,
+            "peername": (peer, 1),
+            "ssl_object": self,
+        }
 
     def get_extra_info(self, name: str) -> object:
         return self._info.get(name)
@@ -214,8 +238,12 @@ def test_a_certificate_may_not_more_at_the_pages_than_at_the_bookies_port(
 
 def test_a_certificate_that_is_revoked_is_nobody(tmp_path: Path) -> None:
     (tmp_path / "revoked").write_text("certificate:writer\n")
-    credentials = PageCredentials(AuthenticationSettings(revoked_file=str(tmp_path / "revoked")), str)
-    admission = PageAdmission(port(is_encrypted=True, client_certificates="require"), credentials=credentials)
+    credentials = PageCredentials(
+        AuthenticationSettings(revoked_file=str(tmp_path / "revoked")), str
+    )
+    admission = PageAdmission(
+        port(is_encrypted=True, client_certificates="require"), credentials=credentials
+    )
     visitor = admission.visitor(cast("asyncio.StreamWriter", Shown(tmp_path, "writer")), "")
     assert (visitor.principal, "revoked" in visitor.reason) == (None, True)
     assert served_kinds(admission, visitor) == set()
@@ -235,7 +263,9 @@ def test_a_certificate_that_is_revoked_is_nobody(tmp_path: Path) -> None:
         ({"is_permitted": True}, True),
     ],
 )
-def test_a_port_that_others_reach_authenticates_or_is_permitted(values: dict[str, Any], may_listen: bool) -> None:
+def test_a_port_that_others_reach_authenticates_or_is_permitted(
+    values: dict[str, Any], may_listen: bool
+) -> None:
     """INV-N7."""
     assert (port(**values).problem("do this") == "") is may_listen
     assert port("127.0.0.1", **values).problem("do this") == ""

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_every_process_file_of_a_bookie_is_in_the_table_and_every_entry_has_its_file() -> None:
     files = {path.relative_to(ROOT) for path in (ROOT / "fastbk").glob("**/process.py")}
     named = {Path(*m.split(".")).with_suffix(".py") for m in process_table.MODULES.values()}
-    assert named == {path for path in files if path.parts[1] not in ("native", "gateway", "console")}
+    assert named == {
+        path for path in files if path.parts[1] not in ("native", "gateway", "console")
+    }
 
 
 def test_the_picture_shows_the_processes_of_the_table() -> None:
@@ -42,7 +44,9 @@ def test_a_pair_is_handed_nothing_of_another() -> None:
         if process.role not in ("journal", "index"):
             continue
         for source in process_table.descriptors(process, 2, 3).values():
-            if isinstance(source, Segment | process_table.States | process_table.Lock | process_table.GcPair):
+            if isinstance(
+                source, Segment | process_table.States | process_table.Lock | process_table.GcPair
+            ):
                 assert source.pair == process.index
             elif isinstance(source, process_table.Bell) and source.sleeper.role != "worker":
                 assert source.sleeper.index == process.index

@@ -157,15 +157,21 @@ def test_a_fence_takes_nothing_of_the_other_rates(rig: Rig) -> None:
 def test_fences_of_apaches_clients_begin_ledgers_too(rig: Rig, version: int) -> None:
     def apache_fence(number: int, ledger_id: int) -> bytes:
         if version == 2:
-            return apache_wire.v2_read(0, flags=apache_wire.V2_FENCE, key=apache_wire.KEY, ledger_id=ledger_id)
-        return apache_wire.v3_read(number, 0, flag=apache_wire.FENCE, key=apache_wire.KEY, ledger_id=ledger_id)
+            return apache_wire.v2_read(
+                0, flags=apache_wire.V2_FENCE, key=apache_wire.KEY, ledger_id=ledger_id
+            )
+        return apache_wire.v3_read(
+            number, 0, flag=apache_wire.FENCE, key=apache_wire.KEY, ledger_id=ledger_id
+        )
 
     one, batch = (rig.connect(number, is_apache=True) for number in (1, 2))
     rig.receive(one, b"".join(apache_fence(1 + n, 40 + n) for n in range(3)))
     assert (rig.ledgers(), rig.worker.quota_waits) == ([40], 1)
     if version == 2:
         read = b"".join(
-            apache_wire.v2_batch(n, 0, 5, flags=apache_wire.V2_FENCE, key=apache_wire.KEY, ledger_id=50 + n)
+            apache_wire.v2_batch(
+                n, 0, 5, flags=apache_wire.V2_FENCE, key=apache_wire.KEY, ledger_id=50 + n
+            )
             for n in range(3)
         )
         rig.receive(batch, read)
@@ -185,7 +191,11 @@ def test_a_refused_add_begins_no_ledger(rig: Rig) -> None:
     slot = rig.connect(1)
     damaged = bytearray(frames.entry_bytes(0, ledger_id=6, digest_type=DIGEST_CRC32C))
     damaged[-1] ^= 1
-    rig.receive(slot, frames.add(2, 0, ledger_id=6, entry=bytes(damaged)) + frames.add(3, 0, ledger_id=6, key=None))
+    rig.receive(
+        slot,
+        frames.add(2, 0, ledger_id=6, entry=bytes(damaged))
+        + frames.add(3, 0, ledger_id=6, key=None),
+    )
     assert rig.placed() == []
     rig.receive(slot, add(7, 0))
     assert rig.placed() == [(7, 0)]
@@ -196,7 +206,9 @@ def test_apaches_clients_begin_ledgers_too(rig: Rig, version: int) -> None:
     def apache_add(ledger_id: int, entry_id: int, *, is_recovery: bool = False) -> bytes:
         body = apache_wire.entry(entry_id, ledger_id=ledger_id)
         if version == 2:
-            return apache_wire.v2_add(entry_id, body=body, flags=apache_wire.V2_RECOVERY if is_recovery else 0)
+            return apache_wire.v2_add(
+                entry_id, body=body, flags=apache_wire.V2_RECOVERY if is_recovery else 0
+            )
         return apache_wire.v3_add(
             entry_id + 1, entry_id, ledger_id=ledger_id, body=body, recovery=is_recovery
         )

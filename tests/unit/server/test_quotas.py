@@ -23,7 +23,9 @@ class FakeWorker:
         self.set: dict[int, tuple[int, int, float]] = {}
         self.used: dict[int, int] = {}
 
-    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int, ledgers_per_s: float) -> None:
+    def set_quota(
+        self, number: int, adds_per_s: int, bytes_per_s: int, ledgers_per_s: float
+    ) -> None:
         self.set[number] = (adds_per_s, bytes_per_s, ledgers_per_s)
 
     def use_quota(self, slot: int, number: int) -> None:
@@ -33,7 +35,10 @@ class FakeWorker:
 SETTINGS = QuotaSettings(
     connections_max=10,
     adds_rate=1000,
-    exceptions=("user:batch-* adds_rate=100 data_rate=1MiB", "user:free connections_max=0 adds_rate=0"),
+    exceptions=(
+        "user:batch-* adds_rate=100 data_rate=1MiB",
+        "user:free connections_max=0 adds_rate=0",
+    ),
 )
 
 
@@ -49,7 +54,11 @@ def test_a_quota_of_ledgers_may_differ_and_is_shared_exactly() -> None:
     """Such rates are small: one a second for each of many workers would be much more than was meant."""
     exceptions = ("user:many ledgers_rate=500", "user:all ledgers_rate=0")
     rules = rules_of(QuotaSettings(ledgers_rate=20, exceptions=exceptions))
-    assert [quota_of(rules, f"user:{name}").ledgers_rate for name in ("many", "all", "x")] == [500, 0, 20]
+    assert [quota_of(rules, f"user:{name}").ledgers_rate for name in ("many", "all", "x")] == [
+        500,
+        0,
+        20,
+    ]
     assert Quota(10, 1001, 3, 10).share(4) == Quota(3, 251, 1, 2.5)
     assert Quota(ledgers_rate=1).share(4) == Quota(ledgers_rate=0.25)
     with pytest.raises(msgspec.ValidationError, match="ledgers_rate"):

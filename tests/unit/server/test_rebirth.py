@@ -134,7 +134,9 @@ def test_no_repair_names_a_bookie_for_copies_of_a_former_life(
     harness.wipe()
     lists: list[list[int]] = []
 
-    def list_and_name(store: MemoryStore, bookie_id: BookieId, *, or_in_recovery: bool) -> list[int]:
+    def list_and_name(
+        store: MemoryStore, bookie_id: BookieId, *, or_in_recovery: bool
+    ) -> list[int]:
         lists.append(ledgers_of(store, bookie_id, or_in_recovery=or_in_recovery))
         with pytest.raises(IdentityChanged, match="bookie me was started again, or lost its data"):
             store.update_ledger(2, named, read.version, copied_to)

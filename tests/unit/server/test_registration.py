@@ -38,7 +38,9 @@ class Flaky(MemoryStore):
 
 class Harness:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store = Flaky(str(tmp_path))  # of this test alone: one that fails leaves nothing to the next
+        self.store = Flaky(
+            str(tmp_path)
+        )  # of this test alone: one that fails leaves nothing to the next
         self.reasons: list[str | None] = []
         monkeypatch.setattr(registration, "open_store", self.open_store)
         monkeypatch.setattr(registration, "_RETRY_S", 0.01)
@@ -83,11 +85,15 @@ def test_endpoints_on_the_data_port_say_whether_it_has_tls(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "[::0]", "[::ffff:0.0.0.0]"])
-def test_a_page_on_all_addresses_is_registered_by_the_bookies_own(harness: Harness, host: str) -> None:
+def test_a_page_on_all_addresses_is_registered_by_the_bookies_own(
+    harness: Harness, host: str
+) -> None:
     bookie = msgspec.structs.replace(harness.config.bookie, advertised="bookie-1")
     http = msgspec.structs.replace(harness.config.http, listen=f"{host}:8000")
     config = msgspec.structs.replace(harness.config, bookie=bookie, http=http)
-    assert {one.host for one in registration.endpoints(config, "10.0.0.1", 3181, 8000)} == {"bookie-1"}
+    assert {one.host for one in registration.endpoints(config, "10.0.0.1", 3181, 8000)} == {
+        "bookie-1"
+    }
 
 
 async def test_a_new_bookie_is_born_once_and_known_ever_after(harness: Harness) -> None:

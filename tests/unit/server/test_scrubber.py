@@ -167,7 +167,9 @@ def look_and_work(harness: Harness, scrubber: Scrubber) -> None:
     scrubber.poll()
 
 
-def test_what_was_found_before_a_repair_and_is_told_after_it_is_looked_at_again(harness: Harness) -> None:
+def test_what_was_found_before_a_repair_and_is_told_after_it_is_looked_at_again(
+    harness: Harness,
+) -> None:
     harm(harness, 5)
     scrubber = harness.scrubber(direct=False)
     scrubber.poll()

@@ -119,7 +119,10 @@ def test_they_are_counted_listed_and_served_as_they_came(harness: Harness) -> No
     state = read_scrub_state(harness.fake.disk(), LEDGERS, INCARNATION)
     assert [one.key for one in state.bad_digests] == [(2, n, n) for n in EVEN]
     assert state.quarantined == ()
-    assert (harness.slot("SCRUB_DIGESTS"), harness.slot("SCRUB_BAD_DIGESTS")) == (2 * ENTRIES, len(EVEN))
+    assert (harness.slot("SCRUB_DIGESTS"), harness.slot("SCRUB_BAD_DIGESTS")) == (
+        2 * ENTRIES,
+        len(EVEN),
+    )
     assert harness.slot("BAD_DIGESTS") == len(EVEN)
     assert harness.slot("SCRUB_DAMAGED") == harness.slot("QUARANTINED") == 0
     assert harness.life.ask(harness.life.harness.read(2, 0)).status == OK
@@ -142,7 +145,9 @@ def test_the_log_has_a_limit_and_says_how_many_more_there_were(harness: Harness)
     harness.now_s += WEEK_S
     looks(scrubber)
     assert scrubber.state.cycles == 2
-    assert len(harness.said("scrub.bad_digest")) == scrub.LOGGED_MAX, "what is known is not said again"
+    assert len(harness.said("scrub.bad_digest")) == scrub.LOGGED_MAX, (
+        "what is known is not said again"
+    )
     assert harness.slot("SCRUB_BAD_DIGESTS") == 2 * len(EVEN)
 
 

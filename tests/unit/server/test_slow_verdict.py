@@ -88,9 +88,7 @@ def test_the_cause_of_a_slow_commit(record: SlowRecord, cause: str, word: str) -
 )
 def test_the_cause_of_other_records(kind: int, more: dict[str, int], cause: str) -> None:
     began_ns = NOW - 40 * MS
-    record = SlowRecord(
-        kind=kind, received_ns=began_ns, sampled_ns=began_ns, ended_ns=NOW, **more
-    )
+    record = SlowRecord(kind=kind, received_ns=began_ns, sampled_ns=began_ns, ended_ns=NOW, **more)
     assert verdict(record).cause == cause
 
 
@@ -118,7 +116,9 @@ async def test_counts_are_by_cause_and_what_is_shown_is_bounded() -> None:
     reports = SlowReports()
     reports.take("journal", [commit(write=20)] * 100, 7, 1.0)
     reports.take("index", [SlowRecord(kind=flight.INTAKE, received_ns=0, ended_ns=NOW)], 0, 1.0)
-    reports.take("worker.0", [SlowRecord(kind=flight.WAIT, received_ns=0, ended_ns=30 * MS)], 0, 1.0)
+    reports.take(
+        "worker.0", [SlowRecord(kind=flight.WAIT, received_ns=0, ended_ns=30 * MS)], 0, 1.0
+    )
     assert reports.counts == dict.fromkeys(CAUSES, 0) | {"disk": 100, "ring": 1}
     said = await reports.answer({})
     assert isinstance(said, dict)

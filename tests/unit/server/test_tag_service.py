@@ -69,7 +69,9 @@ class Harness:
         self.store.create_ledger(ledger_id, replace(metadata(), custom=custom))
 
     async def heard(self, process: Process, *ledgers: int) -> list[dict[str, Any]]:
-        await wait_until_async(lambda: set(ledgers) <= set(self.told[process]), "the service's answer")
+        await wait_until_async(
+            lambda: set(ledgers) <= set(self.told[process]), "the service's answer"
+        )
         return [self.told[process].pop(one) for one in ledgers]
 
     def says(self, message: dict[str, Any]) -> LedgerTag:
@@ -106,7 +108,9 @@ async def test_a_tag_says_what_metadata_says(tmp_path: Path) -> None:
         assert here.told[worker(1)] == {}, "nobody else asked"
 
 
-async def test_what_several_ask_is_read_once_and_what_was_not_there_is_read_again(tmp_path: Path) -> None:
+async def test_what_several_ask_is_read_once_and_what_was_not_there_is_read_again(
+    tmp_path: Path,
+) -> None:
     async with harness(tmp_path) as here:
         here.create(5, b"orders")
         here.may_read.clear()
@@ -164,7 +168,9 @@ async def test_the_key_is_read_anew_when_its_file_changes(tmp_path: Path) -> Non
         assert here.says((await here.heard(worker(0), 5))[0]).key_id == "tags-1"
         write_text(here.key_file, "no key")
         here.ask(worker(0), 5)
-        assert here.says((await here.heard(worker(0), 5))[0]).key_id == "tags-1", "what was read before"
+        assert here.says((await here.heard(worker(0), 5))[0]).key_id == "tags-1", (
+            "what was read before"
+        )
         here.key = TokenKey.generate("tags-2")
         write_text(here.key_file, here.key.text())
         here.ask(worker(0), 5)

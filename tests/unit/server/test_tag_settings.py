@@ -32,18 +32,25 @@ def test_the_settings_say_what_is_missing(tmp_path: Path) -> None:
     both = {"tag_keys_file": "/public/tags", "tag_key_file": "/signing/tags"}
     assert wrong() == wrong(**both) == []
     for one in both:
-        assert wrong(**{one: both[one]}) == ["[authentication] tag_keys_file and tag_key_file go together"]
+        assert wrong(**{one: both[one]}) == [
+            "[authentication] tag_keys_file and tag_key_file go together"
+        ]
     for folder in ("/public", "/public/below", "/keys"):
         (problem,) = wrong(**{**both, "tag_key_file": f"{folder}/tags"})
         assert "tag_key_file must not lie below" in problem
     # What counts is where it lies, by whatever name.
     (tmp_path / "keys").mkdir()
     (tmp_path / "signing").symlink_to(tmp_path / "keys")
-    linked = {"token_keys_file": str(tmp_path / "keys" / "k"), "tag_key_file": str(tmp_path / "signing" / "tags")}
+    linked = {
+        "token_keys_file": str(tmp_path / "keys" / "k"),
+        "tag_key_file": str(tmp_path / "signing" / "tags"),
+    }
     assert "tag_key_file must not lie below" in wrong(**{**both, **linked})[0]
     assert "tag_key_file must not lie below" in wrong(**both, token_keys_file="/keys.json")[0]
     assert 'add "token" to methods' in wrong(**both, methods=(), token_keys_file="")[0]
-    settings_ = AuthenticationSettings(tag_keys_file=str(tmp_path / "public"), tag_key_file=str(tmp_path / "own"))
+    settings_ = AuthenticationSettings(
+        tag_keys_file=str(tmp_path / "public"), tag_key_file=str(tmp_path / "own")
+    )
     write_text(tmp_path / "own", TAGS.text())
     write_text(tmp_path / "public", TAGS.public_text())
     check_files(settings_)

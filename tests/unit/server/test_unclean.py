@@ -118,7 +118,9 @@ def test_no_repair_names_a_bookie_for_copies_that_its_journal_may_have_lost(
     harness.begin("never")
     lists: list[list[int]] = []
 
-    def list_and_name(store: MemoryStore, bookie_id: BookieId, *, or_in_recovery: bool) -> list[int]:
+    def list_and_name(
+        store: MemoryStore, bookie_id: BookieId, *, or_in_recovery: bool
+    ) -> list[int]:
         lists.append(ledgers_of(store, bookie_id, or_in_recovery=or_in_recovery))
         with pytest.raises(IdentityChanged):
             store.update_ledger(2, named, read.version, copied_to)

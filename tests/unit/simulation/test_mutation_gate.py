@@ -22,7 +22,12 @@ from tests.simulation.world import run_seed
 FAULTS_MIN = 25
 FRESH_S = 12.0
 # Found by fresh seeds within a few tries each: the others have their recorded ones.
-QUICK = ("rewriting-without-the-flag", "one-ack-short", "lac-is-what-was-sent", "fence-is-not-asked")
+QUICK = (
+    "rewriting-without-the-flag",
+    "one-ack-short",
+    "lac-is-what-was-sent",
+    "fence-is-not-asked",
+)
 
 
 @pytest.mark.parametrize("name", FINDERS)

@@ -14,7 +14,11 @@ def at(seq: int, stream_id: str = "a") -> At:
 def test_streams_that_are_known_new_and_made_anew() -> None:
     start = Offsets({"same": at(10), "idle": at(5), "anew": at(70, "old")}, {})
     end = Offsets({"same": at(30), "idle": at(5), "anew": at(8), "new": at(9), "odd": at(3)}, {})
-    known = {"same": SizeEstimate(2, 100.0), "anew": SizeEstimate(3, 10.0), "new": SizeEstimate(4, 1000.0)}
+    known = {
+        "same": SizeEstimate(2, 100.0),
+        "anew": SizeEstimate(3, 10.0),
+        "new": SizeEstimate(4, 1000.0),
+    }
     found = amount(start, end, known)
     assert found.by_name == {"same": 20, "anew": 5, "new": 5}
     assert found.to_json() == {"records": 30, "bytes": 20 * 100 + 5 * 10 + 5 * 1000}

@@ -54,7 +54,9 @@ def test_another_stream_of_the_same_name_is_taken_from_its_beginning() -> None:
 def test_of_two_runs_with_the_same_records_the_later_one_counts() -> None:
     """The earlier one was taken over when its manifest was all that it had left to write."""
 
-    def of(first_seq: int, end_seq: int, stream: str = "a/b", stream_id: str = "s1") -> ArchivedStream:
+    def of(
+        first_seq: int, end_seq: int, stream: str = "a/b", stream_id: str = "s1"
+    ) -> ArchivedStream:
         return replace(line(DLSN(1, 0, 0), end_seq, stream_id), stream=stream, first_seq=first_seq)
 
     right = [(1, of(0, 20)), (1, of(0, 5, "c")), (3, of(20, 40)), (4, of(40, 41))]

@@ -115,7 +115,18 @@ def test_hostile_checkpoints_get_one_short_line(found: dict[str, object]) -> Non
 def test_changed_checkpoints_are_read_or_refused(seed: int) -> None:
     """FUZZ=1000000 makes it a long run."""
     dice = random.Random(seed)
-    odd: tuple[object, ...] = (DEEP, None, True, -1, 1 << 63, 10**30, float("nan"), float("inf"), [], {})
+    odd: tuple[object, ...] = (
+        DEEP,
+        None,
+        True,
+        -1,
+        1 << 63,
+        10**30,
+        float("nan"),
+        float("inf"),
+        [],
+        {},
+    )
     odd += ("", "\ud800", "1e5", "٣", "x" * 5000)
     for _ in range(int(os.environ.get("FUZZ", "2000"))):
         place = {**GOOD, "began": "1.0.0"}

@@ -194,7 +194,9 @@ def test_many_names_of_offsets_are_compared_once() -> None:
     """Each was compared with all others where one came twice: hours for some megabytes."""
     names = ", ".join(f'"a/{one}": 1' for one in range(100_000))
     with pytest.raises(ConfigError, match="a/99999 is there twice"):
-        read_options({"stream": "a/b", "startingOffsets": f'{{{names}, "a/99999": 2}}'}, streaming=True)
+        read_options(
+            {"stream": "a/b", "startingOffsets": f'{{{names}, "a/99999": 2}}'}, streaming=True
+        )
 
 
 def test_a_batch_has_a_bounded_number_of_parts() -> None:

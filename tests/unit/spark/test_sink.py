@@ -105,7 +105,11 @@ def test_rows_that_fail_leave_nothing(harness: SinkHarness) -> None:
 
 
 def test_partitions_without_rows_make_no_ledger(harness: SinkHarness) -> None:
-    told = [harness.write(place(0, 0)), harness.write(place(0, 1), b"a"), harness.write(place(0, 2))]
+    told = [
+        harness.write(place(0, 0)),
+        harness.write(place(0, 1), b"a"),
+        harness.write(place(0, 2)),
+    ]
     harness.driver().commit(told, 0)
     harness.driver().commit([harness.write(place(1, 0))], 1)
     assert len(harness.cluster.ledgers) == 1 and harness.values() == [b"a"]
@@ -119,7 +123,9 @@ def test_a_task_killed_at_any_step_is_run_again(is_after: bool) -> None:
             client = harness.client()
             harness.plan.kill(client.fake, number, is_after=is_after)
             try:
-                told = harness.attempt(place(0, 0), client, roll_bytes=1).write(batches([b"a", b"b"]))
+                told = harness.attempt(place(0, 0), client, roll_bytes=1).write(
+                    batches([b"a", b"b"])
+                )
                 assert client.fake not in harness.plan.dead
                 done = True
             except (Killed, Error):

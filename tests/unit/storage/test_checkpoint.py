@@ -22,7 +22,9 @@ from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHar
 @pytest.fixture
 def harness() -> Iterator[StoreHarness]:
     with FakeDisk() as fake:
-        harness = StoreHarness(fake, CheckpointSettings(attempts_max=3, entry_log_size_bytes=1 << 20))
+        harness = StoreHarness(
+            fake, CheckpointSettings(attempts_max=3, entry_log_size_bytes=1 << 20)
+        )
         harness.birth()
         harness.start()
         yield harness
@@ -42,7 +44,9 @@ def items_of(*ids: tuple[int, int]) -> FlushContents:
 NOTHING = FlushContents.from_entries([])
 
 
-def test_what_is_committed_is_not_searched_before_it_is_installed(harness: StoreHarness, life: Life) -> None:
+def test_what_is_committed_is_not_searched_before_it_is_installed(
+    harness: StoreHarness, life: Life
+) -> None:
     change = life.checkpoint.run(life.store, items_of((1, 0)), 5)
     assert change.manifest.mark == 5
     assert life.store.read(1, 0, 0).status == NO_ENTRY
@@ -231,7 +235,9 @@ def test_a_recount_that_changes_nothing_commits_nothing(harness: StoreHarness, l
     assert life.checkpoint.manifest.generation == generation
 
 
-def test_what_flushes_bring_meanwhile_is_added_to_a_count(harness: StoreHarness, life: Life) -> None:
+def test_what_flushes_bring_meanwhile_is_added_to_a_count(
+    harness: StoreHarness, life: Life
+) -> None:
     harness.flush([(1, 0), (2, 0)])
     recount = Recount(life.checkpoint.commits, [1])
     recount.run(life.store)
@@ -268,7 +274,9 @@ def test_states_of_deleted_ledgers_are_forgotten_in_time(harness: StoreHarness, 
     ]
     harness.take(life.checkpoint.run(life.store, FlushContents.from_entries([], states), 1))
     assert life.store.count_states([1], 150) == (3, 1)
-    change = upkeep_at_once.merge_all(life.checkpoint, life.store, [1, 2], forget_deleted_before_s=150)
+    change = upkeep_at_once.merge_all(
+        life.checkpoint, life.store, [1, 2], forget_deleted_before_s=150
+    )
     assert change is not None
     harness.take(change)
     assert life.store.states(change.add[0]) == states[1:]

@@ -138,7 +138,9 @@ def test_nothing_lives_in_them(harness: StoreHarness, life: Life) -> None:
     harness.check_files()
 
 
-def test_a_damaged_entry_stops_nothing_and_stays_cannot_tell(harness: StoreHarness, life: Life) -> None:
+def test_a_damaged_entry_stops_nothing_and_stays_cannot_tell(
+    harness: StoreHarness, life: Life
+) -> None:
     corrupt(harness, life, 1, 13)
     assert life.store.read(1, 13, 13).status == CANNOT_TELL
     plan = life.checkpoint.plan_compaction([1, 2, 3, 4])
@@ -169,7 +171,9 @@ def test_a_damaged_entry_stops_nothing_and_stays_cannot_tell(harness: StoreHarne
     harness.check()
 
 
-def test_a_striped_ledger_s_damage_is_over_once_it_is_repaired(harness: StoreHarness, life: Life) -> None:
+def test_a_striped_ledger_s_damage_is_over_once_it_is_repaired(
+    harness: StoreHarness, life: Life
+) -> None:
     """Ids that were never here are not taken for damaged ones."""
     mine = [(9, i) for i in range(0, 20, 2)]
     harness.flush(mine)
@@ -177,7 +181,11 @@ def test_a_striped_ledger_s_damage_is_over_once_it_is_repaired(harness: StoreHar
     for entry_id in (6, 8):
         corrupt(harness, life, 9, entry_id)
     harness.compact()
-    assert [life.store.read(9, i, i).status for i in (6, 7, 8)] == [CANNOT_TELL, NO_ENTRY, CANNOT_TELL]
+    assert [life.store.read(9, i, i).status for i in (6, 7, 8)] == [
+        CANNOT_TELL,
+        NO_ENTRY,
+        CANNOT_TELL,
+    ]
     harness.pending = [(9, 6), (9, 8)]
     harness.flush([])
     assert life.store.list(9).ranges == tuple((i, i) for i in range(0, 20, 2))
@@ -185,7 +193,9 @@ def test_a_striped_ledger_s_damage_is_over_once_it_is_repaired(harness: StoreHar
     harness.check(never=[(9, i) for i in range(1, 20, 2)])
 
 
-def test_a_run_whose_table_is_damaged_is_cannot_tell_as_a_whole(harness: StoreHarness, life: Life) -> None:
+def test_a_run_whose_table_is_damaged_is_cannot_tell_as_a_whole(
+    harness: StoreHarness, life: Life
+) -> None:
     run = next(run for run in life.store.log_runs(Scope([2], [2])) if run.ledger_id == 2)
     harness.fake.corrupt(log_path(DIRECTORY, 2), run.offset_bytes + 8)
     life.store.forget_log(2)
@@ -227,7 +237,9 @@ def test_when_none_can_be_read_nothing_changes(harness: StoreHarness, life: Life
 def test_a_disk_that_gives_wrong_bytes_everywhere_is_not_believed() -> None:
     """So much damage is the disk's fault or ours: better keep the logs."""
     with FakeDisk() as fake:
-        harness = StoreHarness(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1 << 20))
+        harness = StoreHarness(
+            fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1 << 20)
+        )
         harness.birth()
         one = harness.start()
         harness.flush([(ledger_id, 0) for ledger_id in range(100)])

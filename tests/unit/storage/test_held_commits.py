@@ -15,7 +15,9 @@ def test_held_commits_count_in_this_life_alone() -> None:
         life = harness.start()
         for i in range(MERGE_FILES_MIN - 1):
             harness.flush([(1, i), (2, i)])
-        names = [sorted(life.disk.list(f"{DIRECTORY}/{folder}")) for folder in ("logs", "locations")]
+        names = [
+            sorted(life.disk.list(f"{DIRECTORY}/{folder}")) for folder in ("logs", "locations")
+        ]
         life.checkpoint.commits.is_held = True
         harness.flush([(1, 100)])
         harness.merge_all()

@@ -34,9 +34,15 @@ JOURNAL_2 = msgspec.structs.replace(JOURNAL, directory_id="c3", pair=1, pairs=2)
 LEDGER_2 = msgspec.structs.replace(LEDGER, directory_id="d4", pair=1, pairs=2)
 COOKIE = Cookie(ME, ("a1",), ("b2",), CLUSTER)
 COOKIE_2 = Cookie(ME, ("a1", "c3"), ("b2", "d4"), CLUSTER)
-KNOWN = KnownBookie(incarnation=255, places={"a1": DirectoryPlace("journal"), "b2": DirectoryPlace("ledger")}, starts=3)
+KNOWN = KnownBookie(
+    incarnation=255,
+    places={"a1": DirectoryPlace("journal"), "b2": DirectoryPlace("ledger")},
+    starts=3,
+)
 KNOWN_2 = KnownBookie(
-    255, {**KNOWN.places, "c3": DirectoryPlace("journal", 1), "d4": DirectoryPlace("ledger", 1)}, starts=3
+    255,
+    {**KNOWN.places, "c3": DirectoryPlace("journal", 1), "d4": DirectoryPlace("ledger", 1)},
+    starts=3,
 )
 
 
@@ -65,7 +71,9 @@ def changed(identity: Identity, **fields: object) -> Identity:
     return msgspec.structs.replace(identity, **fields)
 
 
-def refusal(directories: list[DirectoryContent], known: KnownBookie | None = KNOWN, *, expand: bool = False) -> str:
+def refusal(
+    directories: list[DirectoryContent], known: KnownBookie | None = KNOWN, *, expand: bool = False
+) -> str:
     """What the start ends with."""
     with pytest.raises(IdentityError) as caught:
         judge(ME, directories, known, instance_id=CLUSTER, expand=expand)

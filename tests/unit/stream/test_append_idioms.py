@@ -110,7 +110,11 @@ async def test_flush_waits_for_appends_that_wait_for_room() -> None:
         flushing = asyncio.create_task(writer.flush())
         plan.go.set()
         last = await asyncio.wait_for(flushing, WAIT_S)
-        assert last == await pending[-1] == writer.last_dlsn and writer.last_txid == 9 and not writer.unacked_bytes
+        assert (
+            last == await pending[-1] == writer.last_dlsn
+            and writer.last_txid == 9
+            and not writer.unacked_bytes
+        )
 
 
 async def test_a_close_that_takes_too_long_ends_the_writer() -> None:

@@ -93,7 +93,9 @@ async def test_a_batch_larger_than_the_room_that_is_left_waits_until_it_fits() -
         small = [writer.append_nowait(b"x" * 100) for _ in range(5)]
         with pytest.raises(BufferFull):
             writer.append_batch_nowait([b"y" * 2000] * 2)
-        waiting = [asyncio.ensure_future(writer.append_batch([b"%d" % at * 2000] * 2)) for at in range(3)]
+        waiting = [
+            asyncio.ensure_future(writer.append_batch([b"%d" % at * 2000] * 2)) for at in range(3)
+        ]
         first = await waiting[0]
         assert all(one.done() for one in small), "it waited until it was alone"
         assert [(await one).slot for one in waiting] == [0, 0, 0] and first < await waiting[2]

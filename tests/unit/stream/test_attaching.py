@@ -86,7 +86,9 @@ async def forget(harness: Harness, kept: int) -> None:
                 row.index_entry_id,
                 row.size_bytes,
             )
-            opened = add_segment(reserve(again, again.epoch, row.ledger_id), again.epoch, row.ledger_id, 0)
+            opened = add_segment(
+                reserve(again, again.epoch, row.ledger_id), again.epoch, row.ledger_id, 0
+            )
             again = close_segment(opened, row.ledger_id, held)
         return again
 
@@ -95,7 +97,9 @@ async def forget(harness: Harness, kept: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    segments=st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=4), min_size=1, max_size=5),
+    segments=st.lists(
+        st.lists(st.integers(0, 1000), min_size=1, max_size=4), min_size=1, max_size=5
+    ),
     kept=st.integers(0, 4),
     together=st.booleans(),
 )
@@ -144,7 +148,9 @@ async def test_a_segment_that_is_older_than_the_streams_end_is_refused() -> None
     await forget(harness, 1)
     async with StreamWriter(harness.context(), WriterOptions()) as writer:
         await writer.append(b"later", txid=20)
-    with pytest.raises(ConfigError, match=f"ledger {rows[1].ledger_id} begins with the transaction id 9"):
+    with pytest.raises(
+        ConfigError, match=f"ledger {rows[1].ledger_id} begins with the transaction id 9"
+    ):
         await attach(harness.context(), [rows[1].ledger_id], "again", 0)
 
 

@@ -257,7 +257,10 @@ async def test_it_is_made_and_moved_by_somebody_who_does_not_read(cluster: Clust
         await holder.ack(records[1])
     await holder.abort()
     (info,) = await cursors_of(as_client(cluster.client()).records, STREAM)
-    assert (info.mark_seq, await place_before(context, info, 1)) == (1, await place_of(context, "earliest"))
+    assert (info.mark_seq, await place_before(context, info, 1)) == (
+        1,
+        await place_of(context, "earliest"),
+    )
     async with opened(cluster, tail=False) as cursor:
         assert await rest(cursor) == list(range(1, 8))
     with pytest.raises(StreamNotFound):

@@ -252,7 +252,10 @@ async def test_a_ledger_that_cannot_be_read_does_not_bring_an_old_mark_back(
                 raise NotEnoughBookies("too few bookies answer")
 
     cluster.plan = NoReads()
-    with pytest.raises(NotEnoughBookies, match=r"^cursor test/ab/.* `delete_cursor` gives up.*too few bookies answer"):
+    with pytest.raises(
+        NotEnoughBookies,
+        match=r"^cursor test/ab/.* `delete_cursor` gives up.*too few bookies answer",
+    ):
         await Holder.open(cluster.client())
     cluster.plan = Plan()
     other = await Holder.open(cluster.client())

@@ -49,7 +49,9 @@ async def test_a_cursor_is_opened_fenced_listed_and_deleted(open_driver: Open) -
         await former.ack(record(4), data={"file": "x", "row": 4})
         async with other.namespace("a").stream("s").cursor("größe/1", hold=False) as later:
             assert (later.mark_seq, later.epoch, later.data) == (5, 2, {"file": "x", "row": 4})
-            with pytest.raises(CursorFenced, match=rf"^cursor a/s/größe/1 was opened by .*-{os.getpid()}-.*holder"):
+            with pytest.raises(
+                CursorFenced, match=rf"^cursor a/s/größe/1 was opened by .*-{os.getpid()}-.*holder"
+            ):
                 await former.ack(record(5))
             await later.ack_one(record(7))
         await former.abort()
@@ -86,7 +88,9 @@ async def test_a_stream_that_has_enough_cursors_takes_no_other_and_keeps_those(
                 pass
         for bound in (3, 2):
             monkeypatch.setattr(cursor_store, "CURSORS_MAX", bound)
-            with pytest.raises(QuotaExceeded, match=r"a/s has 3 cursors.*`fastbk stream cursors a/s`"):
+            with pytest.raises(
+                QuotaExceeded, match=r"a/s has 3 cursors.*`fastbk stream cursors a/s`"
+            ):
                 await stream.cursor("another").open()
             async with stream.cursor("c1") as cursor:
                 await cursor.ack(record(7 - bound))
@@ -95,7 +99,10 @@ async def test_a_stream_that_has_enough_cursors_takes_no_other_and_keeps_those(
         assert await stream.delete_cursor("c2")
         async with stream.cursor("another"):
             pass
-        assert [(one.name, one.mark_seq) for one in await stream.cursors()] == [("another", -1), ("c1", 6)]
+        assert [(one.name, one.mark_seq) for one in await stream.cursors()] == [
+            ("another", -1),
+            ("c1", 6),
+        ]
 
 
 async def test_a_ledger_that_was_never_made_is_never_made_later(

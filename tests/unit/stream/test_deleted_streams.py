@@ -117,7 +117,9 @@ async def _condemned(cluster: Cluster) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("is_at_end", [True, False])
 @pytest.mark.parametrize("on_gap", ["raise", "yield"])
-async def test_a_reader_is_told_that_the_stream_is_gone_and_nothing_of_loss(is_at_end: bool, on_gap: str) -> None:
+async def test_a_reader_is_told_that_the_stream_is_gone_and_nothing_of_loss(
+    is_at_end: bool, on_gap: str
+) -> None:
     """INV-S19"""
     cluster = Cluster()
     await new_stream(cluster)

@@ -79,7 +79,10 @@ async def test_appends_in_flight_are_fenced_with_an_unknown_outcome() -> None:
             assert "may be kept" in str(error) and "look at last_txid" not in str(error)
         error = await error_of(unsent)
         assert type(error) is WriterFenced and error.outcome == "not_written"
-        for call in (lambda: former.append_nowait(b"x"), lambda: former.append_batch_nowait([b"x"])):
+        for call in (
+            lambda: former.append_nowait(b"x"),
+            lambda: former.append_batch_nowait([b"x"]),
+        ):
             with pytest.raises(WriterFenced) as refused:
                 call()
             assert refused.value.outcome == "not_written"
@@ -201,7 +204,9 @@ async def test_two_clients_that_follow_the_errors_leave_one_writer() -> None:
 
 
 @pytest.mark.parametrize("is_settled", [True, False], ids=["settled", "before_it_is_settled"])
-def test_the_blocking_writer_says_the_same(is_settled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocking_writer_says_the_same(
+    is_settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not is_settled:
         monkeypatch.setattr(SyncStreamWriter, "_settled", lambda *_: None)
     plan = HeldAppends()

@@ -177,12 +177,17 @@ class Blocking:
         self.loop.call(lambda: take_over(self.cluster, make))
 
 
-@pytest.mark.parametrize("how", ["result", "flush", "late_ack", "read", "close", "nothing", "nothing_noticed"])
+@pytest.mark.parametrize(
+    "how", ["result", "flush", "late_ack", "read", "close", "nothing", "nothing_noticed"]
+)
 def test_without_await_it_is_said_once(make: Make, how: str) -> None:
     world = Blocking()
     is_told = not how.startswith("nothing")
     try:
-        with nullcontext() if is_told else pytest.raises(CursorFenced), world.cursor(make) as cursor:
+        with (
+            nullcontext() if is_told else pytest.raises(CursorFenced),
+            world.cursor(make) as cursor,
+        ):
             records = [next(cursor) for _ in range(3)]
             assert all(isinstance(one, Record) for one in records)
             world.take_over(make)
@@ -200,7 +205,9 @@ def test_without_await_it_is_said_once(make: Make, how: str) -> None:
                 "result": pending.result,
                 "flush": cursor.flush,
                 "late_ack": lambda: cursor.ack_one(records[2]),  # type: ignore[arg-type]
-                "read": lambda: [cursor.read(timeout=WAIT_S) for _ in range(2)],  # the first one is at hand
+                "read": lambda: [
+                    cursor.read(timeout=WAIT_S) for _ in range(2)
+                ],  # the first one is at hand
                 "close": cursor.close,
             }
             if is_told:

@@ -31,8 +31,14 @@ async def test_only_a_streams_own_ledgers_are_deleted() -> None:
     await records.retire_ledger_id(4, "mine")
     assert 4 not in store.list_ledgers()
     # What a cursor names is deleted only if it holds that cursor's states: a reader may write cursors.
-    for ledger_id, more in ((5, {}), (6, {"fastbk.cursor": b"other"}), (7, {"fastbk.cursor": b"c"})):
-        store.create_ledger(ledger_id, replace(metadata(9), custom={"fastbk.stream": b"mine", **more}))
+    for ledger_id, more in (
+        (5, {}),
+        (6, {"fastbk.cursor": b"other"}),
+        (7, {"fastbk.cursor": b"c"}),
+    ):
+        store.create_ledger(
+            ledger_id, replace(metadata(9), custom={"fastbk.stream": b"mine", **more})
+        )
         await records.retire_ledger_id(ledger_id, "mine", of_cursor("c"))
     assert store.list_ledgers() == [3, 5, 6]
     await calls.close(1.0)

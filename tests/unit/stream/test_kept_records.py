@@ -38,7 +38,9 @@ async def a_stream() -> tuple[Cluster, Stream]:
 
 
 @pytest.mark.parametrize("options", WRONG)
-async def test_a_cursor_is_made_with_the_options_that_it_is_opened_with(options: dict[str, Any]) -> None:
+async def test_a_cursor_is_made_with_the_options_that_it_is_opened_with(
+    options: dict[str, Any],
+) -> None:
     cluster, stream = await a_stream()
     with pytest.raises(ConfigError, match=next(iter(options))):
         await stream.create_cursor("c", **options)

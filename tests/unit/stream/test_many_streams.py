@@ -40,7 +40,9 @@ def write_ids(store: MetadataStore, ids: list[str]) -> None:
             store.records.change([Change(paths.stream_path(one), b"{}") for one in some])
         return
     for at in range(0, 256, 16):  # nodes above them, too, all in one transaction, which has 10 s
-        store.records.change([Change(paths.stream_path(f"{one:02x}" * 8), b"{}") for one in range(at, at + 16)])
+        store.records.change(
+            [Change(paths.stream_path(f"{one:02x}" * 8), b"{}") for one in range(at, at + 16)]
+        )
     client, where = store._session.client, store.records._path  # type: ignore[attr-defined]
     for at in range(0, len(ids), AT_ONCE):
         some = [where(paths.stream_path(one)) for one in ids[at : at + AT_ONCE]]

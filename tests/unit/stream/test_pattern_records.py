@@ -72,7 +72,9 @@ def largest() -> PatternRecord:
     ranges = RANGES_MAX // 20
     ends = tuple(BIG - 4 * ranges + 2 * at for at in range(2 * ranges))
     many = StreamPosition(place, 1 << 61, ends[::2], ends[1::2], (place,) * ranges)
-    positions = {f"{at:016x}": many if at < 20 else StreamPosition(place, BIG) for at in range(STREAMS_MAX)}
+    positions = {
+        f"{at:016x}": many if at < 20 else StreamPosition(place, BIG) for at in range(STREAMS_MAX)
+    }
     data: dict[str, int | str] = {"k": "d" * (DATA_BYTES_MAX - 8)}
     return PatternRecord("p" * 255, BIG, BIG, "h" * 200, positions, data, gaps=BIG, gap_records=BIG)
 
@@ -96,7 +98,9 @@ def resealed(raw: bytes, body: bytes) -> bytes:
         {"ab": StreamPosition(DLSN(1, 5, 0), 5, (8,), (7,), (DLSN(1, 8, 0),))},
         {f"{at}": StreamPosition() for at in range(STREAMS_MAX + 1)},
         {
-            f"{at}": StreamPosition(firsts=(1, 3), ends=(2, 4), behinds=(DLSN(1, 2, 0), DLSN(1, 4, 0)))
+            f"{at}": StreamPosition(
+                firsts=(1, 3), ends=(2, 4), behinds=(DLSN(1, 2, 0), DLSN(1, 4, 0))
+            )
             for at in range(RANGES_MAX // 2 + 1)
         },
     ],
@@ -113,7 +117,10 @@ def test_what_could_not_be_read_is_not_written(positions: dict[str, StreamPositi
 
 
 def test_no_bytes_make_anything_else_than_a_storage_error() -> None:
-    raw, rng = put_pattern(PatternRecord("*", positions={"ab": StreamPosition(DLSN(3, 1, 0), 7)})), random.Random(1)
+    raw, rng = (
+        put_pattern(PatternRecord("*", positions={"ab": StreamPosition(DLSN(3, 1, 0), 7)})),
+        random.Random(1),
+    )
     for _ in range(3000):
         bad = bytearray(raw)
         for _ in range(rng.randint(1, 4)):
@@ -126,7 +133,9 @@ def test_no_bytes_make_anything_else_than_a_storage_error() -> None:
                 continue
 
 
-@pytest.mark.parametrize("bad", ["", "/", "shop/", "a*/b", "s/**", "s/.x*", "s/<a", "a\nb", "s/" + "x" * 256])
+@pytest.mark.parametrize(
+    "bad", ["", "/", "shop/", "a*/b", "s/**", "s/.x*", "s/<a", "a\nb", "s/" + "x" * 256]
+)
 def test_what_is_no_pattern_is_refused(bad: str) -> None:
     with pytest.raises(ConfigError):
         split_pattern(bad)
@@ -142,7 +151,9 @@ def test_a_pattern_chooses_names_of_one_namespace() -> None:
 # --- what it holds ------------------------------------------------------------------------------------------------
 
 
-async def put_cursor(cluster: Cluster, name: str, pattern: str, marks: dict[str, DLSN], **fields: object) -> None:
+async def put_cursor(
+    cluster: Cluster, name: str, pattern: str, marks: dict[str, DLSN], **fields: object
+) -> None:
     positions = {stream: StreamPosition(mark) for stream, mark in marks.items()}
     record = PatternRecord(pattern, positions=positions, **fields)  # type: ignore[arg-type]
     await cluster.client().records.change(Change(path_of("ns", name), put_pattern(record)))
@@ -177,16 +188,22 @@ async def test_a_new_one_needs_the_level_at_which_all_janitors_honour_it(
         async with fastbk.connect(uri) as client:
             space = client.namespace("shop")
             await space.create()
-            with pytest.raises(ConfigError, match=r"level 3, and the cluster has 2.*`fastbk cluster finalize`"):
+            with pytest.raises(
+                ConfigError, match=r"level 3, and the cluster has 2.*`fastbk cluster finalize`"
+            ):
                 await space.cursor("*", "c").open()
             assert await space.pattern_cursors() == []
-            raise_level(store, 3)  # as `fastbk cluster finalize` does: there is no bookie that could stand in the way
+            raise_level(
+                store, 3
+            )  # as `fastbk cluster finalize` does: there is no bookie that could stand in the way
             async with space.cursor("*", "c") as cursor:
                 assert cursor.epoch == 1
             set_level(store, 2)  # a backup of before was restored: what is there is taken over
             async with space.cursor("*", "c") as cursor:
                 assert cursor.epoch == 2
-            store.records.change([Change(LEVEL_PATH, b"no json", store.records.read([LEVEL_PATH])[0].version)])  # type: ignore[union-attr]
+            store.records.change(
+                [Change(LEVEL_PATH, b"no json", store.records.read([LEVEL_PATH])[0].version)]
+            )  # type: ignore[union-attr]
             with pytest.raises(StorageError, match="cluster/format_level in metadata is damaged"):
                 await space.cursor("*", "other").open()
 
@@ -199,7 +216,9 @@ async def test_a_take_over_reads_no_level() -> None:
     await put_cursor(cluster, "c", "*", {})
     plan.taken()
     client = as_client(cluster.client())
-    await take_over(client, "ns", "ns", "c", PatternCursorRequest("*"), lambda: pytest.fail("it is there"))
+    await take_over(
+        client, "ns", "ns", "c", PatternCursorRequest("*"), lambda: pytest.fail("it is there")
+    )
     assert plan.taken() == {"metadata.read": 1, "metadata.change": 1}
 
 
@@ -220,7 +239,9 @@ async def test_a_janitor_that_lacks_the_level_deletes_nothing_and_ends() -> None
     one.options = JanitorOptions(streams_at_once=1)
     with pytest.raises(LevelLacking, match="Start a version that has the level"):
         await one.run()
-    assert sorted(await heads(cluster, "ab", "cd")) == [1, 8], "the second stream was not looked at any more"
+    assert sorted(await heads(cluster, "ab", "cd")) == [1, 8], (
+        "the second stream was not looked at any more"
+    )
     with pytest.raises(LevelLacking):
         await one.close_left_segments()
 
@@ -286,7 +307,12 @@ async def test_a_pass_remembers_few_positions(monkeypatch: pytest.MonkeyPatch) -
     cluster = Cluster()
     await filled(cluster, "ab")
     for name in ("c", "d"):
-        await put_cursor(cluster, name, "*", {f"{at:x}": DLSN(5, 0, 0) for at in range(4)} | {"ab": DLSN(6, 0, 0)})
+        await put_cursor(
+            cluster,
+            name,
+            "*",
+            {f"{at:x}": DLSN(5, 0, 0) for at in range(4)} | {"ab": DLSN(6, 0, 0)},
+        )
     holds, record = PatternHolds(as_client(cluster.client()).records), StreamRecord("ns", "ab")
     for _ in range(3):
         assert await holds.marks(record, "ab", is_fresh=False) == [DLSN(6, 0, 0)] * 2
@@ -302,7 +328,9 @@ async def test_a_stream_that_was_renamed_into_a_pattern_is_held() -> None:
     records = as_client(cluster.client()).records
     before = await records.read(stream_path("ab"))
     assert before is not None
-    await records.change(Change(stream_path("ab"), put(StreamRecord("ns", "new", ONE_BYTE_KEPT)), before.version))
+    await records.change(
+        Change(stream_path("ab"), put(StreamRecord("ns", "new", ONE_BYTE_KEPT)), before.version)
+    )
     holds, known = PatternHolds(records), StreamRecord("ns", "ab")  # as the pass has read it before
     assert await holds.marks(known, "ab", is_fresh=True) == [DLSN(1, 0, 0)]
     await janitor_of(cluster).pass_once()
@@ -313,7 +341,9 @@ async def test_one_that_nobody_uses_expires() -> None:
     cluster, events, now_us = Cluster(), list[Event](), clock_us()
     await filled(cluster, "ab")
     await put_cursor(cluster, "old", "*", {}, expire_after_s=60.0, used_at_us=now_us - 61_000_000)
-    await put_cursor(cluster, "young", "a*", {"ab": DLSN(3, 0, 0)}, expire_after_s=60.0, used_at_us=now_us)
+    await put_cursor(
+        cluster, "young", "a*", {"ab": DLSN(3, 0, 0)}, expire_after_s=60.0, used_at_us=now_us
+    )
     one = janitor_of(cluster, events)
     counts = await one.pass_once()
     assert counts.cursors_expired == 1 and await heads(cluster, "ab") == [1]
@@ -329,12 +359,24 @@ async def test_how_far_it_is_behind_is_known_of_each_stream() -> None:
     await put_cursor(cluster, "c", "a*", {"ab": DLSN(7, 0, 0)})
     one = Janitor(as_client(cluster.client()), JanitorOptions(cursor_gauges_max=10))
     await one.pass_once()
-    found = [(gauge.stream, gauge.cursor, gauge.backlog and gauge.backlog.records) for gauge in one.gauges.all()]
+    found = [
+        (gauge.stream, gauge.cursor, gauge.backlog and gauge.backlog.records)
+        for gauge in one.gauges.all()
+    ]
     assert found == [("ns/ab", "a* c", 6)]
-    stream = Stream(Catalog(as_client(cluster.client())), ("ns",), "ab", context_of(cluster.client(), "ab"))
+    stream = Stream(
+        Catalog(as_client(cluster.client())), ("ns",), "ab", context_of(cluster.client(), "ab")
+    )
     ((info, backlog),) = await stream.backlogs()
-    assert (info.name, info.label, info.mark, backlog and backlog.records) == ("c", "a* c", DLSN(7, 0, 0), 6)
-    other = Stream(Catalog(as_client(cluster.client())), ("ns",), "zz", context_of(cluster.client(), "zz"))
+    assert (info.name, info.label, info.mark, backlog and backlog.records) == (
+        "c",
+        "a* c",
+        DLSN(7, 0, 0),
+        6,
+    )
+    other = Stream(
+        Catalog(as_client(cluster.client())), ("ns",), "zz", context_of(cluster.client(), "zz")
+    )
     assert await other.backlogs() == [] and await stream.cursors() == []
 
 
@@ -369,7 +411,10 @@ async def test_who_takes_it_over_fences_who_had_it() -> None:
     first = await take_over(client, "ns", "ns", "c", PatternCursorRequest("*"), nothing)
     await first.write(replace(first.record, positions={"ab": StreamPosition(DLSN(2, 0, 0), 3)}))
     second = await take_over(client, "ns", "ns", "c", PatternCursorRequest("*"), nothing)
-    assert second.record.positions == {"ab": StreamPosition(DLSN(2, 0, 0), 3)} and second.record.epoch == 2
+    assert (
+        second.record.positions == {"ab": StreamPosition(DLSN(2, 0, 0), 3)}
+        and second.record.epoch == 2
+    )
     with pytest.raises(CursorFenced, match=f"opened by {second.record.holder}"):
         await first.write(first.record)
     await second.write(second.record)

@@ -95,7 +95,9 @@ async def test_all_streams_that_match_are_read_each_in_its_order(world: World) -
     assert values(found, "shop/eu_b") == wanted("eu_b", 20)
     assert Counter(one.stream for one in found) == {"shop/eu_a": 30, "shop/eu_b": 20}
     assert [one.seq for one in found if one.stream == "shop/eu_a"] == [*range(30)]
-    assert [one.value async for one in world.space().reader("us_?", tail=False)] == wanted("us_a", 10)
+    assert [one.value async for one in world.space().reader("us_?", tail=False)] == wanted(
+        "us_a", 10
+    )
     assert [one async for one in world.space().reader("none*", tail=False)] == []
 
 
@@ -109,7 +111,11 @@ async def test_records_chunks_and_gaps_say_which_stream_they_are_of(world: World
     assert (gap.stream, chunk.stream, chunk[0].stream, chunk[:1].stream) == ("shop/a",) * 4
     assert "shop/a" in repr(chunk) and "shop/a" in repr(chunk[0])
     copy: Chunk = pickle.loads(pickle.dumps(chunk))
-    assert (copy.stream, copy[0], pickle.loads(pickle.dumps(chunk[0]))) == ("shop/a", chunk[0], chunk[0])
+    assert (copy.stream, copy[0], pickle.loads(pickle.dumps(chunk[0]))) == (
+        "shop/a",
+        chunk[0],
+        chunk[0],
+    )
     (alone,) = [one async for one in world.space().stream("a").reader(DLSN(3, 0, 0), tail=False)]
     assert alone.stream == "" and alone != chunk[0]
 
@@ -134,7 +140,9 @@ async def test_streams_that_go_end_nothing(world: World) -> None:
         await world.space().delete_stream("a")
         await world.fill(c=1)
         assert [one.value for one in await taken(reader, 1)] == [b"c 0"]
-        await wait_until_async(lambda: reader.streams == ["shop/b", "shop/c"], "the deleted stream to go")
+        await wait_until_async(
+            lambda: reader.streams == ["shop/b", "shop/c"], "the deleted stream to go"
+        )
         await world.write("b", [b"b goes on"])
         assert [one.value for one in await taken(reader, 1)] == [b"b goes on"]
 
@@ -204,11 +212,16 @@ async def test_a_namespace_that_is_deleted_ends_it(world: World) -> None:
         await world.space().reader("*").open()
 
 
-async def test_too_many_streams_are_told_and_room_is_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_streams_are_told_and_room_is_used(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (source, record):
         monkeypatch.setattr(module, "STREAMS_MAX", 2)
     await world.fill(a=1, b=1, c=1)
-    with pytest.raises(QuotaExceeded, match=r"shop/\* matches 3 streams, and one reader or cursor takes 2: split it"):
+    with pytest.raises(
+        QuotaExceeded,
+        match=r"shop/\* matches 3 streams, and one reader or cursor takes 2: split it",
+    ):
         await world.space().reader("*").open()
     await world.space().delete_stream("c")
     async with world.space().reader("*") as reader:
@@ -249,7 +262,9 @@ async def test_what_is_read_ahead_is_bounded_whatever_the_number_of_streams(
     monkeypatch.setattr(ReadAhead, "__init__", noted)
     await world.fill(**{f"s{at}": 20 for at in range(40)})
     async with world.space().reader("*") as reader:
-        await wait_until_async(lambda: sum(one.queued_bytes > 0 for one in ahead) == source.PLACES, "all places")
+        await wait_until_async(
+            lambda: sum(one.queued_bytes > 0 for one in ahead) == source.PLACES, "all places"
+        )
         for _ in range(100):
             await asyncio.sleep(0)
         assert sum(one.queued_bytes > 0 for one in ahead) == source.PLACES
@@ -262,7 +277,9 @@ async def test_what_is_read_ahead_is_bounded_whatever_the_number_of_streams(
             assert [one.stream for one in await taken(reader, 1)] == [f"shop/s{at}"]
 
 
-async def test_who_has_much_makes_room_for_who_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_much_makes_room_for_who_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With one place, and small turns: the backlog of one keeps no other from being read."""
     monkeypatch.setattr(source, "PLACES", 1)
     monkeypatch.setattr("fastbk.stream.reader.read_ahead.TURN_BYTES", 1000)
@@ -310,7 +327,13 @@ async def test_a_call_that_is_cancelled_loses_nothing(world: World) -> None:
 
 async def test_what_is_none_is_refused_at_the_call(world: World) -> None:
     space = world.space()
-    for wrong in ({"start": 7}, {"start": {"shop/a": 7}}, {"prefetch_bytes": 0}, {"on_gap": "no"}, {"end": FIRST}):
+    for wrong in (
+        {"start": 7},
+        {"start": {"shop/a": 7}},
+        {"prefetch_bytes": 0},
+        {"on_gap": "no"},
+        {"end": FIRST},
+    ):
         with pytest.raises((ConfigError, TypeError)):
             space.reader("*", **wrong)
     with pytest.raises(ConfigError):
@@ -416,7 +439,9 @@ async def test_a_stream_that_came_while_nobody_held_it_is_read_from_its_start(wo
     assert values(found, "shop/a") == [b"new"] and values(found, "shop/b") == wanted("b", 2)
 
 
-async def test_a_deleted_stream_loses_its_position_and_a_new_one_of_its_name_begins_anew(world: World) -> None:
+async def test_a_deleted_stream_loses_its_position_and_a_new_one_of_its_name_begins_anew(
+    world: World,
+) -> None:
     await world.fill(a=3, b=1)
     async with world.space().cursor("*", "c") as cursor:
         old = await taken(cursor, 4)
@@ -464,7 +489,9 @@ async def test_what_was_truncated_before_it_was_done_is_told(world: World) -> No
 
 
 @pytest.mark.parametrize("how", ["ack", "ack_one"])
-async def test_an_acknowledgement_from_before_a_reset_changes_nothing(world: World, how: str) -> None:
+async def test_an_acknowledgement_from_before_a_reset_changes_nothing(
+    world: World, how: str
+) -> None:
     """INV-S10, INV-S20: a task that still works on such a record must not have those before it passed by."""
     await world.fill(a=6, b=2)
     async with world.space().cursor("*", "c") as cursor:
@@ -476,7 +503,9 @@ async def test_an_acknowledgement_from_before_a_reset_changes_nothing(world: Wor
         again = await taken(cursor, 6)
         assert values(again, "shop/a") == wanted("a", 6)
         await getattr(cursor, how)(found[5])  # it was handed out again
-        assert (cursor.marks["shop/a"] > FIRST) == (how == "ack") and cursor.ranges == (how == "ack_one")
+        assert (cursor.marks["shop/a"] > FIRST) == (how == "ack") and cursor.ranges == (
+            how == "ack_one"
+        )
 
 
 async def test_a_reset_of_a_stream_passes_a_record_that_makes_no_sense(
@@ -512,7 +541,9 @@ async def test_a_cursor_is_made_and_moved_by_somebody_who_does_not_read(world: W
     assert len(made.record.positions) == 2
     with pytest.raises(StreamExists, match="shop has a cursor c already"):
         await root.create_pattern_cursor("shop/[ab]", "c")
-    async with world.space().cursor("[ab]", "c", hold=False, expire_after=60, flush_interval=60) as cursor:
+    async with world.space().cursor(
+        "[ab]", "c", hold=False, expire_after=60, flush_interval=60
+    ) as cursor:
         await world.fill(a=1)
         (one,) = await taken(cursor, 1)
         moved = await world.space().move_pattern_cursor("[ab]", "c", "earliest")
@@ -523,7 +554,9 @@ async def test_a_cursor_is_made_and_moved_by_somebody_who_does_not_read(world: W
         await cursor.abort()
     async with world.space().cursor("[ab]", "c") as cursor:
         found = await taken(cursor, 7)
-    assert values(found, "shop/a") == [*wanted("a", 3), b"a 0"] and values(found, "shop/b") == wanted("b", 3)
+    assert values(found, "shop/a") == [*wanted("a", 3), b"a 0"] and values(
+        found, "shop/b"
+    ) == wanted("b", 3)
     moved = await world.space().move_pattern_cursor("[ab]", "c", "latest")
     assert [one async for one in world.space().cursor("[ab]", "c", tail=False)] == []
     with pytest.raises(ConfigError, match="cursor c of shop reads"):
@@ -534,7 +567,9 @@ async def test_a_cursor_is_made_and_moved_by_somebody_who_does_not_read(world: W
         await world.space().move_pattern_cursor("*", "c", FIRST)  # type: ignore[arg-type]
 
 
-async def test_streams_with_gaps_take_no_place_from_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_with_gaps_take_no_place_from_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is raised again and again of some streams keeps no other from being read."""
     monkeypatch.setattr(source, "PLACES", 2)
     for name in ("a", "b", "c", "good"):
@@ -556,10 +591,16 @@ async def test_streams_with_gaps_take_no_place_from_the_others(world: World, mon
         assert values(found, "shop/good") == [b"%d" % at for at in range(6)]
         for name in ("a", "b", "c"):
             await cursor.reset(f"shop/{name}", "earliest")
-        assert Counter(one.stream for one in await taken(cursor, 9)) == {"shop/a": 3, "shop/b": 3, "shop/c": 3}
+        assert Counter(one.stream for one in await taken(cursor, 9)) == {
+            "shop/a": 3,
+            "shop/b": 3,
+            "shop/c": 3,
+        }
 
 
-async def test_a_record_that_makes_no_sense_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_that_makes_no_sense_holds_nobody_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.fill(a=3, b=3)
     read_headers = records.get_headers
 
@@ -610,7 +651,9 @@ def test_a_record_that_makes_no_sense_holds_nobody_up_without_await(
     monkeypatch.setattr(records, "get_headers", broken)
     catalog = loop.call_plain(lambda: Catalog(as_client(client)))
     try:
-        with SyncPatternReader(loop, lambda: PatternReader(catalog, ("shop",), "*", tail=False)) as reader:
+        with SyncPatternReader(
+            loop, lambda: PatternReader(catalog, ("shop",), "*", tail=False)
+        ) as reader:
             found, errors = list[Record](), 0
             for _ in range(1000):
                 try:
@@ -632,7 +675,11 @@ async def test_gaps_are_counted_and_say_their_stream(world: World) -> None:
     await world.space().stream("a").truncate(DLSN(3, 0, 0))
     async with world.space().cursor("*", "c", on_gap="yield", tail=False) as cursor:
         gap, last = [one async for one in cursor]
-        assert isinstance(gap, Gap) and (gap.stream, gap.records, gap.kind) == ("shop/a", 1, "trimmed")
+        assert isinstance(gap, Gap) and (gap.stream, gap.records, gap.kind) == (
+            "shop/a",
+            1,
+            "trimmed",
+        )
         assert isinstance(last, Record) and last.value == b"2" and cursor.gap_records == 1
     (info,) = await world.space().pattern_cursors()
     assert info.record.gap_records == 1
@@ -690,7 +737,11 @@ async def test_a_name_that_nobody_can_read_costs_no_position(world: World) -> No
             cursor.ack(one)
     stream_id = (await world.space().stream("a").info()).id
     kept = world.cluster.client().records
-    (path,) = [one for one in world.cluster.records.values if one.startswith("namespaces/") and one.endswith("/a")]
+    (path,) = [
+        one
+        for one in world.cluster.records.values
+        if one.startswith("namespaces/") and one.endswith("/a")
+    ]
     held = await kept.read(path)
     assert held is not None
     (version,) = await kept.change(Change(path, b"no entry", held.version))
@@ -714,4 +765,3 @@ async def test_a_cursor_is_listed_and_deleted(world: World) -> None:
     assert await world.space().delete_pattern_cursor("c")
     assert not await world.space().delete_pattern_cursor("c")
     assert await world.space().pattern_cursors() == []
-

@@ -185,7 +185,10 @@ async def test_a_reader_that_stands_beyond_the_end_is_logged_once(
         last = writer.last_dlsn
         assert last is not None
         ordinary = [last, last._replace(slot=1), last._replace(entry=last.entry + 1), DLSN(1, 0, 0)]
-        for position, count in [(one, 0) for one in ordinary] + [(DLSN(1, 7, 0), 1), (DLSN(4, 0, 0), 1)]:
+        for position, count in [(one, 0) for one in ordinary] + [
+            (DLSN(1, 7, 0), 1),
+            (DLSN(4, 0, 0), 1),
+        ]:
             caplog.clear()
             async with StreamReader(context_of(cluster.client()), position) as reader:
                 while await reader.read(timeout=0.05) is not None:

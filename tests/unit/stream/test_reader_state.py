@@ -81,7 +81,9 @@ async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
 
 
 @pytest.mark.parametrize("make", [StreamReader, lambda context: Cursor(context, "c")])
-async def test_truncated_records_are_no_lag(make: Callable[[StreamContext], StreamReader | Cursor]) -> None:
+async def test_truncated_records_are_no_lag(
+    make: Callable[[StreamContext], StreamReader | Cursor],
+) -> None:
     cluster = Cluster()
     context = await new_stream(cluster)
     await filled(cluster, [4, 6, 2], 5)
@@ -90,7 +92,9 @@ async def test_truncated_records_are_no_lag(make: Callable[[StreamContext], Stre
         assert reader.lag.records == 57
         for segment, left in ((2, 40), (3, 10), (4, 0)):
             await context.store.change(partial(truncate, before=DLSN(segment, 0, 0)))
-            await wait_until_async(partial(lambda left: reader.lag.records == left, left), "what the chain says")
+            await wait_until_async(
+                partial(lambda left: reader.lag.records == left, left), "what the chain says"
+            )
 
 
 async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
@@ -98,7 +102,10 @@ async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
     context = await new_stream(cluster)
     async with writer_of(cluster) as writer:
         await writer.append_many([b"x", b"y"])
-        assert [bytes(one.payload) async for one in StreamReader(context, tail=False)] == [b"x", b"y"]
+        assert [bytes(one.payload) async for one in StreamReader(context, tail=False)] == [
+            b"x",
+            b"y",
+        ]
         assert [len(one) async for one in StreamReader(context, tail=False).chunks()] == [2]
         reader = StreamReader(context)
         async for one in reader:
@@ -113,7 +120,11 @@ async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
 async def test_handles_say_what_they_are() -> None:
     cluster = Cluster()
     context = await new_stream(cluster)
-    writer, reader, cursor = writer_of(cluster), StreamReader(context, tail=False), Cursor(context, "c")
+    writer, reader, cursor = (
+        writer_of(cluster),
+        StreamReader(context, tail=False),
+        Cursor(context, "c"),
+    )
     assert [repr(one) for one in (writer, reader, cursor)] == [
         "<StreamWriter of test/ab, not open>",
         "<StreamReader of test/ab at earliest>",
@@ -126,7 +137,10 @@ async def test_handles_say_what_they_are() -> None:
             await anext(aiter(reader))
             assert repr(reader) == "<StreamReader of test/ab at 1.1.0>"
         assert repr(cursor) == "<Cursor test/ab/c: mark 1.0.0>"
-    assert (repr(writer), repr(reader)) == ("<StreamWriter of test/ab, closed>", "<StreamReader of test/ab, closed>")
+    assert (repr(writer), repr(reader)) == (
+        "<StreamWriter of test/ab, closed>",
+        "<StreamReader of test/ab, closed>",
+    )
 
 
 async def test_a_second_task_that_reads_is_told_at_once() -> None:

@@ -46,7 +46,11 @@ def unbounded(hint: Any, where: str) -> list[str]:
     metas = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, msgspec.Meta)]
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    upper = [one for one in metas if one.le is not None or one.lt is not None or one.max_length is not None]
+    upper = [
+        one
+        for one in metas
+        if one.le is not None or one.lt is not None or one.max_length is not None
+    ]
     if hint in (int, float, str, bytes):
         return [] if upper else [where]
     origin, inner = get_origin(hint), get_args(hint)
@@ -63,7 +67,9 @@ def unbounded(hint: Any, where: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.__name__)
 def test_every_number_and_text_of_a_record_has_a_bound(kind: type) -> None:
     hints = get_type_hints(kind, include_extras=True)
-    assert [bad for name, hint in hints.items() for bad in unbounded(hint, f"{kind.__name__}.{name}")] == []
+    assert [
+        bad for name, hint in hints.items() for bad in unbounded(hint, f"{kind.__name__}.{name}")
+    ] == []
 
 
 def test_every_number_of_a_policy_is_checked_where_it_takes_effect() -> None:
@@ -113,11 +119,24 @@ def test_a_packed_record_is_bounded_unpacked() -> None:
     with pytest.raises(StorageError, match="too long"):
         get_chain(b"FBKC\x01" + zlib.compress(bytes(chains.RAW_BYTES_MAX + 1)))
     largest = tuple(
-        PageRef(one, 2**62 - 1, one * 1024 + 1, one * 1024 + 1024, one << 40, *[2**62 - 1] * 2, *[TIME_US_MAX] * 3, 9)
+        PageRef(
+            one,
+            2**62 - 1,
+            one * 1024 + 1,
+            one * 1024 + 1024,
+            one << 40,
+            *[2**62 - 1] * 2,
+            *[TIME_US_MAX] * 3,
+            9,
+        )
         for one in range(1024)
     )
-    million = replace(CHAIN, rows=(), pages=largest, next_page=1024, next_number=1024 * 1024 + 1, end_seq=1 << 51)
-    assert len(zlib.decompress(put_chain(million)[5:])) * 8 < chains.RAW_BYTES_MAX, "a million segments fit"
+    million = replace(
+        CHAIN, rows=(), pages=largest, next_page=1024, next_number=1024 * 1024 + 1, end_seq=1 << 51
+    )
+    assert len(zlib.decompress(put_chain(million)[5:])) * 8 < chains.RAW_BYTES_MAX, (
+        "a million segments fit"
+    )
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,9 @@ async def test_once_its_turn_has_come_the_limit_counts(what: str) -> None:
     with pytest.raises(QuorumTimeout):
         await asyncio.wait_for(rolling, PATIENCE_S)
     harness.plan.go.set()
-    await until(lambda: writer._opened().segment is not None and not writer._opened().rolling.is_due)
+    await until(
+        lambda: writer._opened().segment is not None and not writer._opened().rolling.is_due
+    )
     assert (await writer.append(b"rolled after all")).segment == 2
     await writer.close()
 

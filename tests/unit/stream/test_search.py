@@ -70,8 +70,15 @@ async def test_searches_find_what_a_scan_finds(is_killed: bool) -> None:
             assert await search.find(context, time=to_time(time_us)) == expected
         tail = await search.tail_position(context)
         assert tail is not None
-        assert (tail.dlsn, tail.seq, tail.txid) == (records[-1].dlsn, len(records) - 1, records[-1].txid)
-        assert await search.resolve(context, AtTime(datetime.now(UTC) + timedelta(days=1))) == tail.next
+        assert (tail.dlsn, tail.seq, tail.txid) == (
+            records[-1].dlsn,
+            len(records) - 1,
+            records[-1].txid,
+        )
+        assert (
+            await search.resolve(context, AtTime(datetime.now(UTC) + timedelta(days=1)))
+            == tail.next
+        )
         assert tail.next == await search.resolve(context, "latest")
 
 
@@ -80,7 +87,9 @@ async def test_get_gives_each_record(is_killed: bool) -> None:
     async with a_stream(Cluster(), is_killed) as (context, records):
         some = random.Random(3).choices(records, k=40)
         assert plain(await search.get_many(context, [one.dlsn for one in some])) == plain(some)
-        assert plain(await search.get_many(context, [AtSeq(one.seq) for one in some])) == plain(some)
+        assert plain(await search.get_many(context, [AtSeq(one.seq) for one in some])) == plain(
+            some
+        )
         for missing in (DLSN(1, 0, 2), DLSN(1, 5, 0), DLSN(99, 0, 0), AtSeq(len(records))):
             with pytest.raises(NoSuchEntry):
                 await search.get(context, missing)

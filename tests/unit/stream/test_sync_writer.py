@@ -97,7 +97,9 @@ def harness() -> Iterator[Harness]:
 
 def test_records_are_kept_in_the_order_of_the_calls(harness: Harness) -> None:
     with harness.writer() as writer:
-        pending = [writer.append_nowait(b"%d" % at, key=b"k", headers=[("n", b"v")]) for at in range(999)]
+        pending = [
+            writer.append_nowait(b"%d" % at, key=b"k", headers=[("n", b"v")]) for at in range(999)
+        ]
         batch = writer.append_batch_nowait([b"a", b"b"], txids=[2000, 2001], keys=[b"x", None])
         first, last = writer.append_many([b"c", b"d"], txids=[3000, 3000])
         assert [one.result() for one in pending] == sorted(one.result() for one in pending)
@@ -156,7 +158,10 @@ def test_an_append_waits_for_room_and_gives_up(harness: Harness) -> None:
         pending = writer.append_nowait(bytes(1000))
         with pytest.raises(BufferFull):
             writer.append_nowait(b"no")
-        for call in (lambda: writer.append(b"no", timeout=0.05), lambda: writer.append_batch([b"no"], timeout=0.05)):
+        for call in (
+            lambda: writer.append(b"no", timeout=0.05),
+            lambda: writer.append_batch([b"no"], timeout=0.05),
+        ):
             with pytest.raises(QuorumTimeout, match="not acknowledged after") as late:
                 call()
             assert late.value.outcome == "not_written"

@@ -160,13 +160,19 @@ async def test_iteration_that_opened_its_reader_says_it_again(harness: Harness) 
 def test_batches_name_it_or_make_it_a_gap(harness: Harness) -> None:
     """The error named a number and no position, and the records before it in the same batch were lost."""
     got: list[int] = []
-    with pytest.raises((ProtocolError, DataLost), match=f"{re.escape(str(PLACE))}.*{re.escape(str(BEHIND))}"):
+    with pytest.raises(
+        (ProtocolError, DataLost), match=f"{re.escape(str(PLACE))}.*{re.escape(str(BEHIND))}"
+    ):
         for batch in stream_batches(harness.stream, "earliest", schema=stream_schema(headers=True)):
             got += batch["seq"].to_pylist()
     assert got == list(range(BAD))
     told: list[Gap] = []
     batches = stream_batches(
-        harness.stream, "earliest", schema=stream_schema(headers=True), skip_gaps=True, on_gap=told.append
+        harness.stream,
+        "earliest",
+        schema=stream_schema(headers=True),
+        skip_gaps=True,
+        on_gap=told.append,
     )
     assert [seq for batch in batches for seq in batch["seq"].to_pylist()] == NUMBERS
     (gap,) = told

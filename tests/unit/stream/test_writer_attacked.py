@@ -374,7 +374,9 @@ async def test_a_first_append_waits_for_its_turn_and_fails_by_trouble_alone() ->
     harness.plan.go.set()
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
     await writer.close()
-    harness.plan.fails = lambda what, is_after: NotEnoughBookies("few") if what == "create" else None
+    harness.plan.fails = lambda what, is_after: (
+        NotEnoughBookies("few") if what == "create" else None
+    )
     later = await harness.writer(first_segment_timeout=0.01)
     with pytest.raises(WriterFailed, match="few"):
         await asyncio.wait_for(later.append(b"x"), PATIENCE_S)

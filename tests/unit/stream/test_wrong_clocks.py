@@ -73,7 +73,9 @@ def janitors_clock(monkeypatch: pytest.MonkeyPatch) -> JanitorClock:
     return found
 
 
-async def written(cluster: Cluster, count: int, how: str = "closed", left: list[StreamWriter] | None = None) -> int:
+async def written(
+    cluster: Cluster, count: int, how: str = "closed", left: list[StreamWriter] | None = None
+) -> int:
     """Append records, by a writer of its own that ends so; return when it began, in µs. `left`: gets one left open."""
     began_us, writer = time.time_ns() // 1000, writer_of(cluster)
     await writer.open()
@@ -103,7 +105,11 @@ async def all_of(context: StreamContext) -> list[Record]:
 @pytest.mark.parametrize("right_end", ["closed", "open"])
 @pytest.mark.parametrize("before", [0, 3])
 async def test_the_times_of_later_records_are_those_of_their_own_clock(
-    clock: WriterClock, caplog: pytest.LogCaptureFixture, wrong_end: str, right_end: str, before: int
+    clock: WriterClock,
+    caplog: pytest.LogCaptureFixture,
+    wrong_end: str,
+    right_end: str,
+    before: int,
 ) -> None:
     cluster = Cluster()
     await new_stream(cluster)
@@ -162,7 +168,9 @@ async def test_clocks_that_differ_a_little_make_no_time_fall(
         assert await search.find(context_of(cluster.client()), time=one.time) == first.dlsn
 
 
-async def test_a_writer_whose_own_clock_goes_back_goes_on_in_another_segment(clock: WriterClock) -> None:
+async def test_a_writer_whose_own_clock_goes_back_goes_on_in_another_segment(
+    clock: WriterClock,
+) -> None:
     cluster = Cluster()
     await new_stream(cluster)
     clock.ahead_s = YEARS_S
@@ -190,7 +198,10 @@ async def test_a_reader_of_a_range_of_times_ends_at_no_wrong_one(clock: WriterCl
     middle_us = time.time_ns() // 1000
     await written(cluster, 3)
     context = context_of(cluster.client())
-    for end, count in ((AtTime(to_time(middle_us)), 8), (AtTime(datetime.now(UTC) + timedelta(days=1)), 11)):
+    for end, count in (
+        (AtTime(to_time(middle_us)), 8),
+        (AtTime(datetime.now(UTC) + timedelta(days=1)), 11),
+    ):
         async with StreamReader(context, end=end, tail=False) as reader:
             assert [one.seq async for one in reader] == list(range(count))
 
@@ -226,7 +237,9 @@ async def test_a_reader_whose_clock_is_behind_passes_by_nothing(
         await written(cluster, 3)
     context = context_of(cluster.client())
     records = await all_of(context)
-    monkeypatch.setattr(search, "clock_us", lambda: time.time_ns() // 1000 - int(behind_s * 1e6), raising=False)
+    monkeypatch.setattr(
+        search, "clock_us", lambda: time.time_ns() // 1000 - int(behind_s * 1e6), raising=False
+    )
     for one in records:
         assert await search.find(context, time=one.time) == next(
             other.dlsn for other in records if other.time_us >= one.time_us
@@ -284,7 +297,9 @@ def test_a_gateway_takes_times_that_fall_between_segments() -> None:
     for number, ahead_us in ((1, 3600 * 10**6), (2, 0)):
         old = chains.reserve(old, 1, number)
         opened = chains.add_segment(old, 1, number, now_us + ahead_us)
-        held = Contents(1, number, number, now_us + ahead_us, now_us + ahead_us, DLSN(number, 0, 0), -1, 10)
+        held = Contents(
+            1, number, number, now_us + ahead_us, now_us + ahead_us, DLSN(number, 0, 0), -1, 10
+        )
         closed = chains.close_segment(opened, number, held, 1)
         assert change_of("ab", opened, closed, {}, now_us).ended == ((number, 0),)
         old = closed

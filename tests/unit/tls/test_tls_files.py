@@ -62,7 +62,9 @@ def test_what_files_are_refused_and_why(
     issued: Issued, authority: Authority, tmp_path: Path
 ) -> None:
     other = authority.issue(tmp_path / "other")
-    (tmp_path / "garbage").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    (tmp_path / "garbage").write_text(
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    )
     open_key = tmp_path / "open.key"
     open_key.write_bytes(issued.key_file.read_bytes())
     open_key.chmod(0o644)
@@ -72,7 +74,10 @@ def test_what_files_are_refused_and_why(
         (TlsFiles(certificate_file=certificate), "go together"),
         (TlsFiles(certificate_file=certificate, key_file="/none"), "/none is missing"),
         (TlsFiles(certificate_file=certificate, key_file=str(open_key)), "chmod o="),
-        (TlsFiles(certificate_file=certificate, key_file=str(other.key_file)), "not the certificate's"),
+        (
+            TlsFiles(certificate_file=certificate, key_file=str(other.key_file)),
+            "not the certificate's",
+        ),
         (TlsFiles(certificate_file=str(tmp_path / "garbage"), key_file=key), "garbage"),
         (TlsFiles(certificate_file=key, key_file=key), "tls.key"),
     ]
@@ -109,7 +114,9 @@ def test_a_key_with_a_password(issued: Issued, tmp_path: Path) -> None:
             with pytest.raises(ConfigError, match=r"password|decrypt"):
                 server_context(files, "none", "[tls]")
     with pytest.raises(ConfigError):  # and the terminal is not asked
-        server_context(TlsFiles(certificate_file=certificate, key_file=str(locked)), "none", "[tls]")
+        server_context(
+            TlsFiles(certificate_file=certificate, key_file=str(locked)), "none", "[tls]"
+        )
 
 
 def test_changed_files_make_a_new_context_and_broken_ones_none(
@@ -119,7 +126,10 @@ def test_changed_files_make_a_new_context_and_broken_ones_none(
     now_s = [0.0]
     failures: list[str] = []
     refreshed = RefreshedContext(
-        files, lambda: server_context(files, "none", "[tls]"), refresh_s=10.0, clock_s=lambda: now_s[0]
+        files,
+        lambda: server_context(files, "none", "[tls]"),
+        refresh_s=10.0,
+        clock_s=lambda: now_s[0],
     )
     refreshed.failed = failures.append
     first = refreshed.current()
@@ -141,7 +151,11 @@ def test_changed_files_make_a_new_context_and_broken_ones_none(
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     said = TlsOptions(
-        ca_file="/ca", certificate_file="/c", key_file="/k", key_password_file="/p", verify_name=False
+        ca_file="/ca",
+        certificate_file="/c",
+        key_file="/k",
+        key_password_file="/p",
+        verify_name=False,
     )
     assert TlsOptions.from_environment(said.environment()) == said
     assert TlsOptions.from_environment(TlsOptions().environment()) == TlsOptions()
@@ -248,9 +262,16 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("me", "CN=me"), ("x+y, z", r"CN=x\+y\, z"), ("  a=b#c ", r"CN=\ \ a\=b\#c\ "), ("Zoë", "CN=Zoë")],
+    [
+        ("me", "CN=me"),
+        ("x+y, z", r"CN=x\+y\, z"),
+        ("  a=b#c ", r"CN=\ \ a\=b\#c\ "),
+        ("Zoë", "CN=Zoë"),
+    ],
 )
-def test_a_subject_as_zookeeper_compares_it(authority: Authority, tmp_path: Path, name: str, expected: str) -> None:
+def test_a_subject_as_zookeeper_compares_it(
+    authority: Authority, tmp_path: Path, name: str, expected: str
+) -> None:
     made = authority.issue(tmp_path / "client", common_name=name, roles="0:writer")
     assert java_subject(str(made.certificate_file)) == f"OU=0:writer,{expected}"
 
@@ -279,7 +300,10 @@ def test_a_session_of_tls_1_2_does_not_outlive_its_certificate(
     files = files_of(issued, ca_file=str(authority.ca_file))
     now_s = [0.0]
     refreshed = RefreshedContext(
-        files, lambda: server_context(files, "require", "[tls]"), refresh_s=1e9, clock_s=lambda: now_s[0]
+        files,
+        lambda: server_context(files, "require", "[tls]"),
+        refresh_s=1e9,
+        clock_s=lambda: now_s[0],
     )
     own = authority.issue(tmp_path / "client", valid_for=timedelta(minutes=5))
     client = client_context(files_of(own, ca_file=str(authority.ca_file)), verify_name=True)
@@ -291,7 +315,9 @@ def test_a_session_of_tls_1_2_does_not_outlive_its_certificate(
     assert (near.session_reused, first.has_sessions) == (False, True)
     again, far_again = shaken(client, first, near.session)
     assert (again.session_reused, far_again.session_reused) == (True, True)
-    assert certificate_end_s(far_again.getpeercert(binary_form=True) or b"") == pytest.approx(time.time() + 300, abs=60)
+    assert certificate_end_s(far_again.getpeercert(binary_form=True) or b"") == pytest.approx(
+        time.time() + 300, abs=60
+    )
     with monkeypatch.context() as later:
         later.setattr("fastbk.tls.contexts.time.time", lambda: 4e9)
         with pytest.raises(ssl.SSLError, match="has ended"):
@@ -304,7 +330,9 @@ def test_a_session_of_tls_1_2_does_not_outlive_its_certificate(
 
 
 @pytest.mark.parametrize("roles", ["0:writer,reader;1:x", "1:x;0: writer ", "", "x", "0:\u00e9"])
-def test_roles_and_end_are_those_that_were_issued(roles: str, authority: Authority, tmp_path: Path) -> None:
+def test_roles_and_end_are_those_that_were_issued(
+    roles: str, authority: Authority, tmp_path: Path
+) -> None:
     own = authority.issue(tmp_path, roles=roles)
     text = own.certificate_file.read_text()
     certificate = ssl.PEM_cert_to_DER_cert(text)
@@ -313,9 +341,13 @@ def test_roles_and_end_are_those_that_were_issued(roles: str, authority: Authori
     assert certificate_end_s(certificate) == end_s(str(own.certificate_file))
 
 
-def test_no_bytes_make_the_reading_of_a_certificate_raise(authority: Authority, tmp_path: Path, seed: int) -> None:
+def test_no_bytes_make_the_reading_of_a_certificate_raise(
+    authority: Authority, tmp_path: Path, seed: int
+) -> None:
     dice = random.Random(seed)
-    whole = ssl.PEM_cert_to_DER_cert(authority.issue(tmp_path, roles="0:writer").certificate_file.read_text())
+    whole = ssl.PEM_cert_to_DER_cert(
+        authority.issue(tmp_path, roles="0:writer").certificate_file.read_text()
+    )
     for _ in range(3000):
         data = bytearray(whole)
         for _ in range(dice.choice((1, 1, 3, 10))):
@@ -325,6 +357,11 @@ def test_no_bytes_make_the_reading_of_a_certificate_raise(authority: Authority, 
         certificate_end_s(cut)
     assert (first_role(b""), certificate_end_s(b"")) == ("", 0.0)
     for tag, text in ((0x17, b"bad"), (0x18, b"20300101000000Z"), (0x17, b"9913320000Z")):
-        parts = der(0x02, b"\x01") + der(0x30, b"") * 2 + der(0x30, der(0x17, b"") + der(tag, text)) + der(0x30, b"")
+        parts = (
+            der(0x02, b"\x01")
+            + der(0x30, b"") * 2
+            + der(0x30, der(0x17, b"") + der(tag, text))
+            + der(0x30, b"")
+        )
         found = certificate_end_s(der(0x30, der(0x30, parts)))
         assert found == (1893456000.0 if tag == 0x18 else 0.0)

@@ -56,7 +56,9 @@ def test_what_is_wrong_beside_the_bookies_is_named_and_remarks_are_not() -> None
     ledgers = OpenLedgerFacts(uncloseable=[7], away=["bookie-4"])
     ill = replace(overview(), hold="rolled back", open_ledgers=ledgers, backup_age_s=math.inf)
     text = "\n".join(plain_lines(ill, 100))
-    assert "metadata is on hold, nothing is deleted: rolled back: see `fastbk metadata status`" in text
+    assert (
+        "metadata is on hold, nothing is deleted: rolled back: see `fastbk metadata status`" in text
+    )
     assert "ledger 7 cannot be closed while bookie-4 are away: start those bookies" in text
     assert "never backed up" not in text
     assert text.count("known bookies: ZooKeeper did not answer") == 1

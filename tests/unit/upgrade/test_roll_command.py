@@ -66,7 +66,9 @@ async def test_an_interrupted_roll_waits_for_the_command_that_runs(tmp_path: Pat
 
 async def test_the_second_interruption_kills_the_command(tmp_path: Path) -> None:
     task = asyncio.create_task(restart(f"echo $$ > {tmp_path}/pid; sleep 100 # {{bookie}}", "b1"))
-    await wait_until_async(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "its pid")
+    await wait_until_async(
+        lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "its pid"
+    )
     for _ in range(2):
         task.cancel()
         await asyncio.wait((task,), timeout=0.1)

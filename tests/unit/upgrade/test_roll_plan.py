@@ -72,7 +72,11 @@ def test_a_failure_domain_is_finished_before_the_next_one_begins() -> None:
     one_by_one = plan(all_bookies)
     assert [one.bookies for one in one_by_one] == [("b1",), ("b4",), ("b3",), ("b2",), ("b5",)]
     two = plan(all_bookies, at_once=2)
-    assert two == (Step("/east/1", ("b1", "b4")), Step("/east/2", ("b3",)), Step("/west/1", ("b2", "b5")))
+    assert two == (
+        Step("/east/1", ("b1", "b4")),
+        Step("/east/2", ("b3",)),
+        Step("/west/1", ("b2", "b5")),
+    )
 
 
 def test_where_nobody_said_where_bookies_are_it_is_one_at_a_time() -> None:
@@ -81,7 +85,11 @@ def test_where_nobody_said_where_bookies_are_it_is_one_at_a_time() -> None:
 
 
 def test_those_that_have_the_version_and_those_of_apache_are_left_out() -> None:
-    known = [RollBookie("b1", version="2"), RollBookie("b2", version="1"), RollBookie("j", starts=None)]
+    known = [
+        RollBookie("b1", version="2"),
+        RollBookie("b2", version="1"),
+        RollBookie("j", starts=None),
+    ]
     assert [one.bookies for one in plan(known, to_version="2")] == [("b2",)]
     assert [one.bookies for one in plan(known)] == [("b1",), ("b2",)]
 
@@ -247,7 +255,9 @@ def test_no_order_of_faults_has_two_domains_away(rng: random.Random) -> None:
             if isinstance(action, Stop | Done):
                 break
             if isinstance(action, Restart):
-                others = [one for name, one in cluster.bookies.items() if name not in action.bookies]
+                others = [
+                    one for name, one in cluster.bookies.items() if name not in action.bookies
+                ]
                 assert all(one.state == "up" for one in others)
                 assert not cluster.missing
                 (name,) = action.bookies

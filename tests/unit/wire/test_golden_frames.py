@@ -113,7 +113,12 @@ def test_the_rest_of_the_requests() -> None:
 )
 def test_a_status_is_the_whole_answer(name: str, status: int, wait_us: int) -> None:
     root = Response.Response.GetRootAs((GOLDEN / f"response_{name}.bin").read_bytes(), 4)
-    assert (root.RequestId(), root.Status(), root.Body(), root.AddWaitUs()) == (2, status, None, wait_us)
+    assert (root.RequestId(), root.Status(), root.Body(), root.AddWaitUs()) == (
+        2,
+        status,
+        None,
+        wait_us,
+    )
 
 
 def test_answers_with_entries() -> None:

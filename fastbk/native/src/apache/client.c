@@ -5,24 +5,27 @@
 
 #include "boundary/status.h"
 
-/* ------------------------------------------------------------------ version 2: requests */
+/* ------------ version 2: requests */
 
 #define READ_BATCH_BYTES 40u /* header, ledger, first entry, request id, count, size */
 #define REPLY_BYTES 24u      /* header, error, ledger, entry */
 #define LENGTH_BYTES 4u
 
 static void
-put_v2_head(uint8_t *out, uint64_t size_bytes, const struct fbk_apache_request *request, uint32_t opcode)
+put_v2_head(uint8_t *out, uint64_t size_bytes, const struct fbk_apache_request *request,
+            uint32_t opcode)
 {
-    const uint32_t flags = ((request->flags & FBK_APACHE_FENCE) != 0 ? FBK_APACHE_PACKET_FENCE : 0) |
-                           ((request->flags & FBK_APACHE_RECOVERY) != 0 ? FBK_APACHE_PACKET_RECOVERY : 0) |
-                           ((request->flags & FBK_APACHE_HIGH_PRIORITY) != 0 ? FBK_APACHE_PACKET_HIGH_PRIORITY : 0);
+    const uint32_t flags =
+        ((request->flags & FBK_APACHE_FENCE) != 0 ? FBK_APACHE_PACKET_FENCE : 0) |
+        ((request->flags & FBK_APACHE_RECOVERY) != 0 ? FBK_APACHE_PACKET_RECOVERY : 0) |
+        ((request->flags & FBK_APACHE_HIGH_PRIORITY) != 0 ? FBK_APACHE_PACKET_HIGH_PRIORITY : 0);
     fbk_store_be32(out, (uint32_t)(size_bytes - LENGTH_BYTES));
     fbk_store_be32(out + 4, fbk_apache_packet_header(request->version, opcode, flags));
 }
 
 static uint64_t
-put_v2_add(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request, uint32_t opcode)
+put_v2_add(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request,
+           uint32_t opcode)
 {
     const uint64_t size_bytes = 8 + FBK_APACHE_MASTER_KEY_BYTES + (uint64_t)request->body_bytes;
     if (size_bytes > out_bytes || size_bytes > INT32_MAX || request->master_key == NULL)
@@ -35,10 +38,13 @@ put_v2_add(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *re
 }
 
 static uint64_t
-put_v2_read(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request, uint32_t opcode)
+put_v2_read(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request,
+            uint32_t opcode)
 {
-    const uint64_t key_bytes = (request->flags & FBK_APACHE_FENCE) != 0 ? FBK_APACHE_MASTER_KEY_BYTES : 0;
-    const uint64_t fixed_bytes = LENGTH_BYTES + (opcode == FBK_APACHE_PACKET_READ ? 4 + 8 + 8 : READ_BATCH_BYTES);
+    const uint64_t key_bytes =
+        (request->flags & FBK_APACHE_FENCE) != 0 ? FBK_APACHE_MASTER_KEY_BYTES : 0;
+    const uint64_t fixed_bytes =
+        LENGTH_BYTES + (opcode == FBK_APACHE_PACKET_READ ? 4 + 8 + 8 : READ_BATCH_BYTES);
     const uint64_t size_bytes = fixed_bytes + key_bytes;
     if (size_bytes > out_bytes || (key_bytes != 0 && request->master_key == NULL))
         return 0;
@@ -64,7 +70,8 @@ put_auth(struct fbk_protobuf_writer *writer, const struct fbk_apache_request *re
 }
 
 static uint64_t
-put_v2_auth(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request, uint32_t opcode)
+put_v2_auth(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request,
+            uint32_t opcode)
 {
     struct fbk_protobuf_writer message = {0};
     put_auth(&message, request);
@@ -90,7 +97,7 @@ put_v2_request(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request
     }
 }
 
-/* ------------------------------------------------------------------ version 3: requests */
+/* ------------ version 3: requests */
 
 #define V3_PRIORITY_HIGH 100u
 #define V3_WRITE_FLAG_DEFERRED_SYNC 1u
@@ -123,8 +130,10 @@ put_read(struct fbk_protobuf_writer *writer, const struct fbk_apache_request *re
     if ((request->flags & FBK_APACHE_HAS_TIMEOUT) != 0)
         fbk_protobuf_put_number(writer, 5, (uint64_t)request->timeout_ms);
     if ((request->flags & (FBK_APACHE_FENCE | FBK_APACHE_PIGGYBACK)) != 0)
-        fbk_protobuf_put_number(writer, 100, (request->flags & FBK_APACHE_FENCE) != 0 ? FBK_APACHE_READ_FLAG_FENCE
-                                                                                  : FBK_APACHE_READ_FLAG_PIGGYBACK);
+        fbk_protobuf_put_number(writer, 100,
+                                (request->flags & FBK_APACHE_FENCE) != 0
+                                    ? FBK_APACHE_READ_FLAG_FENCE
+                                    : FBK_APACHE_READ_FLAG_PIGGYBACK);
 }
 
 /* What an add and an explicit LAC begin with. */
@@ -154,8 +163,12 @@ put_message(struct fbk_protobuf_writer *writer, const struct fbk_apache_request 
     case FBK_APACHE_AUTH: put_auth(writer, request); return true;
     case FBK_APACHE_READ_LAC:
     case FBK_APACHE_FORCE:
-    case FBK_APACHE_LIST: fbk_protobuf_put_number(writer, 1, (uint64_t)request->ledger_id); return true;
-    case FBK_APACHE_INFO: fbk_protobuf_put_number(writer, 1, (uint64_t)request->info_wanted); return true;
+    case FBK_APACHE_LIST:
+        fbk_protobuf_put_number(writer, 1, (uint64_t)request->ledger_id);
+        return true;
+    case FBK_APACHE_INFO:
+        fbk_protobuf_put_number(writer, 1, (uint64_t)request->info_wanted);
+        return true;
     case FBK_APACHE_START_TLS: return true;
     default: return false;
     }
@@ -186,18 +199,24 @@ put_v3_request(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request
 uint64_t
 fbk_apache_put_request(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request)
 {
-    return request->protocol == 2 ? put_v2_request(out, out_bytes, request) : put_v3_request(out, out_bytes, request);
+    return request->protocol == 2 ? put_v2_request(out, out_bytes, request)
+                                  : put_v3_request(out, out_bytes, request);
 }
 
-/* ------------------------------------------------------------------ version 2: replies */
+/* ------------ version 2: replies */
 
 static uint32_t
 status_of_v2(uint32_t error)
 {
     static const uint16_t from_100[8] = {
-        FBK_APACHE_EBADREQ,  FBK_APACHE_EIO,       FBK_APACHE_EUA,
-        FBK_APACHE_EBADVERSION, FBK_APACHE_EFENCED, FBK_APACHE_EREADONLY,
-        FBK_APACHE_ETOOMANYREQUESTS, FBK_APACHE_EUNKNOWNLEDGERSTATE,
+        FBK_APACHE_EBADREQ,
+        FBK_APACHE_EIO,
+        FBK_APACHE_EUA,
+        FBK_APACHE_EBADVERSION,
+        FBK_APACHE_EFENCED,
+        FBK_APACHE_EREADONLY,
+        FBK_APACHE_ETOOMANYREQUESTS,
+        FBK_APACHE_EUNKNOWNLEDGERSTATE,
     };
     switch (error) {
     case 0: return FBK_APACHE_EOK;
@@ -233,7 +252,8 @@ read_v2_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     if (opcode == FBK_APACHE_PACKET_AUTH) {
         struct fbk_protobuf_value values[AUTH_SLOTS];
         uint64_t present;
-        if (!fbk_protobuf_read(&fbk_apache_auth_message, body + 4, body_bytes - 4, &present, values))
+        if (!fbk_protobuf_read(&fbk_apache_auth_message, body + 4, body_bytes - 4, &present,
+                               values))
             return FBK_E_PROTOCOL;
         reply->echo.operation = FBK_APACHE_AUTH;
         reply->plugin = values[AUTH_PLUGIN].bytes;
@@ -270,7 +290,7 @@ read_v2_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     return count < 0 ? FBK_E_PROTOCOL : 0;
 }
 
-/* ------------------------------------------------------------------ version 3: replies */
+/* ------------ version 3: replies */
 
 struct values {
     uint64_t present;
@@ -303,9 +323,12 @@ static uint32_t
 inner_status(const struct values *values, uint32_t operation)
 {
     static const uint8_t slots[13] = {
-        [FBK_APACHE_READ] = RESPONSE_READ_STATUS,         [FBK_APACHE_ADD] = RESPONSE_ADD_STATUS,
-        [FBK_APACHE_WRITE_LAC] = RESPONSE_WRITE_LAC_STATUS, [FBK_APACHE_READ_LAC] = RESPONSE_READ_LAC_STATUS,
-        [FBK_APACHE_INFO] = RESPONSE_INFO_STATUS,         [FBK_APACHE_FORCE] = RESPONSE_FORCE_STATUS,
+        [FBK_APACHE_READ] = RESPONSE_READ_STATUS,
+        [FBK_APACHE_ADD] = RESPONSE_ADD_STATUS,
+        [FBK_APACHE_WRITE_LAC] = RESPONSE_WRITE_LAC_STATUS,
+        [FBK_APACHE_READ_LAC] = RESPONSE_READ_LAC_STATUS,
+        [FBK_APACHE_INFO] = RESPONSE_INFO_STATUS,
+        [FBK_APACHE_FORCE] = RESPONSE_FORCE_STATUS,
         [FBK_APACHE_LIST] = RESPONSE_LIST_STATUS,
     };
     const uint32_t slot = operation < sizeof slots ? slots[operation] : 0;
@@ -346,7 +369,9 @@ read_v3_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
         take_bytes(&values, RESPONSE_AUTH_PLUGIN, &reply->plugin, &reply->plugin_bytes);
         take_bytes(&values, RESPONSE_AUTH_PAYLOAD, &reply->blob, &reply->blob_bytes);
         break;
-    case FBK_APACHE_LIST: take_bytes(&values, RESPONSE_LIST_AVAILABILITY, &reply->blob, &reply->blob_bytes); break;
+    case FBK_APACHE_LIST:
+        take_bytes(&values, RESPONSE_LIST_AVAILABILITY, &reply->blob, &reply->blob_bytes);
+        break;
     default: break; /* a status alone */
     }
     if (reply->status == FBK_APACHE_EOK)
@@ -355,7 +380,8 @@ read_v3_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
 }
 
 int32_t
-fbk_apache_read_reply(const uint8_t *body, uint32_t body_bytes, uint32_t protocol, struct fbk_apache_reply *reply)
+fbk_apache_read_reply(const uint8_t *body, uint32_t body_bytes, uint32_t protocol,
+                      struct fbk_apache_reply *reply)
 {
     *reply = (struct fbk_apache_reply){
         .echo = {.protocol = (uint8_t)protocol},
@@ -364,5 +390,6 @@ fbk_apache_read_reply(const uint8_t *body, uint32_t body_bytes, uint32_t protoco
         .total_bytes = FBK_APACHE_ABSENT,
         .free_bytes = FBK_APACHE_ABSENT,
     };
-    return protocol == 2 ? read_v2_reply(body, body_bytes, reply) : read_v3_reply(body, body_bytes, reply);
+    return protocol == 2 ? read_v2_reply(body, body_bytes, reply)
+                         : read_v3_reply(body, body_bytes, reply);
 }

@@ -1,12 +1,13 @@
-/* The list of a ledger's entries as Apache's bookies send it: a header of 64 bytes, then 24 bytes for each group of sequences
- * of one size, equally spaced. */
+/* The list of a ledger's entries as Apache's bookies send it: a header of 64 bytes, then 24 bytes
+ * for each group of sequences of one size, equally spaced. */
 #include "apache/apache.h"
 #include "base/layout.h"
 
 #define HEADER_BYTES 64u
 #define GROUP_BYTES 24u
 
-/* `count` sequences of `size` ids each, `period` ids from one's start to the next one's; size 0 = none of these ids. */
+/* `count` sequences of `size` ids each, `period` ids from one's start to the next one's; size 0 =
+ * none of these ids. */
 struct group {
     int64_t first;
     int64_t last; /* the start of the last sequence */
@@ -14,7 +15,7 @@ struct group {
     int64_t period; /* 0 = one sequence */
 };
 
-/* ------------------------------------------------------------------ writing */
+/* ------------ writing */
 
 struct list_writer {
     uint8_t *out;
@@ -35,8 +36,8 @@ put_group(struct list_writer *writer, struct group group)
     fbk_store_be32(writer->out + at + 20, (uint32_t)group.period);
 }
 
-/* Apache's reader takes the list for finished when it meets an id that lies more than one behind a group and before the next one.
- * A group without ids in between keeps it going. */
+/* Apache's reader takes the list for finished when it meets an id that lies more than one behind a
+ * group and before the next one. A group without ids in between keeps it going. */
 static void
 put_gap(struct list_writer *writer, int64_t next)
 {
@@ -50,7 +51,8 @@ put_sequence(struct list_writer *writer, int64_t first, int64_t size)
 {
     struct group *group = &writer->group;
     int64_t distance = first - group->last;
-    bool is_next = group->period == 0 ? distance > size && distance <= INT32_MAX : distance == group->period;
+    bool is_next =
+        group->period == 0 ? distance > size && distance <= INT32_MAX : distance == group->period;
     if (group->size == size && is_next) {
         group->last = first;
         group->period = distance;
@@ -83,7 +85,7 @@ fbk_apache_put_list(uint8_t *out, uint64_t out_bytes, const int64_t *ranges, uin
     return HEADER_BYTES + GROUP_BYTES * writer.group_count;
 }
 
-/* ------------------------------------------------------------------ reading */
+/* ------------ reading */
 
 struct list_reader {
     int64_t *ranges;
@@ -116,7 +118,8 @@ take_group(struct list_reader *reader, struct group group)
 {
     if (group.size == 0)
         return true;
-    if (group.size < 0 || group.first < reader->end || group.last < group.first || group.last > INT64_MAX - group.size)
+    if (group.size < 0 || group.first < reader->end || group.last < group.first ||
+        group.last > INT64_MAX - group.size)
         return false;
     int64_t distance = group.last - group.first;
     if (distance == 0 || group.period == group.size) {
@@ -141,7 +144,8 @@ take_group(struct list_reader *reader, struct group group)
 }
 
 int64_t
-fbk_apache_read_list(const uint8_t *blob, uint32_t blob_bytes, int64_t *ranges, uint32_t range_count_max)
+fbk_apache_read_list(const uint8_t *blob, uint32_t blob_bytes, int64_t *ranges,
+                     uint32_t range_count_max)
 {
     struct list_reader reader = {.ranges = ranges, .range_count_max = range_count_max};
     if (blob_bytes < HEADER_BYTES || fbk_load_be32(blob) != 0 ||

@@ -10,7 +10,13 @@
 #define ENUM FBK_PROTOBUF_ENUM
 #define MESSAGE FBK_PROTOBUF_MESSAGE
 
-enum { PROTOCOL_VERSION, OPERATION_TYPE, STATUS_CODE, READ_FLAG, ADD_FLAG };
+enum {
+    PROTOCOL_VERSION,
+    OPERATION_TYPE,
+    STATUS_CODE,
+    READ_FLAG,
+    ADD_FLAG
+};
 
 static const struct fbk_protobuf_enum enums[] = {
     [PROTOCOL_VERSION] = {{{1, 3}, {1, 0}, {1, 0}}},
@@ -20,9 +26,23 @@ static const struct fbk_protobuf_enum enums[] = {
     [ADD_FLAG] = {{{1, 1}, {1, 0}, {1, 0}}},
 };
 
-/* ------------------------------------------------------------------ Request */
+/* ------------ Request */
 
-enum { REQUEST, HEADER, READ, ADD, AUTH, WRITE_LAC, READ_LAC, INFO, START_TLS, FORCE, LIST, CONTEXT, REQUEST_MESSAGES };
+enum {
+    REQUEST,
+    HEADER,
+    READ,
+    ADD,
+    AUTH,
+    WRITE_LAC,
+    READ_LAC,
+    INFO,
+    START_TLS,
+    FORCE,
+    LIST,
+    CONTEXT,
+    REQUEST_MESSAGES
+};
 
 static const struct fbk_protobuf_field request_fields[] = {
     {1, MESSAGE, REQUEST_HEADER, HEADER},
@@ -44,12 +64,9 @@ static const struct fbk_protobuf_field request_header_fields[] = {
     {4, FBK_PROTOBUF_UINT32, REQUEST_HEADER_PRIORITY, 0},
 };
 static const struct fbk_protobuf_field request_read_fields[] = {
-    {1, INT64, REQUEST_READ_LEDGER_ID, 0},
-    {2, INT64, REQUEST_READ_ENTRY_ID, 0},
-    {3, BYTES, REQUEST_READ_MASTER_KEY, 0},
-    {4, INT64, REQUEST_READ_PREVIOUS_LAC, 0},
-    {5, INT64, REQUEST_READ_TIMEOUT, 0},
-    {100, ENUM, REQUEST_READ_FLAG, READ_FLAG},
+    {1, INT64, REQUEST_READ_LEDGER_ID, 0},  {2, INT64, REQUEST_READ_ENTRY_ID, 0},
+    {3, BYTES, REQUEST_READ_MASTER_KEY, 0}, {4, INT64, REQUEST_READ_PREVIOUS_LAC, 0},
+    {5, INT64, REQUEST_READ_TIMEOUT, 0},    {100, ENUM, REQUEST_READ_FLAG, READ_FLAG},
 };
 static const struct fbk_protobuf_field request_add_fields[] = {
     {1, INT64, REQUEST_ADD_LEDGER_ID, 0},
@@ -69,43 +86,56 @@ static const struct fbk_protobuf_field request_write_lac_fields[] = {
     {3, BYTES, REQUEST_WRITE_LAC_MASTER_KEY, 0},
     {4, BYTES, REQUEST_WRITE_LAC_BODY, 0},
 };
-static const struct fbk_protobuf_field request_read_lac_fields[] = {{1, INT64, REQUEST_READ_LAC_LEDGER_ID, 0}};
+static const struct fbk_protobuf_field request_read_lac_fields[] = {
+    {1, INT64, REQUEST_READ_LAC_LEDGER_ID, 0}};
 static const struct fbk_protobuf_field request_info_fields[] = {{1, INT64, REQUEST_INFO_WANTED, 0}};
-static const struct fbk_protobuf_field request_force_fields[] = {{1, INT64, REQUEST_FORCE_LEDGER_ID, 0}};
-static const struct fbk_protobuf_field request_list_fields[] = {{1, INT64, REQUEST_LIST_LEDGER_ID, 0}};
+static const struct fbk_protobuf_field request_force_fields[] = {
+    {1, INT64, REQUEST_FORCE_LEDGER_ID, 0}};
+static const struct fbk_protobuf_field request_list_fields[] = {
+    {1, INT64, REQUEST_LIST_LEDGER_ID, 0}};
 static const struct fbk_protobuf_field request_context_fields[] = {
     {1, BYTES, REQUEST_CONTEXT_KEY, 0},
     {2, BYTES, REQUEST_CONTEXT_VALUE, 0},
 };
 
 static const struct fbk_protobuf_message request_messages[] = {
-    [REQUEST] = {request_fields, COUNT(request_fields), 0, BIT(REQUEST_HEADER), BITS(REQUEST_HEADER, REQUEST_CONTEXT)},
+    [REQUEST] = {request_fields, COUNT(request_fields), 0, BIT(REQUEST_HEADER),
+                 BITS(REQUEST_HEADER, REQUEST_CONTEXT)},
     [HEADER] = {request_header_fields, COUNT(request_header_fields), BIT(REQUEST_HEADER),
                 BITS(REQUEST_HEADER_VERSION, REQUEST_HEADER_TRANSACTION_ID),
                 BITS(REQUEST_HEADER_VERSION, REQUEST_HEADER_PRIORITY)},
     [READ] = {request_read_fields, COUNT(request_read_fields), BIT(REQUEST_READ),
-              BITS(REQUEST_READ_LEDGER_ID, REQUEST_READ_ENTRY_ID), BITS(REQUEST_READ_LEDGER_ID, REQUEST_READ_FLAG)},
+              BITS(REQUEST_READ_LEDGER_ID, REQUEST_READ_ENTRY_ID),
+              BITS(REQUEST_READ_LEDGER_ID, REQUEST_READ_FLAG)},
     [ADD] = {request_add_fields, COUNT(request_add_fields), BIT(REQUEST_ADD),
-             BITS(REQUEST_ADD_LEDGER_ID, REQUEST_ADD_BODY), BITS(REQUEST_ADD_LEDGER_ID, REQUEST_ADD_FLAG)},
+             BITS(REQUEST_ADD_LEDGER_ID, REQUEST_ADD_BODY),
+             BITS(REQUEST_ADD_LEDGER_ID, REQUEST_ADD_FLAG)},
     [AUTH] = {request_auth_fields, COUNT(request_auth_fields), BIT(REQUEST_AUTH),
-              BITS(REQUEST_AUTH_PLUGIN, REQUEST_AUTH_PAYLOAD), BITS(REQUEST_AUTH_PLUGIN, REQUEST_AUTH_PAYLOAD)},
-    [WRITE_LAC] = {request_write_lac_fields, COUNT(request_write_lac_fields), BIT(REQUEST_WRITE_LAC),
+              BITS(REQUEST_AUTH_PLUGIN, REQUEST_AUTH_PAYLOAD),
+              BITS(REQUEST_AUTH_PLUGIN, REQUEST_AUTH_PAYLOAD)},
+    [WRITE_LAC] = {request_write_lac_fields, COUNT(request_write_lac_fields),
+                   BIT(REQUEST_WRITE_LAC),
                    BITS(REQUEST_WRITE_LAC_LEDGER_ID, REQUEST_WRITE_LAC_BODY),
                    BITS(REQUEST_WRITE_LAC_LEDGER_ID, REQUEST_WRITE_LAC_BODY)},
-    [READ_LAC] = {request_read_lac_fields, 1, BIT(REQUEST_READ_LAC), BIT(REQUEST_READ_LAC_LEDGER_ID),
-                  BIT(REQUEST_READ_LAC_LEDGER_ID)},
+    [READ_LAC] = {request_read_lac_fields, 1, BIT(REQUEST_READ_LAC),
+                  BIT(REQUEST_READ_LAC_LEDGER_ID), BIT(REQUEST_READ_LAC_LEDGER_ID)},
     [INFO] = {request_info_fields, 1, BIT(REQUEST_INFO), 0, BIT(REQUEST_INFO_WANTED)},
     [START_TLS] = {NULL, 0, BIT(REQUEST_START_TLS), 0, 0},
-    [FORCE] = {request_force_fields, 1, BIT(REQUEST_FORCE), BIT(REQUEST_FORCE_LEDGER_ID), BIT(REQUEST_FORCE_LEDGER_ID)},
-    [LIST] = {request_list_fields, 1, BIT(REQUEST_LIST), BIT(REQUEST_LIST_LEDGER_ID), BIT(REQUEST_LIST_LEDGER_ID)},
+    [FORCE] = {request_force_fields, 1, BIT(REQUEST_FORCE), BIT(REQUEST_FORCE_LEDGER_ID),
+               BIT(REQUEST_FORCE_LEDGER_ID)},
+    [LIST] = {request_list_fields, 1, BIT(REQUEST_LIST), BIT(REQUEST_LIST_LEDGER_ID),
+              BIT(REQUEST_LIST_LEDGER_ID)},
     [CONTEXT] = {request_context_fields, COUNT(request_context_fields), BIT(REQUEST_CONTEXT),
-                 BITS(REQUEST_CONTEXT_KEY, REQUEST_CONTEXT_VALUE), BITS(REQUEST_CONTEXT_KEY, REQUEST_CONTEXT_VALUE)},
+                 BITS(REQUEST_CONTEXT_KEY, REQUEST_CONTEXT_VALUE),
+                 BITS(REQUEST_CONTEXT_KEY, REQUEST_CONTEXT_VALUE)},
 };
 const struct fbk_protobuf_schema fbk_apache_requests = {request_messages, REQUEST_MESSAGES, enums};
 
-/* ------------------------------------------------------------------ Response */
+/* ------------ Response */
 
-enum { RESPONSE_MESSAGES = CONTEXT }; /* the same numbers as above, but no context */
+enum {
+    RESPONSE_MESSAGES = CONTEXT
+}; /* the same numbers as above, but no context */
 
 static const struct fbk_protobuf_field response_fields[] = {
     {1, MESSAGE, RESPONSE_HEADER, HEADER},
@@ -127,12 +157,9 @@ static const struct fbk_protobuf_field response_header_fields[] = {
     {4, FBK_PROTOBUF_UINT32, RESPONSE_HEADER_PRIORITY, 0},
 };
 static const struct fbk_protobuf_field response_read_fields[] = {
-    {1, ENUM, RESPONSE_READ_STATUS, STATUS_CODE},
-    {2, INT64, RESPONSE_READ_LEDGER_ID, 0},
-    {3, INT64, RESPONSE_READ_ENTRY_ID, 0},
-    {4, BYTES, RESPONSE_READ_BODY, 0},
-    {5, INT64, RESPONSE_READ_MAX_LAC, 0},
-    {6, INT64, RESPONSE_READ_LAC_TIME, 0},
+    {1, ENUM, RESPONSE_READ_STATUS, STATUS_CODE}, {2, INT64, RESPONSE_READ_LEDGER_ID, 0},
+    {3, INT64, RESPONSE_READ_ENTRY_ID, 0},        {4, BYTES, RESPONSE_READ_BODY, 0},
+    {5, INT64, RESPONSE_READ_MAX_LAC, 0},         {6, INT64, RESPONSE_READ_LAC_TIME, 0},
 };
 static const struct fbk_protobuf_field response_add_fields[] = {
     {1, ENUM, RESPONSE_ADD_STATUS, STATUS_CODE},
@@ -169,37 +196,47 @@ static const struct fbk_protobuf_field response_list_fields[] = {
 };
 
 static const struct fbk_protobuf_message response_messages[] = {
-    [REQUEST] = {response_fields, COUNT(response_fields), 0, BIT(RESPONSE_HEADER) | BIT(RESPONSE_STATUS),
+    [REQUEST] = {response_fields, COUNT(response_fields), 0,
+                 BIT(RESPONSE_HEADER) | BIT(RESPONSE_STATUS),
                  BITS(RESPONSE_HEADER, RESPONSE_STATUS)},
     [HEADER] = {response_header_fields, COUNT(response_header_fields), BIT(RESPONSE_HEADER),
                 BITS(RESPONSE_HEADER_VERSION, RESPONSE_HEADER_TRANSACTION_ID),
                 BITS(RESPONSE_HEADER_VERSION, RESPONSE_HEADER_PRIORITY)},
     [READ] = {response_read_fields, COUNT(response_read_fields), BIT(RESPONSE_READ),
-              BITS(RESPONSE_READ_STATUS, RESPONSE_READ_ENTRY_ID), BITS(RESPONSE_READ_STATUS, RESPONSE_READ_LAC_TIME)},
+              BITS(RESPONSE_READ_STATUS, RESPONSE_READ_ENTRY_ID),
+              BITS(RESPONSE_READ_STATUS, RESPONSE_READ_LAC_TIME)},
     [ADD] = {response_add_fields, COUNT(response_add_fields), BIT(RESPONSE_ADD),
-             BITS(RESPONSE_ADD_STATUS, RESPONSE_ADD_ENTRY_ID), BITS(RESPONSE_ADD_STATUS, RESPONSE_ADD_ENTRY_ID)},
+             BITS(RESPONSE_ADD_STATUS, RESPONSE_ADD_ENTRY_ID),
+             BITS(RESPONSE_ADD_STATUS, RESPONSE_ADD_ENTRY_ID)},
     [AUTH] = {response_auth_fields, COUNT(response_auth_fields), BIT(RESPONSE_AUTH),
-              BITS(RESPONSE_AUTH_PLUGIN, RESPONSE_AUTH_PAYLOAD), BITS(RESPONSE_AUTH_PLUGIN, RESPONSE_AUTH_PAYLOAD)},
-    [WRITE_LAC] = {response_write_lac_fields, COUNT(response_write_lac_fields), BIT(RESPONSE_WRITE_LAC),
+              BITS(RESPONSE_AUTH_PLUGIN, RESPONSE_AUTH_PAYLOAD),
+              BITS(RESPONSE_AUTH_PLUGIN, RESPONSE_AUTH_PAYLOAD)},
+    [WRITE_LAC] = {response_write_lac_fields, COUNT(response_write_lac_fields),
+                   BIT(RESPONSE_WRITE_LAC),
                    BITS(RESPONSE_WRITE_LAC_STATUS, RESPONSE_WRITE_LAC_LEDGER_ID),
                    BITS(RESPONSE_WRITE_LAC_STATUS, RESPONSE_WRITE_LAC_LEDGER_ID)},
     [READ_LAC] = {response_read_lac_fields, COUNT(response_read_lac_fields), BIT(RESPONSE_READ_LAC),
                   BITS(RESPONSE_READ_LAC_STATUS, RESPONSE_READ_LAC_LEDGER_ID),
                   BITS(RESPONSE_READ_LAC_STATUS, RESPONSE_READ_LAC_LAST_ENTRY)},
-    [INFO] = {response_info_fields, COUNT(response_info_fields), BIT(RESPONSE_INFO), BIT(RESPONSE_INFO_STATUS),
-              BITS(RESPONSE_INFO_STATUS, RESPONSE_INFO_FREE)},
+    [INFO] = {response_info_fields, COUNT(response_info_fields), BIT(RESPONSE_INFO),
+              BIT(RESPONSE_INFO_STATUS), BITS(RESPONSE_INFO_STATUS, RESPONSE_INFO_FREE)},
     [START_TLS] = {NULL, 0, BIT(RESPONSE_START_TLS), 0, 0},
     [FORCE] = {response_force_fields, COUNT(response_force_fields), BIT(RESPONSE_FORCE),
-               BITS(RESPONSE_FORCE_STATUS, RESPONSE_FORCE_LEDGER_ID), BITS(RESPONSE_FORCE_STATUS, RESPONSE_FORCE_LEDGER_ID)},
+               BITS(RESPONSE_FORCE_STATUS, RESPONSE_FORCE_LEDGER_ID),
+               BITS(RESPONSE_FORCE_STATUS, RESPONSE_FORCE_LEDGER_ID)},
     [LIST] = {response_list_fields, COUNT(response_list_fields), BIT(RESPONSE_LIST),
-              BITS(RESPONSE_LIST_STATUS, RESPONSE_LIST_LEDGER_ID), BITS(RESPONSE_LIST_STATUS, RESPONSE_LIST_AVAILABILITY)},
+              BITS(RESPONSE_LIST_STATUS, RESPONSE_LIST_LEDGER_ID),
+              BITS(RESPONSE_LIST_STATUS, RESPONSE_LIST_AVAILABILITY)},
 };
-const struct fbk_protobuf_schema fbk_apache_responses = {response_messages, RESPONSE_MESSAGES, enums};
+const struct fbk_protobuf_schema fbk_apache_responses = {response_messages, RESPONSE_MESSAGES,
+                                                         enums};
 
-/* ------------------------------------------------------------------ AuthMessage */
+/* ------------ AuthMessage */
 
-static const struct fbk_protobuf_field auth_fields[] = {{1, BYTES, AUTH_PLUGIN, 0}, {2, BYTES, AUTH_PAYLOAD, 0}};
+static const struct fbk_protobuf_field auth_fields[] = {{1, BYTES, AUTH_PLUGIN, 0},
+                                                        {2, BYTES, AUTH_PAYLOAD, 0}};
 static const struct fbk_protobuf_message auth_messages[] = {
-    {auth_fields, COUNT(auth_fields), 0, BITS(AUTH_PLUGIN, AUTH_PAYLOAD), BITS(AUTH_PLUGIN, AUTH_PAYLOAD)},
+    {auth_fields, COUNT(auth_fields), 0, BITS(AUTH_PLUGIN, AUTH_PAYLOAD),
+     BITS(AUTH_PLUGIN, AUTH_PAYLOAD)},
 };
 const struct fbk_protobuf_schema fbk_apache_auth_message = {auth_messages, 1, enums};

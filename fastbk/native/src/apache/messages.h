@@ -1,5 +1,5 @@
-/* Apache's messages of version 3 as tables for fbk_protobuf_read, and their numbers.  A slot is named after its message and
- * field; the slots of messages themselves say only that they came. */
+/* Apache's messages of version 3 as tables for fbk_protobuf_read, and their numbers.  A slot is
+ * named after its message and field; the slots of messages themselves say only that they came. */
 #pragma once
 
 #include "apache/protobuf.h"
@@ -19,14 +19,18 @@
 
 #define FBK_APACHE_PROTOCOL_VERSION 3u
 
-/* The field of Request and Response that holds the message of an operation; 0 = version 3 has none. */
+/* The field of Request and Response that holds the message of an operation; 0 = version 3 has
+
+ * none. */
 static inline uint32_t
 fbk_apache_body_field(uint32_t operation)
 {
     static const uint8_t fields[13] = {
-        [1] = FBK_APACHE_BODY_READ,     [2] = FBK_APACHE_BODY_ADD,       [5] = FBK_APACHE_BODY_AUTH,
-        [6] = FBK_APACHE_BODY_WRITE_LAC, [7] = FBK_APACHE_BODY_READ_LAC, [8] = FBK_APACHE_BODY_INFO,
-        [9] = FBK_APACHE_BODY_START_TLS, [10] = FBK_APACHE_BODY_FORCE,   [11] = FBK_APACHE_BODY_LIST,
+        [1] = FBK_APACHE_BODY_READ,      [2] = FBK_APACHE_BODY_ADD,
+        [5] = FBK_APACHE_BODY_AUTH,      [6] = FBK_APACHE_BODY_WRITE_LAC,
+        [7] = FBK_APACHE_BODY_READ_LAC,  [8] = FBK_APACHE_BODY_INFO,
+        [9] = FBK_APACHE_BODY_START_TLS, [10] = FBK_APACHE_BODY_FORCE,
+        [11] = FBK_APACHE_BODY_LIST,
     };
     return operation < 13 ? fields[operation] : 0;
 }
@@ -117,10 +121,15 @@ enum fbk_apache_response_slot {
     RESPONSE_LIST_AVAILABILITY,
     RESPONSE_SLOTS,
 };
-_Static_assert(REQUEST_SLOTS <= FBK_PROTOBUF_SLOTS_MAX && RESPONSE_SLOTS <= FBK_PROTOBUF_SLOTS_MAX, "a mask of 64 bits");
+_Static_assert(REQUEST_SLOTS <= FBK_PROTOBUF_SLOTS_MAX && RESPONSE_SLOTS <= FBK_PROTOBUF_SLOTS_MAX,
+               "a mask of 64 bits");
 
 extern const struct fbk_protobuf_schema fbk_apache_requests;
 extern const struct fbk_protobuf_schema fbk_apache_responses;
 /* AuthMessage alone, as version 2 sends it. */
 extern const struct fbk_protobuf_schema fbk_apache_auth_message;
-enum { AUTH_PLUGIN, AUTH_PAYLOAD, AUTH_SLOTS };
+enum {
+    AUTH_PLUGIN,
+    AUTH_PAYLOAD,
+    AUTH_SLOTS
+};

@@ -1,4 +1,5 @@
-/* Version 2's packets and the few numbers of version 3 that both ends of Apache's protocols need. */
+/* Version 2's packets and the few numbers of version 3 that both ends of Apache's protocols
+ * need. */
 #pragma once
 
 #include "apache/apache.h"

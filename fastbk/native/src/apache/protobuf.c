@@ -19,7 +19,8 @@ static bool
 take_varint(struct cursor *cursor, const uint8_t *end, uint64_t *value)
 {
     uint64_t sum = 0;
-    for (uint32_t shift = 0; shift < 7 * FBK_PROTOBUF_VARINT_BYTES_MAX && cursor->at < end; shift += 7) {
+    for (uint32_t shift = 0; shift < 7 * FBK_PROTOBUF_VARINT_BYTES_MAX && cursor->at < end;
+         shift += 7) {
         uint8_t byte = *cursor->at++;
         sum |= (uint64_t)(byte & 0x7f) << shift;
         if (byte < 0x80) {
@@ -144,7 +145,8 @@ take_number(struct cursor *cursor, const uint8_t *end, const struct fbk_protobuf
 
 /* One level of known messages calls the next: no deeper than the schema. */
 static bool
-read_message(struct cursor *cursor, const uint8_t *end, const struct fbk_protobuf_message *message, uint32_t depth)
+read_message(struct cursor *cursor, const uint8_t *end, const struct fbk_protobuf_message *message,
+             uint32_t depth)
 {
     while (cursor->at < end) {
         uint32_t tag, size_bytes;
@@ -152,7 +154,8 @@ read_message(struct cursor *cursor, const uint8_t *end, const struct fbk_protobu
             return false;
         const struct fbk_protobuf_field *field = find_field(message, tag >> 3, tag & 7);
         if (field == NULL) {
-            if ((tag & 7) == WIRE_GROUP ? !skip_group(cursor, end, tag >> 3, depth) : !skip_value(cursor, end, tag & 7))
+            if ((tag & 7) == WIRE_GROUP ? !skip_group(cursor, end, tag >> 3, depth)
+                                        : !skip_value(cursor, end, tag & 7))
                 return false;
             continue;
         }
@@ -165,7 +168,8 @@ read_message(struct cursor *cursor, const uint8_t *end, const struct fbk_protobu
             return false;
         cursor->present |= 1ull << field->slot;
         if (field->kind == FBK_PROTOBUF_BYTES) {
-            cursor->values[field->slot] = (struct fbk_protobuf_value){.number = size_bytes, .bytes = cursor->at};
+            cursor->values[field->slot] =
+                (struct fbk_protobuf_value){.number = size_bytes, .bytes = cursor->at};
             cursor->at += size_bytes;
             continue;
         }
@@ -174,15 +178,16 @@ read_message(struct cursor *cursor, const uint8_t *end, const struct fbk_protobu
             cursor->present &= ~inner->all;
         if (!read_message(cursor, cursor->at + size_bytes, inner, depth + 1))
             return false;
-        if (field->kind == FBK_PROTOBUF_MESSAGES && (cursor->present & inner->required) != inner->required)
+        if (field->kind == FBK_PROTOBUF_MESSAGES &&
+            (cursor->present & inner->required) != inner->required)
             return false;
     }
     return true;
 }
 
 bool
-fbk_protobuf_read(const struct fbk_protobuf_schema *schema, const uint8_t *bytes, uint32_t size_bytes, uint64_t *present,
-                  struct fbk_protobuf_value *values)
+fbk_protobuf_read(const struct fbk_protobuf_schema *schema, const uint8_t *bytes,
+                  uint32_t size_bytes, uint64_t *present, struct fbk_protobuf_value *values)
 {
     struct cursor cursor = {.schema = schema, .at = bytes, .values = values};
     if (!read_message(&cursor, bytes + size_bytes, &schema->messages[0], 0))

@@ -1,9 +1,11 @@
-/* Protocol buffers (proto2) as bytes: a reader driven by tables, and a writer that can also only count.
+/* Protocol buffers (proto2) as bytes: a reader driven by tables, and a writer that can also only
+ * count.
  *
- * The reader accepts and understands what protobuf's own parsers do: fields in any order, the last value of a field that
- * comes twice, messages that come in pieces merged, unknown fields of every wire type (groups within a bounded depth) and
- * fields of a wrong wire type skipped, an enum's unknown numbers as if they had not come, and in the end every required
- * field of every message that is there.  It allocates nothing; what it finds lies in the bytes that it was given. */
+ * The reader accepts and understands what protobuf's own parsers do: fields in any order, the last
+ * value of a field that comes twice, messages that come in pieces merged, unknown fields of every
+ * wire type (groups within a bounded depth) and fields of a wrong wire type skipped, an enum's
+ * unknown numbers as if they had not come, and in the end every required field of every message
+ * that is there.  It allocates nothing; what it finds lies in the bytes that it was given. */
 #pragma once
 
 #include "base/base.h"
@@ -15,22 +17,25 @@ enum fbk_protobuf_kind {
     FBK_PROTOBUF_ENUM,
     FBK_PROTOBUF_BYTES, /* strings too: proto2 asks nothing of their bytes */
     FBK_PROTOBUF_MESSAGE,
-    FBK_PROTOBUF_MESSAGES, /* repeated: each is checked by itself, the last one's fields stay */
+    /* repeated: each is checked by itself, the last one's fields stay */
+    FBK_PROTOBUF_MESSAGES,
 };
 
-/* A field that is known.  Every field of every message below one root has a slot of its own, 0..63, its place among the values
- * and its bit in a mask of what came. */
+/* A field that is known.  Every field of every message below one root has a slot of its own, 0..63,
+ * its place among the values and its bit in a mask of what came. */
 struct fbk_protobuf_field {
     uint8_t number;
     uint8_t kind;
     uint8_t slot;
-    uint8_t type; /* ENUM: which of the schema's enums; MESSAGE, MESSAGES: which of its messages */
+    /* ENUM: which of the schema's enums; MESSAGE, MESSAGES: which of its messages */
+    uint8_t type;
 };
 
 struct fbk_protobuf_message {
     const struct fbk_protobuf_field *fields;
     uint32_t field_count;
-    uint64_t own;      /* the bit of the field that holds this message; 0 = the root, which is always there */
+    /* the bit of the field that holds this message; 0 = the root, which is always there */
+    uint64_t own;
     uint64_t required; /* bits */
     uint64_t all;      /* bits of all its fields */
 };
@@ -47,18 +52,21 @@ struct fbk_protobuf_schema {
 };
 
 #define FBK_PROTOBUF_SLOTS_MAX 64u
-#define FBK_PROTOBUF_DEPTH_MAX 100u /* of messages and groups within each other, as protobuf's parsers have it */
+/* of messages and groups within each other, as protobuf's parsers have it */
+#define FBK_PROTOBUF_DEPTH_MAX 100u
 #define FBK_PROTOBUF_VARINT_BYTES_MAX 10u
 
-/* INT64 and the like: number (negative ones sign-extended).  BYTES: bytes, and number is their count. */
+/* INT64 and the like: number (negative ones sign-extended).  BYTES: bytes, and number is their
+ * count. */
 struct fbk_protobuf_value {
     uint64_t number;
     const uint8_t *bytes;
 };
 
-/* values: as many as the schema has slots; only those whose bit is set in *present mean anything.  False: no such message. */
-bool fbk_protobuf_read(const struct fbk_protobuf_schema *schema, const uint8_t *bytes, uint32_t size_bytes, uint64_t *present,
-                       struct fbk_protobuf_value *values);
+/* values: as many as the schema has slots; only those whose bit is set in *present mean anything.
+ * False: no such message. */
+bool fbk_protobuf_read(const struct fbk_protobuf_schema *schema, const uint8_t *bytes,
+                       uint32_t size_bytes, uint64_t *present, struct fbk_protobuf_value *values);
 
 /* ---- writing: at `out`, or with out NULL only counted */
 
@@ -110,7 +118,8 @@ fbk_protobuf_put_head(struct fbk_protobuf_writer *writer, uint32_t field, uint64
 
 /* bytes NULL: room is left for them. */
 static inline void
-fbk_protobuf_put_bytes(struct fbk_protobuf_writer *writer, uint32_t field, const uint8_t *bytes, uint64_t size_bytes)
+fbk_protobuf_put_bytes(struct fbk_protobuf_writer *writer, uint32_t field, const uint8_t *bytes,
+                       uint64_t size_bytes)
 {
     fbk_protobuf_put_head(writer, field, size_bytes);
     if (writer->out != NULL && bytes != NULL)

@@ -23,10 +23,11 @@ fbk_apache_error_v2(uint32_t status)
     }
 }
 
-/* ------------------------------------------------------------------ version 2 */
+/* ------------ version 2 */
 
 static void
-put_packet_head(uint8_t *out, uint64_t frame_bytes, const struct fbk_apache_echo *echo, uint32_t opcode, uint32_t status)
+put_packet_head(uint8_t *out, uint64_t frame_bytes, const struct fbk_apache_echo *echo,
+                uint32_t opcode, uint32_t status)
 {
     fbk_store_be32(out, (uint32_t)(frame_bytes - 4));
     fbk_store_be32(out + 4, fbk_apache_packet_header(echo->version, opcode, 0));
@@ -63,7 +64,8 @@ put_packet_auth(uint8_t *out, const struct fbk_apache_reply *reply)
     put_auth_message(&writer, reply);
     if (out != NULL) {
         fbk_store_be32(out, (uint32_t)(4 + writer.size_bytes));
-        fbk_store_be32(out + 4, fbk_apache_packet_header(FBK_APACHE_PACKET_VERSION, FBK_APACHE_PACKET_AUTH, 0));
+        fbk_store_be32(out + 4, fbk_apache_packet_header(FBK_APACHE_PACKET_VERSION,
+                                                         FBK_APACHE_PACKET_AUTH, 0));
     }
     return 8 + writer.size_bytes;
 }
@@ -99,7 +101,7 @@ put_packet(uint8_t *out, const struct fbk_apache_reply *reply)
     return frame_bytes;
 }
 
-/* ------------------------------------------------------------------ version 3 */
+/* ------------ version 3 */
 
 static void
 put_present(struct fbk_protobuf_writer *writer, uint32_t field, int64_t value)
@@ -122,7 +124,8 @@ put_read(struct fbk_protobuf_writer *writer, const struct fbk_apache_reply *repl
     fbk_protobuf_put_number(writer, 3, (uint64_t)reply->echo.entry_id);
     put_present(writer, 5, reply->lac);
     put_present(writer, 6, reply->lac_time_ms);
-    /* Last, though its number is not, so that a frame is a head and then the entry wherever that is. */
+    /* Last, though its number is not, so that a frame is a head and then the entry wherever that
+     * is. */
     if (reply->status == FBK_APACHE_EOK && reply->entry_bytes > 0)
         fbk_protobuf_put_bytes(writer, 4, reply->entry, reply->entry_bytes);
 }
@@ -218,7 +221,7 @@ fbk_apache_reply_size(const struct fbk_apache_reply *reply)
     return fbk_apache_put_reply(NULL, reply);
 }
 
-/* ------------------------------------------------------------------ adds */
+/* ------------ adds */
 
 uint32_t
 fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_echo *echo, uint32_t status)

@@ -1,5 +1,6 @@
-/* Requests of Apache's protocols as a bookie reads them.  Where Apache's bookie would answer an error its number is the
- * verdict's status; where its decoder throws, which ends the connection, the verdict is CLOSE. */
+/* Requests of Apache's protocols as a bookie reads them.  Where Apache's bookie would answer an
+ * error its number is the verdict's status; where its decoder throws, which ends the connection,
+ * the verdict is CLOSE. */
 #include "apache/apache.h"
 #include "apache/messages.h"
 #include "apache/packet.h"
@@ -21,7 +22,8 @@ refuse(uint32_t *status, uint32_t reason)
 
 /* The ids that an add is stored under are those in its entry. */
 static int32_t
-take_entry(struct fbk_apache_request *request, const uint8_t *entry, uint32_t entry_bytes, uint32_t *status)
+take_entry(struct fbk_apache_request *request, const uint8_t *entry, uint32_t entry_bytes,
+           uint32_t *status)
 {
     if (entry_bytes < FBK_APACHE_ENTRY_BYTES_MIN)
         return refuse(status, FBK_APACHE_EBADREQ);
@@ -32,7 +34,7 @@ take_entry(struct fbk_apache_request *request, const uint8_t *entry, uint32_t en
     return request->master_key == NULL ? refuse(status, FBK_APACHE_EUA) : FBK_APACHE_GOOD;
 }
 
-/* ------------------------------------------------------------------ version 2 */
+/* ------------ version 2 */
 
 static uint32_t
 flags_of_packet(uint32_t flags, uint32_t opcode)
@@ -46,7 +48,8 @@ flags_of_packet(uint32_t flags, uint32_t opcode)
 }
 
 static int32_t
-read_packet_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request, uint32_t *status)
+read_packet_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request,
+                uint32_t *status)
 {
     const uint32_t head_bytes = 4 + FBK_APACHE_MASTER_KEY_BYTES;
     if (body_bytes < head_bytes + 16)
@@ -61,7 +64,8 @@ read_packet_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_requ
 
 /* Single reads and batch reads; bytes behind what is asked for mean nothing. */
 static int32_t
-read_packet_read(const uint8_t *body, uint32_t body_bytes, bool is_batch, struct fbk_apache_request *request, uint32_t *status)
+read_packet_read(const uint8_t *body, uint32_t body_bytes, bool is_batch,
+                 struct fbk_apache_request *request, uint32_t *status)
 {
     uint32_t size_bytes = is_batch ? 4 + 16 + 8 + 4 + 8 : 4 + 16;
     if (body_bytes < size_bytes)
@@ -101,7 +105,8 @@ read_packet_auth(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_req
 }
 
 static int32_t
-read_packet(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request, uint32_t *status)
+read_packet(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request,
+            uint32_t *status)
 {
     if (body_bytes < 4)
         return FBK_APACHE_CLOSE;
@@ -114,8 +119,12 @@ read_packet(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request 
     int32_t verdict;
     switch (opcode) {
     case FBK_APACHE_PACKET_ADD: verdict = read_packet_add(body, body_bytes, request, status); break;
-    case FBK_APACHE_PACKET_READ: verdict = read_packet_read(body, body_bytes, false, request, status); break;
-    case FBK_APACHE_PACKET_READ_BATCH: verdict = read_packet_read(body, body_bytes, true, request, status); break;
+    case FBK_APACHE_PACKET_READ:
+        verdict = read_packet_read(body, body_bytes, false, request, status);
+        break;
+    case FBK_APACHE_PACKET_READ_BATCH:
+        verdict = read_packet_read(body, body_bytes, true, request, status);
+        break;
     case FBK_APACHE_PACKET_AUTH: return read_packet_auth(body, body_bytes, request);
     default: return FBK_APACHE_CLOSE;
     }
@@ -125,7 +134,7 @@ read_packet(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request 
     return verdict;
 }
 
-/* ------------------------------------------------------------------ version 3 */
+/* ------------ version 3 */
 
 /* What was parsed of a Request; a slot that did not come reads as 0 or NULL. */
 struct message {
@@ -188,7 +197,8 @@ read_long_poll(const struct message *message, struct fbk_apache_request *request
     if (!has(message, REQUEST_READ_FLAG))
         return FBK_APACHE_GOOD;
     request->flags |= FBK_APACHE_PIGGYBACK;
-    return request->entry_id == FBK_APACHE_NO_ENTRY ? FBK_APACHE_GOOD : refuse(status, FBK_APACHE_EBADREQ);
+    return request->entry_id == FBK_APACHE_NO_ENTRY ? FBK_APACHE_GOOD
+                                                    : refuse(status, FBK_APACHE_EBADREQ);
 }
 
 static int32_t
@@ -202,7 +212,8 @@ read_read(const struct message *message, struct fbk_apache_request *request, uin
         return request->master_key == NULL ? refuse(status, FBK_APACHE_EUA) : FBK_APACHE_GOOD;
     }
     /* ENTRY_PIGGYBACK without previousLAC is a read like any other to Apache's bookies. */
-    return has(message, REQUEST_READ_PREVIOUS_LAC) ? read_long_poll(message, request, status) : FBK_APACHE_GOOD;
+    return has(message, REQUEST_READ_PREVIOUS_LAC) ? read_long_poll(message, request, status)
+                                                   : FBK_APACHE_GOOD;
 }
 
 /* Like an entry, the body says where it belongs: ledger, LAC, digest. */
@@ -226,7 +237,8 @@ read_ledger_only(const struct message *message, uint32_t slot, struct fbk_apache
     return FBK_APACHE_GOOD;
 }
 
-/* The message that an operation is about; CONTEXT, which is about none, for those that nobody knows. */
+/* The message that an operation is about; CONTEXT, which is about none, for those that nobody
+ * knows. */
 static uint32_t
 slot_of(uint32_t operation)
 {
@@ -252,12 +264,15 @@ read_body(const struct message *message, struct fbk_apache_request *request, uin
     case FBK_APACHE_READ_LAC: return read_ledger_only(message, REQUEST_READ_LAC_LEDGER_ID, request);
     case FBK_APACHE_FORCE: return read_ledger_only(message, REQUEST_FORCE_LEDGER_ID, request);
     case FBK_APACHE_LIST: return read_ledger_only(message, REQUEST_LIST_LEDGER_ID, request);
-    case FBK_APACHE_INFO: request->info_wanted = number_of(message, REQUEST_INFO_WANTED); return FBK_APACHE_GOOD;
+    case FBK_APACHE_INFO:
+        request->info_wanted = number_of(message, REQUEST_INFO_WANTED);
+        return FBK_APACHE_GOOD;
     default: return refuse(status, FBK_APACHE_EBADREQ);
     }
 }
 
-/* Numbers have at most ten bytes, sizes five; what is longer, or does not end, is left to the tables. */
+/* Numbers have at most ten bytes, sizes five; what is longer, or does not end, is left to the
+ * tables. */
 #define NUMBER_BYTES_MAX FBK_PROTOBUF_VARINT_BYTES_MAX
 #define SIZE_BYTES_MAX 5u
 
@@ -276,18 +291,22 @@ scan_varint(const uint8_t *at, const uint8_t *end, uint32_t bytes_max, uint64_t 
     return NULL;
 }
 
-/* An add as every client writes nearly all of its adds: a header of three fields, then the message alone, its four required
- * fields in order.  Anything else, good or bad, is for the tables: false, and nothing of *request means anything. */
+/* An add as every client writes nearly all of its adds: a header of three fields, then the message
+ * alone, its four required fields in order.  Anything else, good or bad, is for the tables: false,
+ * and nothing of *request means anything. */
 static bool
-scan_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request, uint32_t *entry_bytes)
+scan_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request,
+         uint32_t *entry_bytes)
 {
-    static const uint8_t header[5] = {1 << 3, FBK_APACHE_PROTOCOL_VERSION, 2 << 3, FBK_APACHE_ADD, 3 << 3};
+    static const uint8_t header[5] = {1 << 3, FBK_APACHE_PROTOCOL_VERSION, 2 << 3, FBK_APACHE_ADD,
+                                      3 << 3};
     const uint8_t *at = body + 2, *end = body + body_bytes;
     uint64_t ledger_id, entry_id, size_bytes;
     if (body_bytes < 64 || memcmp(at, header, sizeof header) != 0)
         return false;
     at = scan_varint(at + sizeof header, end, NUMBER_BYTES_MAX, &request->transaction_id);
-    if (at == NULL || at != body + 2 + body[1] || end - at < 2 || at[0] != 0xaa || at[1] != 0x06) /* field 101 */
+    /* field 101 */
+    if (at == NULL || at != body + 2 + body[1] || end - at < 2 || at[0] != 0xaa || at[1] != 0x06)
         return false;
     at = scan_varint(at + 2, end, SIZE_BYTES_MAX, &size_bytes);
     if (at == NULL || size_bytes != (uint64_t)(end - at) || at == end || *at != 1 << 3)
@@ -296,8 +315,9 @@ scan_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *re
     if (at == NULL || at == end || *at != 2 << 3)
         return false;
     at = scan_varint(at + 1, end, NUMBER_BYTES_MAX, &entry_id);
-    if (at == NULL || end - at < 2 + FBK_APACHE_MASTER_KEY_BYTES + 1 || at[0] != (3 << 3 | FBK_PROTOBUF_WIRE_BYTES) ||
-        at[1] != FBK_APACHE_MASTER_KEY_BYTES || at[2 + FBK_APACHE_MASTER_KEY_BYTES] != (4 << 3 | FBK_PROTOBUF_WIRE_BYTES))
+    if (at == NULL || end - at < 2 + FBK_APACHE_MASTER_KEY_BYTES + 1 ||
+        at[0] != (3 << 3 | FBK_PROTOBUF_WIRE_BYTES) || at[1] != FBK_APACHE_MASTER_KEY_BYTES ||
+        at[2 + FBK_APACHE_MASTER_KEY_BYTES] != (4 << 3 | FBK_PROTOBUF_WIRE_BYTES))
         return false;
     request->master_key = at + 2;
     at = scan_varint(at + 2 + FBK_APACHE_MASTER_KEY_BYTES + 1, end, SIZE_BYTES_MAX, &size_bytes);
@@ -310,7 +330,8 @@ scan_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *re
 }
 
 static int32_t
-read_message(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request, uint32_t *status)
+read_message(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request,
+             uint32_t *status)
 {
     struct message message;
     uint32_t entry_bytes;
@@ -322,12 +343,14 @@ read_message(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request
     }
     request->master_key = NULL;
     request->transaction_id = 0;
-    if (!fbk_protobuf_read(&fbk_apache_requests, body, body_bytes, &message.present, message.values))
+    if (!fbk_protobuf_read(&fbk_apache_requests, body, body_bytes, &message.present,
+                           message.values))
         return FBK_APACHE_CLOSE;
     request->version = (uint8_t)number_of(&message, REQUEST_HEADER_VERSION);
     request->operation = (uint16_t)number_of(&message, REQUEST_HEADER_OPERATION);
     request->transaction_id = (uint64_t)number_of(&message, REQUEST_HEADER_TRANSACTION_ID);
-    if ((int32_t)number_of(&message, REQUEST_HEADER_PRIORITY) > 0) /* Java has no unsigned numbers */
+    /* Java has no unsigned numbers */
+    if ((int32_t)number_of(&message, REQUEST_HEADER_PRIORITY) > 0)
         request->flags |= FBK_APACHE_HIGH_PRIORITY;
     /* These two come before everything else, the judgement of the version too. */
     if (request->operation == FBK_APACHE_AUTH) {
@@ -340,15 +363,16 @@ read_message(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request
     uint32_t slot = slot_of(request->operation);
     bool is_known = slot != REQUEST_CONTEXT;
     /* An operation without its message: what the ids default to is nobody's wish. */
-    int32_t verdict =
-        is_known && !has(&message, slot) ? refuse(status, FBK_APACHE_EBADREQ) : read_body(&message, request, status);
+    int32_t verdict = is_known && !has(&message, slot) ? refuse(status, FBK_APACHE_EBADREQ)
+                                                       : read_body(&message, request, status);
     if (is_known && request->version != FBK_APACHE_PROTOCOL_VERSION)
         return refuse(status, FBK_APACHE_EBADVERSION);
     return verdict;
 }
 
 int32_t
-fbk_apache_read_request(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request, uint32_t *status)
+fbk_apache_read_request(const uint8_t *body, uint32_t body_bytes,
+                        struct fbk_apache_request *request, uint32_t *status)
 {
     memset(request, 0, sizeof *request);
     *status = FBK_APACHE_EOK;

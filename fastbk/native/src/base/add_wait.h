@@ -1,5 +1,6 @@
-/* How long normal adds wait in a bookie, from a worker's receipt to the publication of their batch: one word of the journal,
- * read by whoever answers copying.  The upper half says when it was written (low bits of the monotonic clock). */
+/* How long normal adds wait in a bookie, from a worker's receipt to the publication of their batch:
+ * one word of the journal, read by whoever answers copying.  The upper half says when it was
+ * written (low bits of the monotonic clock). */
 #pragma once
 
 #include "base/ring.h"
@@ -13,7 +14,8 @@ fbk_add_wait_us(uint64_t word, uint32_t now_us)
     return now_us - (uint32_t)(word >> 32) < FBK_ADD_WAIT_HOLDS_US ? (uint32_t)word : 0;
 }
 
-/* The word after one more batch, the first normal add of which was received at `received_us`: an eighth of the way. */
+/* The word after one more batch, the first normal add of which was received at `received_us`: an
+ * eighth of the way. */
 static inline uint64_t
 fbk_add_wait_next(uint64_t word, uint32_t now_us, uint32_t received_us)
 {

@@ -1,21 +1,22 @@
 /* CRC32C and CRC32.
  *
- * Polynomials are bit-reflected: bit 31 of a 32-bit remainder is x^0, bit 0 is x^31.  Two facts carry the
- * fast paths.  (1) The processor's crc32 instruction turns a 64-bit polynomial v into v * x^32 mod P.  (2) The
- * carry-less product of two reflected remainders, read as a reflected 64-bit polynomial, is a * b * x.  So
- * crc32(0, clmul(a, k)) = a * k * x^33 mod P, and with k = x^(8n - 33) it moves a checksum over n bytes.
+ * Polynomials are bit-reflected: bit 31 of a 32-bit remainder is x^0, bit 0 is x^31.  Two facts
+ * carry the fast paths.  (1) The processor's crc32 instruction turns a 64-bit polynomial v into v *
+ * x^32 mod P.  (2) The carry-less product of two reflected remainders, read as a reflected 64-bit
+ * polynomial, is a * b * x.  So crc32(0, clmul(a, k)) = a * k * x^33 mod P, and with k = x^(8n -
+ * 33) it moves a checksum over n bytes.
  *
- * Three lanes hide the instruction's latency of three cycles.  Their length varies (tables of k for every
- * multiple of 8 bytes), so short records profit too.  CRC32 has no instruction on x86; it is folded by
- * carry-less multiplication, 64 bytes a step. */
+ * Three lanes hide the instruction's latency of three cycles.  Their length varies (tables of k for
+ * every multiple of 8 bytes), so short records profit too.  CRC32 has no instruction on x86; it is
+ * folded by carry-less multiplication, 64 bytes a step. */
 #include "base/checksum.h"
 
 #define CRC32C_POLYNOMIAL 0x82f63b78u
 #define CRC32_POLYNOMIAL 0xedb88320u
 #define ONE 0x80000000u /* x^0 */
 
-#define LANE_WORDS_MAX 128u   /* 3 lanes of 1 KiB a round */
-#define LANES_BYTES_MIN 96u   /* below, one lane is as fast */
+#define LANE_WORDS_MAX 128u /* 3 lanes of 1 KiB a round */
+#define LANES_BYTES_MIN 96u /* below, one lane is as fast */
 #define COPY_BLOCK_BYTES 4096u
 
 static uint32_t crc32c_tables[8][256];
@@ -96,14 +97,15 @@ make_shifts(void)
     }
 }
 
-/* ------------------------------------------------------------------ by tables; crc without the inversions */
+/* ------------ by tables; crc without the inversions */
 
 static uint32_t
 update_word(const uint32_t tables[8][256], uint32_t crc, uint64_t word)
 {
     word ^= crc;
-    return tables[7][word & 0xffu] ^ tables[6][(word >> 8) & 0xffu] ^ tables[5][(word >> 16) & 0xffu] ^
-           tables[4][(word >> 24) & 0xffu] ^ tables[3][(word >> 32) & 0xffu] ^ tables[2][(word >> 40) & 0xffu] ^
+    return tables[7][word & 0xffu] ^ tables[6][(word >> 8) & 0xffu] ^
+           tables[5][(word >> 16) & 0xffu] ^ tables[4][(word >> 24) & 0xffu] ^
+           tables[3][(word >> 32) & 0xffu] ^ tables[2][(word >> 40) & 0xffu] ^
            tables[1][(word >> 48) & 0xffu] ^ tables[0][word >> 56];
 }
 
@@ -166,7 +168,7 @@ fbk_crc32c_combine_portable(uint32_t crc_a, uint32_t crc_b, uint64_t size_b_byte
 
 #include "base/checksum_hardware.h"
 
-/* ------------------------------------------------------------------ the choice */
+/* ------------ the choice */
 
 /* Before main, so that no thread ever sees half a table. */
 __attribute__((constructor)) static void

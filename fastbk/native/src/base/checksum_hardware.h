@@ -1,9 +1,9 @@
-/* The processor's own checksum instructions: a part of base/checksum.c, included there and nowhere else (none with
- * -DFBK_CHECKSUM_PORTABLE).  Each platform defines hardware_find, crc32c_hardware, crc32c_copy_hardware,
- * combine_hardware and crc32_hardware. */
+/* The processor's own checksum instructions: a part of base/checksum.c, included there and nowhere
+ * else (none with -DFBK_CHECKSUM_PORTABLE).  Each platform defines hardware_find, crc32c_hardware,
+ * crc32c_copy_hardware, combine_hardware and crc32_hardware. */
 #pragma once
 
-/* ------------------------------------------------------------------ x86-64 */
+/* ------------ x86-64 */
 
 #if defined(__x86_64__) && !defined(FBK_CHECKSUM_PORTABLE)
 #include <cpuid.h>
@@ -17,10 +17,13 @@ static uint64_t fold_64[2];
 static void
 hardware_find(void)
 {
-    /* Not by __builtin_cpu_supports: its table is filled by the compiler's runtime library, and zig's says no. */
+    /* Not by __builtin_cpu_supports: its table is filled by the compiler's runtime library, and
+     * zig's says no. */
     unsigned a, b, c, d;
-    have_hardware = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0 && (c & bit_PCLMUL) != 0;
-    /* The product of two reflected 64-bit polynomials is a * k * x: hence one less in the exponents. */
+    have_hardware =
+        __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0 && (c & bit_PCLMUL) != 0;
+    /* The product of two reflected 64-bit polynomials is a * k * x: hence one less in the
+     * exponents. */
     fold_16[0] = (uint64_t)power_of_x(128 + 63, CRC32_POLYNOMIAL) << 32;
     fold_16[1] = (uint64_t)power_of_x(128 - 1, CRC32_POLYNOMIAL) << 32;
     fold_64[0] = (uint64_t)power_of_x(512 + 63, CRC32_POLYNOMIAL) << 32;
@@ -30,12 +33,13 @@ hardware_find(void)
 FBK_HARDWARE static inline uint32_t
 shift_hardware(uint32_t crc, uint32_t shift)
 {
-    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)crc), _mm_cvtsi32_si128((int)shift), 0);
+    __m128i product =
+        _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)crc), _mm_cvtsi32_si128((int)shift), 0);
     return (uint32_t)_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
-/* The value of a word read once: the compiler can't read the source again for the second use (the source may
- * be shared memory that another process is writing). */
+/* The value of a word read once: the compiler can't read the source again for the second use (the
+ * source may be shared memory that another process is writing). */
 static inline uint64_t
 load_once(const uint8_t *data)
 {
@@ -67,8 +71,8 @@ update_hardware(uint32_t crc, uint8_t *out, const uint8_t *data, size_t size_byt
             b = _mm_crc32_u64(b, word_b);
             c = _mm_crc32_u64(c, word_c);
         }
-        crc = shift_hardware((uint32_t)a, lane_shifts[2 * words]) ^ shift_hardware((uint32_t)b, lane_shifts[words]) ^
-              (uint32_t)c;
+        crc = shift_hardware((uint32_t)a, lane_shifts[2 * words]) ^
+              shift_hardware((uint32_t)b, lane_shifts[words]) ^ (uint32_t)c;
         data += 3 * lane;
         if (out != NULL)
             out += 3 * lane;
@@ -174,7 +178,7 @@ crc32_hardware(uint32_t crc, const uint8_t *data, size_t size_bytes)
     return ~crc32_folded(~crc, data, size_bytes);
 }
 
-/* ------------------------------------------------------------------ aarch64: instructions for both, one lane */
+/* ------------ aarch64: instructions for both, one lane */
 
 #elif defined(__aarch64__) && defined(__linux__) && !defined(FBK_CHECKSUM_PORTABLE)
 #include <arm_acle.h>
@@ -231,7 +235,7 @@ combine_hardware(uint32_t crc_a, uint32_t crc_b, uint64_t size_b_bytes)
     return fbk_crc32c_combine_portable(crc_a, crc_b, size_b_bytes);
 }
 
-/* ------------------------------------------------------------------ anything else */
+/* ------------ anything else */
 
 #else
 

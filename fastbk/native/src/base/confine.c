@@ -1,7 +1,8 @@
 /* INV-N3: a process of a bookie opens no path and makes no system call that its role does not need.
  *
- * Landlock holds the paths (by a thread, so it comes before other threads are made), seccomp the calls (of all threads).  A call
- * that is not listed fails with EPERM: a library may try one and do without.  One that only an attacker makes kills. */
+ * Landlock holds the paths (by a thread, so it comes before other threads are made), seccomp the
+ * calls (of all threads).  A call that is not listed fails with EPERM: a library may try one and do
+ * without.  One that only an attacker makes kills. */
 #include "base/confine.h"
 
 #include <dlfcn.h>
@@ -23,7 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------------ Landlock */
+/* ------------ Landlock */
 
 /* The kernel's numbers, which older headers lack. */
 #define CREATE_RULESET 444
@@ -52,7 +53,9 @@ enum {
 #define FS_MAKE_REG (1u << 8)
 #define FS_REMOVE_DIR (1u << 4)
 #define FS_REMOVE_FILE (1u << 5)
-#define FS_CHANGE (FS_WRITE_FILE | FS_REMOVE_DIR | FS_REMOVE_FILE | FS_MAKE_DIR | FS_MAKE_REG | FS_REFER | FS_TRUNCATE)
+#define FS_CHANGE                                                                            \
+    (FS_WRITE_FILE | FS_REMOVE_DIR | FS_REMOVE_FILE | FS_MAKE_DIR | FS_MAKE_REG | FS_REFER | \
+     FS_TRUNCATE)
 #define FS_OF_FILES (FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV)
 
 struct ruleset_attributes {
@@ -79,7 +82,8 @@ allow_path(int ruleset, const struct fbk_confine_path *one, uint64_t handled)
     if (fstat(fd, &found) == 0 && !S_ISDIR(found.st_mode))
         access &= FS_OF_FILES;
     const struct path_attributes attributes = {.allowed_access = access & handled, .parent_fd = fd};
-    const int32_t error = syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, &attributes, 0) == 0 ? 0 : -errno;
+    const int32_t error =
+        syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, &attributes, 0) == 0 ? 0 : -errno;
     close(fd);
     return error;
 }
@@ -104,7 +108,8 @@ fbk_confine_paths(const struct fbk_confine_path *paths, uint32_t count, uint32_t
     if (version >= 3)
         attributes.handled_access_fs |= FS_TRUNCATE;
     if (version >= 4) {
-        attributes.handled_access_net = NET_BIND_TCP | (flags & FBK_MAY_CONNECT ? 0 : NET_CONNECT_TCP);
+        attributes.handled_access_net =
+            NET_BIND_TCP | (flags & FBK_MAY_CONNECT ? 0 : NET_CONNECT_TCP);
         size_bytes = offsetof(struct ruleset_attributes, scoped);
     }
     if (version >= 5)
@@ -119,13 +124,14 @@ fbk_confine_paths(const struct fbk_confine_path *paths, uint32_t count, uint32_t
     int32_t error = 0;
     for (uint32_t i = 0; i < count && error == 0; i++)
         error = allow_path(ruleset, &paths[i], attributes.handled_access_fs);
-    if (error == 0 && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(RESTRICT_SELF, ruleset, 0) != 0))
+    if (error == 0 &&
+        (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(RESTRICT_SELF, ruleset, 0) != 0))
         error = -errno;
     close(ruleset);
     return error < 0 ? error : version;
 }
 
-/* ------------------------------------------------------------------ seccomp */
+/* ------------ seccomp */
 
 #if defined(__x86_64__)
 #define ARCHITECTURE AUDIT_ARCH_X86_64
@@ -142,29 +148,107 @@ fbk_confine_paths(const struct fbk_confine_path *paths, uint32_t count, uint32_t
 
 /* What Python, C and their libraries need to run, and to use descriptors that they have. */
 static const int common_calls[] = {
-    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2,
-    SYS_close, SYS_close_range, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_lseek, SYS_munmap, SYS_mremap, SYS_madvise, SYS_brk,
-    SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_rt_sigpending, SYS_futex, SYS_sched_yield,
-    SYS_sched_getaffinity, SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep, SYS_nanosleep,
-    SYS_gettimeofday, SYS_getpid, SYS_gettid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getrandom,
-    SYS_exit, SYS_exit_group, SYS_ppoll, SYS_pselect6, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2,
-    SYS_timerfd_create, SYS_timerfd_settime, SYS_pipe2, SYS_getrusage, SYS_sysinfo, SYS_uname, SYS_restart_syscall,
-    SYS_membarrier, SYS_rseq, SYS_set_robust_list, SYS_set_tid_address, SYS_dup, SYS_dup3,
-    SYS_getcwd, SYS_openat, SYS_faccessat, SYS_faccessat2, SYS_readlinkat, SYS_getdents64, SYS_statfs, SYS_fstatfs,
-    SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown, SYS_getsockname, SYS_getpeername,
-    SYS_getsockopt, SYS_setsockopt,
+    SYS_read,
+    SYS_write,
+    SYS_readv,
+    SYS_writev,
+    SYS_pread64,
+    SYS_pwrite64,
+    SYS_preadv,
+    SYS_pwritev,
+    SYS_preadv2,
+    SYS_pwritev2,
+    SYS_close,
+    SYS_close_range,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_lseek,
+    SYS_munmap,
+    SYS_mremap,
+    SYS_madvise,
+    SYS_brk,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_sigaltstack,
+    SYS_rt_sigpending,
+    SYS_futex,
+    SYS_sched_yield,
+    SYS_sched_getaffinity,
+    SYS_clock_gettime,
+    SYS_clock_getres,
+    SYS_clock_nanosleep,
+    SYS_nanosleep,
+    SYS_gettimeofday,
+    SYS_getpid,
+    SYS_gettid,
+    SYS_getppid,
+    SYS_getuid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getegid,
+    SYS_getrandom,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_ppoll,
+    SYS_pselect6,
+    SYS_epoll_create1,
+    SYS_epoll_ctl,
+    SYS_epoll_pwait,
+    SYS_eventfd2,
+    SYS_timerfd_create,
+    SYS_timerfd_settime,
+    SYS_pipe2,
+    SYS_getrusage,
+    SYS_sysinfo,
+    SYS_uname,
+    SYS_restart_syscall,
+    SYS_membarrier,
+    SYS_rseq,
+    SYS_set_robust_list,
+    SYS_set_tid_address,
+    SYS_dup,
+    SYS_dup3,
+    SYS_getcwd,
+    SYS_openat,
+    SYS_faccessat,
+    SYS_faccessat2,
+    SYS_readlinkat,
+    SYS_getdents64,
+    SYS_statfs,
+    SYS_fstatfs,
+    SYS_sendto,
+    SYS_recvfrom,
+    SYS_sendmsg,
+    SYS_recvmsg,
+    SYS_shutdown,
+    SYS_getsockname,
+    SYS_getpeername,
+    SYS_getsockopt,
+    SYS_setsockopt,
 #ifdef __x86_64__
-    SYS_stat, SYS_lstat, SYS_open, SYS_access, SYS_readlink, SYS_poll, SYS_select, SYS_epoll_create, SYS_epoll_wait, SYS_dup2,
-    SYS_time, SYS_getrlimit,
+    SYS_stat,
+    SYS_lstat,
+    SYS_open,
+    SYS_access,
+    SYS_readlink,
+    SYS_poll,
+    SYS_select,
+    SYS_epoll_create,
+    SYS_epoll_wait,
+    SYS_dup2,
+    SYS_time,
+    SYS_getrlimit,
 #endif
 };
 
 /* Of a process that keeps files: journal, index, and gc, which keeps what it saw of metadata. */
 static const int file_calls[] = {
-    SYS_fsync, SYS_fdatasync, SYS_sync_file_range, SYS_unlinkat, SYS_renameat2, SYS_ftruncate, SYS_fallocate, SYS_flock,
-    SYS_mkdirat, SYS_fadvise64,
+    SYS_fsync,     SYS_fdatasync, SYS_sync_file_range, SYS_unlinkat, SYS_renameat2,
+    SYS_ftruncate, SYS_fallocate, SYS_flock,           SYS_mkdirat,  SYS_fadvise64,
 #ifdef __x86_64__
-    SYS_unlink, SYS_rename, SYS_renameat, SYS_mkdir, SYS_rmdir,
+    SYS_unlink,    SYS_rename,    SYS_renameat,        SYS_mkdir,    SYS_rmdir,
 #endif
 };
 
@@ -177,27 +261,58 @@ static const int connecting_calls[] = {SYS_connect, SYS_bind, SYS_sendmmsg, SYS_
 
 /* What only somebody makes who wants out. */
 static const int hostile_calls[] = {
-    SYS_execve, SYS_execveat, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_pidfd_getfd, SYS_bpf,
-    SYS_perf_event_open, SYS_userfaultfd, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_init_module, SYS_finit_module,
-    SYS_delete_module, SYS_kexec_load, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_setns, SYS_unshare, SYS_chroot, SYS_reboot,
-    SYS_swapon, SYS_settimeofday, SYS_clock_settime, SYS_io_uring_setup, SYS_open_by_handle_at, SYS_setuid, SYS_setgid,
+    SYS_execve,
+    SYS_execveat,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_pidfd_getfd,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_setns,
+    SYS_unshare,
+    SYS_chroot,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_io_uring_setup,
+    SYS_open_by_handle_at,
+    SYS_setuid,
+    SYS_setgid,
 #ifdef __x86_64__
-    SYS_iopl, SYS_ioperm, SYS_fork, SYS_vfork,
+    SYS_iopl,
+    SYS_ioperm,
+    SYS_fork,
+    SYS_vfork,
 #endif
 };
 
 #define SOCK_FLAGS ((uint64_t)(SOCK_CLOEXEC | SOCK_NONBLOCK))
 #define IOPRIO_WHO_PROCESS 1
 /* A thread is all that clone makes: no name spaces of its own, no other parent. */
-#define CLONES_REFUSED                                                                                                         \
-    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET |               \
-     CLONE_PARENT | CLONE_PTRACE | CLONE_VFORK)
+#define CLONES_REFUSED                                                                            \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | \
+     CLONE_NEWNET | CLONE_PARENT | CLONE_PTRACE | CLONE_VFORK)
 
 static const uint32_t families[] = {AF_INET, AF_INET6};
-static const uint32_t fcntls[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_ADD_SEALS, F_GET_SEALS};
+static const uint32_t fcntls[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
+                                  F_GETFL, F_SETFL,         F_ADD_SEALS, F_GET_SEALS};
 static const uint32_t locks[] = {F_GETLK, F_SETLK, F_SETLKW}; /* sqlite's */
 static const uint32_t ioctls[] = {FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, TCGETS, TIOCGWINSZ};
-static const uint32_t prctls[] = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, PR_SET_TIMERSLACK, PR_SET_VMA_OPTION};
+static const uint32_t prctls[] = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, PR_SET_TIMERSLACK,
+                                  PR_SET_VMA_OPTION};
 
 #define CODES_MAX 1024u
 
@@ -232,10 +347,10 @@ judge_call(struct program *program, int call, uint32_t verdict)
     end_with(program, verdict);
 }
 
-#define judge_calls(program, calls, verdict)                                                                                   \
-    do {                                                                                                                       \
-        for (size_t call_ = 0; call_ < sizeof(calls) / sizeof(int); call_++)                                                   \
-            judge_call(program, (calls)[call_], verdict);                                                                      \
+#define judge_calls(program, calls, verdict)                                 \
+    do {                                                                     \
+        for (size_t call_ = 0; call_ < sizeof(calls) / sizeof(int); call_++) \
+            judge_call(program, (calls)[call_], verdict);                    \
     } while (0)
 
 /* What one argument of a call has to be: these bits of it, of both halves, have this value. */
@@ -250,7 +365,8 @@ struct condition {
 /* Codes of a condition: three for each half. */
 #define HALF_CODES 3u
 
-/* One half of an argument; `behind` codes of the rule follow it, and a mismatch goes on behind them all. */
+/* One half of an argument; `behind` codes of the rule follow it, and a mismatch goes on behind them
+ * all. */
 static void
 judge_half(struct program *program, size_t offset, uint32_t mask, uint32_t value, uint32_t behind)
 {
@@ -259,8 +375,9 @@ judge_half(struct program *program, size_t offset, uint32_t mask, uint32_t value
     put(program, BPF_JMP | BPF_JEQ | BPF_K, value, 0, (uint8_t)behind);
 }
 
-/* A call that is allowed if all those conditions hold; several rules may allow one call.  The kernel takes 64 bits of each
- * argument, or 32 where the call's own type has no more: a rule that looked at one half would not see a pointer's other. */
+/* A call that is allowed if all those conditions hold; several rules may allow one call.  The
+ * kernel takes 64 bits of each argument, or 32 where the call's own type has no more: a rule that
+ * looked at one half would not see a pointer's other. */
 static void
 allow_if(struct program *program, int call, const struct condition *conditions, uint32_t count)
 {
@@ -270,31 +387,34 @@ allow_if(struct program *program, int call, const struct condition *conditions, 
     put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)behind);
     for (uint32_t i = 0; i < count; i++) {
         const struct condition *one = &conditions[i];
-        const size_t low = offsetof(struct seccomp_data, args) + 8u * one->argument; /* both machines are little-endian */
+        /* both machines are little-endian */
+        const size_t low = offsetof(struct seccomp_data, args) + 8u * one->argument;
         behind -= HALF_CODES;
         judge_half(program, low, (uint32_t)one->mask, (uint32_t)one->value, behind);
         behind -= HALF_CODES;
-        judge_half(program, low + 4, (uint32_t)(one->mask >> 32), (uint32_t)(one->value >> 32), behind);
+        judge_half(program, low + 4, (uint32_t)(one->mask >> 32), (uint32_t)(one->value >> 32),
+                   behind);
     }
     end_with(program, ALLOW);
 }
 
-#define ALLOW_IF(call, ...)                                                                                                    \
-    do {                                                                                                                       \
-        const struct condition conditions_[] = {__VA_ARGS__};                                                                  \
-        allow_if(program, call, conditions_, sizeof conditions_ / sizeof *conditions_);                                        \
+#define ALLOW_IF(call, ...)                                                             \
+    do {                                                                                \
+        const struct condition conditions_[] = {__VA_ARGS__};                           \
+        allow_if(program, call, conditions_, sizeof conditions_ / sizeof *conditions_); \
     } while (0)
 
 static void
-allow_if_one_of(struct program *program, int call, uint32_t argument, const uint32_t *values, size_t count)
+allow_if_one_of(struct program *program, int call, uint32_t argument, const uint32_t *values,
+                size_t count)
 {
     for (size_t i = 0; i < count; i++)
         ALLOW_IF(call, {argument, WHOLE, values[i]});
 }
 
-/* No memory that is there, or comes, can be run from now on: a file that this process can write, or its shared memory, would be
- * a way to code of its own, and no filter sees which file a descriptor is.  So libraries are loaded before
- * (fastbk/server/confinement.py). */
+/* No memory that is there, or comes, can be run from now on: a file that this process can write, or
+ * its shared memory, would be a way to code of its own, and no filter sees which file a descriptor
+ * is.  So libraries are loaded before (fastbk/server/confinement.py). */
 static void
 judge_memory(struct program *program)
 {
@@ -313,7 +433,8 @@ judge_processes(struct program *program)
     ALLOW_IF(SYS_sched_setaffinity, {0, WHOLE, 0});
     ALLOW_IF(SYS_setpriority, {0, WHOLE, PRIO_PROCESS}, {1, WHOLE, 0});
     ALLOW_IF(SYS_ioprio_set, {0, WHOLE, IOPRIO_WHO_PROCESS}, {1, WHOLE, 0});
-    ALLOW_IF(SYS_prlimit64, {0, WHOLE, 0}, {2, WHOLE, 0}); /* only to read: there are no new limits */
+    /* only to read: there are no new limits */
+    ALLOW_IF(SYS_prlimit64, {0, WHOLE, 0}, {2, WHOLE, 0});
 }
 
 /* Of descriptors that it has. F_SETOWN and the like would have the kernel signal others. */
@@ -333,7 +454,8 @@ judge_descriptors(struct program *program, uint32_t role)
 static void
 judge_sockets(struct program *program, bool may_connect)
 {
-    const uint64_t stream = SOCK_STREAM, packets = SOCK_SEQPACKET, datagrams = SOCK_DGRAM, raw = SOCK_RAW;
+    const uint64_t stream = SOCK_STREAM, packets = SOCK_SEQPACKET, datagrams = SOCK_DGRAM,
+                   raw = SOCK_RAW;
     ALLOW_IF(SYS_socketpair, {0, WHOLE, AF_UNIX}, {1, ~SOCK_FLAGS, stream});
     ALLOW_IF(SYS_socketpair, {0, WHOLE, AF_UNIX}, {1, ~SOCK_FLAGS, packets});
     if (!may_connect)
@@ -360,10 +482,12 @@ begin(struct program *program)
 static int32_t
 install(struct program *program)
 {
-    const struct sock_fprog filter = {.len = (unsigned short)program->count, .filter = program->codes};
+    const struct sock_fprog filter = {.len = (unsigned short)program->count,
+                                      .filter = program->codes};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         return -errno;
-    const long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
+    const long result =
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
     return result == 0 ? 0 : result < 0 ? -errno : -EBUSY;
 }
 
@@ -413,8 +537,10 @@ fbk_confine_calls(uint32_t role, uint32_t flags)
     if (may_connect)
         judge_calls(program, connecting_calls, ALLOW);
     judge_calls(program, hostile_calls, KILL);
-    judge_call(program, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS); /* its flags lie in memory; C falls back to clone */
-    /* Rules that read arguments come behind the calls without: the kernel remembers the verdicts of those. */
+    /* its flags lie in memory; C falls back to clone */
+    judge_call(program, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
+    /* Rules that read arguments come behind the calls without: the kernel remembers the verdicts of
+     * those. */
     judge_memory(program);
     judge_processes(program);
     judge_descriptors(program, role);

@@ -20,7 +20,8 @@ int32_t
 fbk_kill_point_arm(const char *name, uint64_t pass, const char *path)
 {
     size_t name_bytes = strlen(name), path_bytes = strlen(path);
-    if (name_bytes == 0 || name_bytes >= TEXT_BYTES_MAX || path_bytes == 0 || path_bytes >= TEXT_BYTES_MAX)
+    if (name_bytes == 0 || name_bytes >= TEXT_BYTES_MAX || path_bytes == 0 ||
+        path_bytes >= TEXT_BYTES_MAX)
         return -EINVAL;
     memcpy(armed_name, name, name_bytes + 1);
     memcpy(armed_path, path, path_bytes + 1);

@@ -9,13 +9,15 @@
 
 #include "base/segment.h"
 
-/* The samples lie at least 80, 320 and 1,280 ms apart, so that stalls of seconds are covered, too. */
+/* The samples lie at least 80, 320 and 1,280 ms apart, so that stalls of seconds are covered,
+
+ * too. */
 #define SAMPLES_APART_NS 20000000ull
 
 _Atomic uint64_t fbk_flight_continued_ns;
 
-/* SIGSTOP cannot be caught, SIGCONT can: so a commit that was slow because somebody stopped the process is told from one
- * whose disk was. */
+/* SIGSTOP cannot be caught, SIGCONT can: so a commit that was slow because somebody stopped the
+ * process is told from one whose disk was. */
 static void
 note_continue(int number)
 {
@@ -98,7 +100,8 @@ static const struct fbk_flight_sample *
 sample_before(const struct fbk_flight_recorder *recorder, uint64_t began_ns)
 {
     const struct fbk_flight_sample *found = &recorder->samples[0];
-    for (uint32_t i = 1; i < FBK_FLIGHT_SAMPLES && found->at_ns > began_ns && recorder->samples[i].at_ns != 0; i++)
+    for (uint32_t i = 1;
+         i < FBK_FLIGHT_SAMPLES && found->at_ns > began_ns && recorder->samples[i].at_ns != 0; i++)
         found = &recorder->samples[i];
     return found;
 }
@@ -120,7 +123,8 @@ fbk_flight_record(struct fbk_flight_recorder *recorder, struct fbk_flight_record
     if (recorder->schedstat_fd < 0)
         record->flags |= FBK_FLIGHT_NO_DELAY;
     uint64_t number = atomic_load_explicit(&flight->written, memory_order_relaxed);
-    /* Who reads a slot meanwhile finds `written` moved on by the time that it has copied it, and drops the copy. */
+    /* Who reads a slot meanwhile finds `written` moved on by the time that it has copied it, and
+     * drops the copy. */
     flight->records[number % FBK_FLIGHT_RECORDS] = *record;
     atomic_store_explicit(&flight->written, number + 1, memory_order_release);
     recorder->last_ns = record->ended_ns;

@@ -1,10 +1,11 @@
-/* What the journal tells the index about the record headers that it judged, so that the index notices a header that its
- * worker has rewritten since (INV-R4).
+/* What the journal tells the index about the record headers that it judged, so that the index
+ * notices a header that its worker has rewritten since (INV-R4).
  *
- * A hash with a key that workers do not have: NH (of UMAC) over the 96 bytes of a header, then a polynomial modulo 2^61 - 1
- * over the headers of one ring in one batch.  Workers see the descriptor, so what is published is masked by SipHash of the
- * batch's order and the ring: the hash alone would give the key away.  A rewritten header passes with less than one chance in
- * 2^28, and each attempt that fails ends the boot, whose key is gone with it.
+ * A hash with a key that workers do not have: NH (of UMAC) over the 96 bytes of a header, then a
+ * polynomial modulo 2^61 - 1 over the headers of one ring in one batch.  Workers see the
+ * descriptor, so what is published is masked by SipHash of the batch's order and the ring: the hash
+ * alone would give the key away.  A rewritten header passes with less than one chance in 2^28, and
+ * each attempt that fails ends the boot, whose key is gone with it.
  *
  * A CRC would not do: who chooses a header's bytes chooses its CRC. */
 #pragma once
@@ -44,10 +45,12 @@ fbk_header_products(const struct fbk_header_key *key, const struct fbk_record *c
 #pragma GCC unroll 6
     for (uint32_t i = 0; i < FBK_HEADER_WORDS / 2; i++) {
         const __m128i part = _mm_loadu_si128((const __m128i *)(const void *)copy + i);
-        const __m128i words = _mm_add_epi32(part, _mm_loadu_si128((const __m128i *)(const void *)key->words + i));
+        const __m128i words =
+            _mm_add_epi32(part, _mm_loadu_si128((const __m128i *)(const void *)key->words + i));
         sum = _mm_add_epi64(sum, _mm_mul_epu32(words, _mm_srli_epi64(words, 32)));
     }
-    return (uint64_t)_mm_cvtsi128_si64(sum) + (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum));
+    return (uint64_t)_mm_cvtsi128_si64(sum) +
+           (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum));
 #else
     uint32_t parts[2 * FBK_HEADER_WORDS];
     uint64_t sum = 0;
@@ -58,13 +61,15 @@ fbk_header_products(const struct fbk_header_key *key, const struct fbk_record *c
 #endif
 }
 
-/* The hash of what came before and one more header, of which this is a copy that nobody else writes. */
+/* The hash of what came before and one more header, of which this is a copy that nobody else
+ * writes. */
 static inline uint64_t
 fbk_header_hash(const struct fbk_header_key *key, uint64_t hash, const struct fbk_record *copy)
 {
     const uint64_t sum = fbk_header_products(key, copy);
     const fbk_uint128 product = (fbk_uint128)hash * key->step;
-    uint64_t folded = ((uint64_t)product & FBK_HEADER_PRIME) + (uint64_t)(product >> 61) + (sum & FBK_HEADER_PRIME) + (sum >> 61);
+    uint64_t folded = ((uint64_t)product & FBK_HEADER_PRIME) + (uint64_t)(product >> 61) +
+                      (sum & FBK_HEADER_PRIME) + (sum >> 61);
     folded = (folded & FBK_HEADER_PRIME) + (folded >> 61);
     return folded >= FBK_HEADER_PRIME ? folded - FBK_HEADER_PRIME : folded;
 }

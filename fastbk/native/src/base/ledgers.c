@@ -48,10 +48,12 @@ int32_t
 fbk_ledgers_init(struct fbk_ledgers *ledgers, uint64_t ledgers_max)
 {
     memset(ledgers, 0, sizeof *ledgers);
-    if (getrandom(&ledgers->seed, sizeof ledgers->seed, GRND_NONBLOCK) != (ssize_t)sizeof ledgers->seed)
+    if (getrandom(&ledgers->seed, sizeof ledgers->seed, GRND_NONBLOCK) !=
+        (ssize_t)sizeof ledgers->seed)
         ledgers->seed = fbk_now_ns();
     ledgers->ledgers_max = ledgers_max < LEDGERS_MAX ? ledgers_max : LEDGERS_MAX;
-    ledgers->chunks = fbk_memory_take(chunks_max(ledgers) * sizeof *ledgers->chunks); /* touched only as used */
+    /* touched only as used */
+    ledgers->chunks = fbk_memory_take(chunks_max(ledgers) * sizeof *ledgers->chunks);
     if (!ledgers->chunks)
         return -ENOMEM;
     if (take_slots(&ledgers->index, SLOTS_AT_START))
@@ -64,7 +66,8 @@ void
 fbk_ledgers_free(struct fbk_ledgers *ledgers)
 {
     for (uint64_t first = 0; first < ledgers->used; first += CHUNK_STATES)
-        fbk_memory_give_back(ledgers->chunks[first / CHUNK_STATES], CHUNK_STATES * sizeof(struct fbk_ledger_state));
+        fbk_memory_give_back(ledgers->chunks[first / CHUNK_STATES],
+                             CHUNK_STATES * sizeof(struct fbk_ledger_state));
     if (ledgers->chunks)
         fbk_memory_give_back(ledgers->chunks, chunks_max(ledgers) * sizeof *ledgers->chunks);
     give_slots(&ledgers->index);
@@ -85,7 +88,8 @@ tag_of(const struct fbk_ledger_slots *index, uint64_t hash)
     return (uint32_t)(hash >> 32) & ~(uint32_t)(index->slot_count - 1);
 }
 
-/* In the index that is being left, a slot whose state was removed: probing goes on behind it.  No state has that number. */
+/* In the index that is being left, a slot whose state was removed: probing goes on behind it.  No
+ * state has that number. */
 static uint32_t
 gone_from(const struct fbk_ledger_slots *index)
 {
@@ -94,7 +98,8 @@ gone_from(const struct fbk_ledger_slots *index)
 
 /* Its slot, NULL if there is none. */
 static uint32_t *
-search(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, uint64_t hash, int64_t ledger_id)
+search(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, uint64_t hash,
+       int64_t ledger_id)
 {
     const uint32_t mask = (uint32_t)(index->slot_count - 1), tag = tag_of(index, hash);
     for (uint64_t slot = hash & mask; index->slots[slot] != 0; slot = (slot + 1) & mask) {
@@ -108,7 +113,8 @@ search(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, 
 }
 
 static struct fbk_ledger_state *
-state_in(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, const uint32_t *slot)
+state_in(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index,
+         const uint32_t *slot)
 {
     return state_at(ledgers, (*slot & (uint32_t)(index->slot_count - 1)) - 1);
 }
@@ -138,8 +144,8 @@ enter(struct fbk_ledgers *ledgers, uint64_t number, int64_t ledger_id)
     index->slots[slot] = tag_of(index, hash) | (uint32_t)(number + 1);
 }
 
-/* The old index stays as it is until all of it was moved, but for what is removed: what is in both is found in the new
- * one. */
+/* The old index stays as it is until all of it was moved, but for what is removed: what is in both
+ * is found in the new one. */
 static void
 move_some(struct fbk_ledgers *ledgers, uint64_t slots_max)
 {
@@ -147,7 +153,8 @@ move_some(struct fbk_ledgers *ledgers, uint64_t slots_max)
     if (!old->slots)
         return;
     for (uint64_t n = 0; n < slots_max && ledgers->moved < old->slot_count; n++) {
-        uint32_t value = old->slots[ledgers->moved++], number = value & (uint32_t)(old->slot_count - 1);
+        uint32_t value = old->slots[ledgers->moved++],
+                 number = value & (uint32_t)(old->slot_count - 1);
         if (number != 0 && value != gone_from(old))
             enter(ledgers, number - 1, state_at(ledgers, number - 1)->ledger_id);
     }
@@ -202,7 +209,8 @@ take_place(struct fbk_ledgers *ledgers)
         return number;
     }
     /* By the places, not by the states: a slot has to hold each place's number. */
-    if (!is_room_for(ledgers->used + 1, ledgers->index.slot_count) && !grow(ledgers, ledgers->index.slot_count * 2))
+    if (!is_room_for(ledgers->used + 1, ledgers->index.slot_count) &&
+        !grow(ledgers, ledgers->index.slot_count * 2))
         return UINT64_MAX;
     struct fbk_ledger_state **chunk = &ledgers->chunks[ledgers->used / CHUNK_STATES];
     if (ledgers->used % CHUNK_STATES == 0)
@@ -231,14 +239,16 @@ fbk_ledgers_add(struct fbk_ledgers *ledgers, int64_t ledger_id)
     return state;
 }
 
-/* Takes a slot out.  Those behind it that its being taken pushed away from their own move up, so that no probe ends early. */
+/* Takes a slot out.  Those behind it that its being taken pushed away from their own move up, so
+ * that no probe ends early. */
 static void
 clear_slot(struct fbk_ledgers *ledgers, uint64_t hole)
 {
     uint32_t *slots = ledgers->index.slots;
     const uint64_t mask = ledgers->index.slot_count - 1;
     for (uint64_t slot = (hole + 1) & mask; slots[slot] != 0; slot = (slot + 1) & mask) {
-        uint64_t home = hash_of(ledgers, state_in(ledgers, &ledgers->index, &slots[slot])->ledger_id) & mask;
+        uint64_t home =
+            hash_of(ledgers, state_in(ledgers, &ledgers->index, &slots[slot])->ledger_id) & mask;
         if (((slot - home) & mask) < ((slot - hole) & mask))
             continue; /* it lies behind the hole by right */
         slots[hole] = slots[slot];
@@ -256,7 +266,8 @@ fbk_ledgers_remove(struct fbk_ledgers *ledgers, int64_t ledger_id)
         return false;
     uint32_t *slot = search(ledgers, &ledgers->index, hash, ledger_id);
     uint32_t *old = ledgers->old.slots ? search(ledgers, &ledgers->old, hash, ledger_id) : NULL;
-    uint64_t place = slot ? *slot & (ledgers->index.slot_count - 1) : *old & (ledgers->old.slot_count - 1);
+    uint64_t place =
+        slot ? *slot & (ledgers->index.slot_count - 1) : *old & (ledgers->old.slot_count - 1);
     if (slot)
         clear_slot(ledgers, (uint64_t)(slot - ledgers->index.slots));
     if (old) /* nothing moves there: what was moved is counted by places */
@@ -289,7 +300,8 @@ uint64_t
 fbk_ledgers_memory_bytes(const struct fbk_ledgers *ledgers)
 {
     uint64_t chunk_count = (ledgers->used + CHUNK_STATES - 1) / CHUNK_STATES;
-    return chunk_count * (CHUNK_STATES * sizeof(struct fbk_ledger_state) + sizeof *ledgers->chunks) +
+    return chunk_count *
+               (CHUNK_STATES * sizeof(struct fbk_ledger_state) + sizeof *ledgers->chunks) +
            (ledgers->index.slot_count + ledgers->old.slot_count) * sizeof *ledgers->index.slots;
 }
 

@@ -1,5 +1,5 @@
-/* HMAC-SHA1 (RFC 2104, FIPS 180-4), the digest of Apache's type MAC: for what is checked off the hot path, with a key of 20
- * bytes as ledgers have it. */
+/* HMAC-SHA1 (RFC 2104, FIPS 180-4), the digest of Apache's type MAC: for what is checked off the
+ * hot path, with a key of 20 bytes as ledgers have it. */
 #include "base/digest.h"
 
 #define HEADER FBK_ENTRY_HEADER_BYTES
@@ -26,7 +26,9 @@ next_word(uint32_t *words, uint32_t round)
 {
     uint32_t *word = &words[round & 15];
     if (round >= 16)
-        *word = rotate(words[(round + 13) & 15] ^ words[(round + 8) & 15] ^ words[(round + 2) & 15] ^ *word, 1);
+        *word = rotate(words[(round + 13) & 15] ^ words[(round + 8) & 15] ^
+                           words[(round + 2) & 15] ^ *word,
+                       1);
     return *word;
 }
 
@@ -36,7 +38,9 @@ take_rounds(uint32_t *mix, uint32_t *words, uint32_t quarter, uint32_t constant)
 {
     uint32_t a = mix[0], b = mix[1], c = mix[2], d = mix[3], e = mix[4];
     for (uint32_t round = 20 * quarter; round < 20 * quarter + 20; round++) {
-        uint32_t mixed = quarter == 0 ? (b & c) | (~b & d) : quarter == 2 ? (b & c) | (b & d) | (c & d) : b ^ c ^ d;
+        uint32_t mixed = quarter == 0   ? (b & c) | (~b & d)
+                         : quarter == 2 ? (b & c) | (b & d) | (c & d)
+                                        : b ^ c ^ d;
         uint32_t next = rotate(a, 5) + mixed + e + constant + next_word(words, round);
         e = d;
         d = c;

@@ -1,9 +1,10 @@
-/* Memory: sealed segments, rings mapped twice, plain anonymous memory; and the two calls everybody needs, the
- * clock and the bell.
+/* Memory: sealed segments, rings mapped twice, plain anonymous memory; and the two calls everybody
+ * needs, the clock and the bell.
  *
- * A segment is sealed against shrinking, so that no process can make another's mapping fault.  Once its owner has mapped it, it
- * is sealed against writing, too: a read-only descriptor can be reopened through /proc/self/fd.  Every number
- * that its owner could have overwritten since is read once and checked against the file's real size. */
+ * A segment is sealed against shrinking, so that no process can make another's mapping fault.  Once
+ * its owner has mapped it, it is sealed against writing, too: a read-only descriptor can be
+ * reopened through /proc/self/fd.  Every number that its owner could have overwritten since is read
+ * once and checked against the file's real size. */
 #include "base/segment.h"
 
 #include <fcntl.h>
@@ -42,34 +43,31 @@ fbk_bell_ring(int event_fd)
         continue;
 }
 
-/* ------------------------------------------------------------------ segments */
+/* ------------ segments */
 
 static uint64_t
 control_size(uint32_t role)
 {
     switch (role) {
     case FBK_ROLE_SUPERVISOR:
-    case FBK_ROLE_GC:
-        return sizeof(struct fbk_stats_segment);
-    case FBK_ROLE_WORKER:
-        return sizeof(struct fbk_worker_segment);
-    case FBK_ROLE_JOURNAL:
-        return sizeof(struct fbk_journal_segment);
-    case FBK_ROLE_INDEX:
-        return sizeof(struct fbk_index_segment);
-    default:
-        return 0;
+    case FBK_ROLE_GC: return sizeof(struct fbk_stats_segment);
+    case FBK_ROLE_WORKER: return sizeof(struct fbk_worker_segment);
+    case FBK_ROLE_JOURNAL: return sizeof(struct fbk_journal_segment);
+    case FBK_ROLE_INDEX: return sizeof(struct fbk_index_segment);
+    default: return 0;
     }
 }
 
 static bool
 ring_size_is_possible(uint64_t size_bytes)
 {
-    return size_bytes >= FBK_PAGE_BYTES && size_bytes <= RING_BYTES_MAX && (size_bytes & (size_bytes - 1)) == 0;
+    return size_bytes >= FBK_PAGE_BYTES && size_bytes <= RING_BYTES_MAX &&
+           (size_bytes & (size_bytes - 1)) == 0;
 }
 
 static int32_t
-lay_out(struct fbk_segment_header *header, const uint64_t *ring_sizes, uint32_t ring_count, uint32_t ring_repeat)
+lay_out(struct fbk_segment_header *header, const uint64_t *ring_sizes, uint32_t ring_count,
+        uint32_t ring_repeat)
 {
     if (ring_count > RING_KINDS_MAX || ring_repeat == 0 || ring_repeat > FBK_WORKERS_MAX)
         return -EINVAL;
@@ -97,8 +95,8 @@ memory_file(const char *name)
 }
 
 int32_t
-fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
-                   uint32_t ring_count, uint32_t ring_repeat)
+fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch,
+                   const uint64_t *ring_sizes, uint32_t ring_count, uint32_t ring_repeat)
 {
     if (control_size(role) == 0 || pair >= FBK_PAIRS_MAX)
         return -EINVAL;
@@ -120,7 +118,8 @@ fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t e
     if (fd < 0)
         return fd;
     if (ftruncate(fd, (off_t)header.size_bytes) < 0 ||
-        pwrite(fd, &header, sizeof header, 0) != (ssize_t)sizeof header || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        pwrite(fd, &header, sizeof header, 0) != (ssize_t)sizeof header ||
+        fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
         status = errno == 0 ? -EIO : -errno;
         close(fd);
         return status;
@@ -178,13 +177,13 @@ fbk_segment_map(int32_t fd, uint32_t role, bool writable, int32_t *error)
         return NULL;
     }
     if (got != (ssize_t)sizeof header || (uint64_t)file_size < fbk_round_up(size, FBK_PAGE_BYTES) ||
-        header.magic != FBK_SEGMENT_MAGIC || header.version != FBK_LAYOUT_VERSION || header.role != role ||
-        header.size_bytes != (uint64_t)file_size) {
+        header.magic != FBK_SEGMENT_MAGIC || header.version != FBK_LAYOUT_VERSION ||
+        header.role != role || header.size_bytes != (uint64_t)file_size) {
         *error = FBK_E_LAYOUT;
         return NULL;
     }
-    void *segment = mmap(NULL, fbk_round_up(size, FBK_PAGE_BYTES), writable ? PROT_READ | PROT_WRITE : PROT_READ,
-                         MAP_SHARED, fd, 0);
+    void *segment = mmap(NULL, fbk_round_up(size, FBK_PAGE_BYTES),
+                         writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (segment == MAP_FAILED) {
         *error = -errno;
         return NULL;
@@ -205,22 +204,17 @@ fbk_segment_stats(void *segment, uint32_t role)
 {
     switch (role) {
     case FBK_ROLE_SUPERVISOR:
-    case FBK_ROLE_GC:
-        return &((struct fbk_stats_segment *)segment)->stats;
-    case FBK_ROLE_WORKER:
-        return &((struct fbk_worker_segment *)segment)->stats;
-    case FBK_ROLE_JOURNAL:
-        return &((struct fbk_journal_segment *)segment)->stats;
-    case FBK_ROLE_INDEX:
-        return &((struct fbk_index_segment *)segment)->stats;
-    default:
-        return NULL;
+    case FBK_ROLE_GC: return &((struct fbk_stats_segment *)segment)->stats;
+    case FBK_ROLE_WORKER: return &((struct fbk_worker_segment *)segment)->stats;
+    case FBK_ROLE_JOURNAL: return &((struct fbk_journal_segment *)segment)->stats;
+    case FBK_ROLE_INDEX: return &((struct fbk_index_segment *)segment)->stats;
+    default: return NULL;
     }
 }
 
 int32_t
-fbk_segment_map_ring(int32_t fd, const struct fbk_segment_header *header, uint32_t index, uint32_t repeat_index,
-                     bool writable, struct fbk_ring *ring)
+fbk_segment_map_ring(int32_t fd, const struct fbk_segment_header *header, uint32_t index,
+                     uint32_t repeat_index, bool writable, struct fbk_ring *ring)
 {
     ring->data = NULL;
     ring->size_bytes = 0;
@@ -234,18 +228,21 @@ fbk_segment_map_ring(int32_t fd, const struct fbk_segment_header *header, uint32
     uint64_t offset = *(const volatile uint64_t *)&header->ring_offset_bytes[index];
     if (size == 0)
         return -EINVAL;
-    if (!ring_size_is_possible(size) || offset % FBK_PAGE_BYTES != 0 || offset > (uint64_t)file_size)
+    if (!ring_size_is_possible(size) || offset % FBK_PAGE_BYTES != 0 ||
+        offset > (uint64_t)file_size)
         return FBK_E_LAYOUT;
     if (((uint64_t)file_size - offset) / size <= repeat_index)
         return FBK_E_LAYOUT;
     offset += repeat_index * size;
 
-    uint8_t *place = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *place =
+        mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (place == MAP_FAILED)
         return -errno;
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     for (uint64_t copy = 0; copy < 2; copy++) {
-        if (mmap(place + copy * size, size, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == MAP_FAILED) {
+        if (mmap(place + copy * size, size, protection, MAP_SHARED | MAP_FIXED, fd,
+                 (off_t)offset) == MAP_FAILED) {
             int32_t status = -errno;
             munmap(place, 2 * size);
             return status;
@@ -265,7 +262,7 @@ fbk_segment_unmap_ring(struct fbk_ring *ring)
     ring->size_bytes = 0;
 }
 
-/* ------------------------------------------------------------------ anonymous memory */
+/* ------------ anonymous memory */
 
 static uint64_t
 whole_pages(uint64_t size_bytes)
@@ -289,7 +286,8 @@ fbk_memory_grow(void *memory, uint64_t old_size_bytes, uint64_t new_size_bytes)
     FBK_ASSERT(new_size_bytes >= old_size_bytes);
     if (new_size_bytes > SIZE_MAX / 2)
         return NULL;
-    void *grown = mremap(memory, whole_pages(old_size_bytes), whole_pages(new_size_bytes), MREMAP_MAYMOVE);
+    void *grown =
+        mremap(memory, whole_pages(old_size_bytes), whole_pages(new_size_bytes), MREMAP_MAYMOVE);
     return grown == MAP_FAILED ? NULL : grown;
 }
 

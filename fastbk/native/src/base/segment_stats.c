@@ -32,7 +32,8 @@ fbk_python_counters(const void *segment, uint32_t role, uint64_t *counters, uint
 }
 
 int32_t
-fbk_python_histogram(const void *segment, uint32_t role, uint32_t histogram, struct fbk_histogram_copy *copy)
+fbk_python_histogram(const void *segment, uint32_t role, uint32_t histogram,
+                     struct fbk_histogram_copy *copy)
 {
     const struct fbk_stats *stats = stats_to_read(segment, role);
     if (stats == NULL || histogram >= FBK_HISTOGRAMS_MAX)
@@ -98,8 +99,8 @@ fbk_python_heartbeats(const void *segment, uint32_t role, uint64_t *beats)
 }
 
 int32_t
-fbk_python_flight(const void *segment, uint32_t role, uint64_t from, struct fbk_flight_record *records, uint32_t records_max,
-                  uint64_t *next)
+fbk_python_flight(const void *segment, uint32_t role, uint64_t from,
+                  struct fbk_flight_record *records, uint32_t records_max, uint64_t *next)
 {
     const struct fbk_stats *stats = stats_to_read(segment, role);
     if (stats == NULL)
@@ -113,7 +114,8 @@ fbk_python_flight(const void *segment, uint32_t role, uint64_t from, struct fbk_
         records[count] = flight->records[from % FBK_FLIGHT_RECORDS];
         atomic_thread_fence(memory_order_acquire);
         /* The slot of the record that comes next may be half written already. */
-        if (atomic_load_explicit(&flight->written, memory_order_relaxed) - from < FBK_FLIGHT_RECORDS)
+        if (atomic_load_explicit(&flight->written, memory_order_relaxed) - from <
+            FBK_FLIGHT_RECORDS)
             count++;
     }
     *next = from;
@@ -139,7 +141,8 @@ fbk_python_hot_window(const void *segment, struct fbk_hot_window *copy)
         *copy = index->hot.windows[(written - 1) % FBK_HOT_WINDOWS];
         atomic_thread_fence(memory_order_acquire);
         /* With one more written, the slot may be in use for the next. */
-        if (atomic_load_explicit(&index->hot.written, memory_order_relaxed) == written && copy->count <= FBK_HOT_LEDGERS)
+        if (atomic_load_explicit(&index->hot.written, memory_order_relaxed) == written &&
+            copy->count <= FBK_HOT_LEDGERS)
             return 1;
     }
     return -EAGAIN;

@@ -1,10 +1,12 @@
-/* Which shard a ledger falls into.  Part of the disk format: the shard map in identity.json says in which journal/index pair
- * each shard lives, so this function never changes (golden values: tests/golden/shards.json). */
+/* Which shard a ledger falls into.  Part of the disk format: the shard map in identity.json says in
+ * which journal/index pair each shard lives, so this function never changes (golden values:
+ * tests/golden/shards.json). */
 #pragma once
 
 #include "base/layout.h"
 
-/* The top 6 bits of splitmix64 of the id: neighbouring ids, which one writer makes one after the other, fall apart. */
+/* The top 6 bits of splitmix64 of the id: neighbouring ids, which one writer makes one after the
+ * other, fall apart. */
 static inline uint32_t
 fbk_shard_of(int64_t ledger_id)
 {

@@ -1,5 +1,5 @@
-/* Counters and histograms in a segment: one writer each, read by the supervisor at any time.  Relaxed: they
- * order nothing. */
+/* Counters and histograms in a segment: one writer each, read by the supervisor at any time.
+ * Relaxed: they order nothing. */
 #pragma once
 
 #include "base/layout.h"
@@ -17,7 +17,8 @@ fbk_beat(struct fbk_stats *stats, uint32_t word)
 {
     FBK_DEBUG_ASSERT(word < FBK_HEARTBEATS_MAX);
     _Atomic uint64_t *beats = &stats->heartbeats[word].beats;
-    atomic_store_explicit(beats, atomic_load_explicit(beats, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(beats, atomic_load_explicit(beats, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 static inline void
@@ -51,12 +52,16 @@ fbk_observe_many(struct fbk_stats *stats, uint32_t histogram, uint64_t value, ui
 {
     struct fbk_histogram *h = &stats->histograms[histogram];
     uint32_t bucket = fbk_histogram_bucket(value);
-    atomic_store_explicit(&h->buckets[bucket], atomic_load_explicit(&h->buckets[bucket], memory_order_relaxed) + times,
+    atomic_store_explicit(&h->buckets[bucket],
+                          atomic_load_explicit(&h->buckets[bucket], memory_order_relaxed) + times,
                           memory_order_relaxed);
-    atomic_store_explicit(&h->sum, atomic_load_explicit(&h->sum, memory_order_relaxed) + value * times, memory_order_relaxed);
+    atomic_store_explicit(&h->sum,
+                          atomic_load_explicit(&h->sum, memory_order_relaxed) + value * times,
+                          memory_order_relaxed);
     if (value > atomic_load_explicit(&h->max, memory_order_relaxed))
         atomic_store_explicit(&h->max, value, memory_order_relaxed);
-    atomic_store_explicit(&h->count, atomic_load_explicit(&h->count, memory_order_relaxed) + times, memory_order_relaxed);
+    atomic_store_explicit(&h->count, atomic_load_explicit(&h->count, memory_order_relaxed) + times,
+                          memory_order_relaxed);
 }
 
 /* Something that has ended: how often it did, and in the next slot how long that took in all. */

@@ -1,4 +1,5 @@
-/* Apache's answers as ours: frames of the bookie's, the contexts that they are for, and what those do next. */
+/* Apache's answers as ours: frames of the bookie's, the contexts that they are for, and what those
+ * do next. */
 #include "client/translation.h"
 
 #define ENTRY_ID_AT 8u
@@ -28,32 +29,38 @@ status_of(uint32_t status)
 static int64_t
 entry_id_of(const uint8_t *entry, uint32_t entry_bytes)
 {
-    return entry == NULL || entry_bytes < ENTRY_HEADER_BYTES ? -1 : (int64_t)fbk_load_be64(entry + ENTRY_ID_AT);
+    return entry == NULL || entry_bytes < ENTRY_HEADER_BYTES
+               ? -1
+               : (int64_t)fbk_load_be64(entry + ENTRY_ID_AT);
 }
 
-/* ------------------------------------------------------------------ answers with a body */
+/* ------------ answers with a body */
 
 static int32_t
-answer_read(struct fbk_apache_translation *translation, uint64_t request_id, const struct fbk_apache_reply *reply)
+answer_read(struct fbk_apache_translation *translation, uint64_t request_id,
+            const struct fbk_apache_reply *reply)
 {
     uint8_t *out = fbk_bytes_reserve(&translation->answers, fbk_wire_read_size(reply->entry_bytes));
     if (out == NULL)
         return FBK_E_FULL;
-    translation->answers.used_bytes +=
-        fbk_wire_put_read(out, request_id, FBK_S_OK, entry_id_of(reply->entry, reply->entry_bytes),
-                          reply->lac == FBK_APACHE_ABSENT ? -1 : reply->lac, reply->entry, reply->entry_bytes, NULL);
+    translation->answers.used_bytes += fbk_wire_put_read(
+        out, request_id, FBK_S_OK, entry_id_of(reply->entry, reply->entry_bytes),
+        reply->lac == FBK_APACHE_ABSENT ? -1 : reply->lac, reply->entry, reply->entry_bytes, NULL);
     return 0;
 }
 
 static int32_t
-answer_lac(struct fbk_apache_translation *translation, uint64_t request_id, const struct fbk_apache_reply *reply)
+answer_lac(struct fbk_apache_translation *translation, uint64_t request_id,
+           const struct fbk_apache_reply *reply)
 {
-    uint8_t *out = fbk_bytes_reserve(&translation->answers, fbk_wire_read_lac_size(reply->lac_body_bytes, reply->entry_bytes));
+    uint8_t *out = fbk_bytes_reserve(
+        &translation->answers, fbk_wire_read_lac_size(reply->lac_body_bytes, reply->entry_bytes));
     if (out == NULL)
         return FBK_E_FULL;
     translation->answers.used_bytes += fbk_wire_put_read_lac(
-        out, request_id, FBK_S_OK, reply->lac == FBK_APACHE_ABSENT ? -1 : reply->lac, false, reply->lac_body, reply->lac_body_bytes,
-        entry_id_of(reply->entry, reply->entry_bytes), reply->entry, reply->entry_bytes, NULL);
+        out, request_id, FBK_S_OK, reply->lac == FBK_APACHE_ABSENT ? -1 : reply->lac, false,
+        reply->lac_body, reply->lac_body_bytes, entry_id_of(reply->entry, reply->entry_bytes),
+        reply->entry, reply->entry_bytes, NULL);
     return 0;
 }
 
@@ -80,25 +87,26 @@ answer_list(struct fbk_apache_translation *translation, const struct translation
     const int64_t next_entry_id = count < left ? ranges[2 * (from + count)] : -1;
     uint8_t *out = fbk_bytes_reserve(&translation->answers, fbk_wire_list_size(count));
     if (out != NULL)
-        translation->answers.used_bytes +=
-            fbk_wire_put_list(out, context->request_id, FBK_S_OK, next_entry_id, ranges + 2 * (size_t)from, count);
+        translation->answers.used_bytes += fbk_wire_put_list(
+            out, context->request_id, FBK_S_OK, next_entry_id, ranges + 2 * (size_t)from, count);
     free(ranges);
     return out == NULL ? FBK_E_FULL : 0;
 }
 
 static int32_t
-answer_info(struct fbk_apache_translation *translation, uint64_t request_id, const struct fbk_apache_reply *reply)
+answer_info(struct fbk_apache_translation *translation, uint64_t request_id,
+            const struct fbk_apache_reply *reply)
 {
     uint8_t *out = fbk_bytes_reserve(&translation->answers, FBK_WIRE_INFO_BYTES);
     if (out == NULL)
         return FBK_E_FULL;
-    translation->answers.used_bytes +=
-        fbk_wire_put_info_reply(out, request_id, reply->total_bytes < 0 ? 0 : (uint64_t)reply->total_bytes,
-                                reply->free_bytes < 0 ? 0 : (uint64_t)reply->free_bytes);
+    translation->answers.used_bytes += fbk_wire_put_info_reply(
+        out, request_id, reply->total_bytes < 0 ? 0 : (uint64_t)reply->total_bytes,
+        reply->free_bytes < 0 ? 0 : (uint64_t)reply->free_bytes);
     return 0;
 }
 
-/* ------------------------------------------------------------------ batches */
+/* ------------ batches */
 
 /* The entries of one answer of version 2: consecutive from the first one on. */
 static int32_t
@@ -108,12 +116,13 @@ answer_run(struct fbk_apache_translation *translation, const struct translation_
     const uint32_t count = reply->entry_count;
     const uint32_t entries_bytes = reply->entry_bytes - 4 * count;
     uint8_t *sizes_at, *entries_at;
-    uint8_t *out = fbk_bytes_reserve(&translation->answers, fbk_wire_read_batch_size(count, entries_bytes));
+    uint8_t *out =
+        fbk_bytes_reserve(&translation->answers, fbk_wire_read_batch_size(count, entries_bytes));
     if (out == NULL)
         return FBK_E_FULL;
-    translation->answers.used_bytes += fbk_wire_put_read_batch(out, context->request_id, FBK_S_OK, -1,
-                                                               (int64_t)((uint64_t)context->first + count), count,
-                                                         entries_bytes, &sizes_at, &entries_at);
+    translation->answers.used_bytes += fbk_wire_put_read_batch(
+        out, context->request_id, FBK_S_OK, -1, (int64_t)((uint64_t)context->first + count), count,
+        entries_bytes, &sizes_at, &entries_at);
     const uint8_t *at = reply->entry_sizes;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t entry_bytes = fbk_load_be32(at);
@@ -125,13 +134,14 @@ answer_run(struct fbk_apache_translation *translation, const struct translation_
     return 0;
 }
 
-/* What of a batch is good: parts [0, end) are answered and none of them is an error; of these, count have an entry, with
- * entries_bytes in all, within the limits (the first entry always). */
+/* What of a batch is good: parts [0, end) are answered and none of them is an error; of these,
+ * count have an entry, with entries_bytes in all, within the limits (the first entry always). */
 struct batch_extent {
     uint32_t end;
     uint32_t count;
     uint64_t entries_bytes;
-    uint32_t status; /* of the part at `end`, FBK_APACHE_EOK when a limit or nothing ends it */
+    /* of the part at `end`, FBK_APACHE_EOK when a limit or nothing ends it */
+    uint32_t status;
 };
 
 static struct batch_extent
@@ -161,18 +171,21 @@ answer_batch(struct fbk_apache_translation *translation, const struct translatio
     uint8_t *sizes_at, *entries_at;
     if (extent.end == 0)
         return fbk_translation_answer(translation, context->request_id, status_of(extent.status));
-    uint8_t *out = fbk_bytes_reserve(&translation->answers, fbk_wire_read_batch_size(extent.count, extent.entries_bytes));
+    uint8_t *out = fbk_bytes_reserve(&translation->answers,
+                                     fbk_wire_read_batch_size(extent.count, extent.entries_bytes));
     if (out == NULL)
         return FBK_E_FULL;
-    translation->answers.used_bytes += fbk_wire_put_read_batch(out, context->request_id, FBK_S_OK, context->lac,
-                                                        (int64_t)((uint64_t)context->first + extent.end), extent.count,
-                                                        (uint32_t)extent.entries_bytes, &sizes_at, &entries_at);
+    translation->answers.used_bytes +=
+        fbk_wire_put_read_batch(out, context->request_id, FBK_S_OK, context->lac,
+                                (int64_t)((uint64_t)context->first + extent.end), extent.count,
+                                (uint32_t)extent.entries_bytes, &sizes_at, &entries_at);
     for (uint32_t i = 0; i < extent.end; i++) {
         const struct translation_part *part = &context->parts[i];
         if (part->status != FBK_APACHE_EOK)
             continue;
         fbk_store_u32(sizes_at, part->size_bytes);
-        if (part->size_bytes != 0) /* a bookie may answer with nothing, and then there may be no buffer */
+        /* a bookie may answer with nothing, and then there may be no buffer */
+        if (part->size_bytes != 0)
             memcpy(entries_at, context->entries.bytes + part->from, part->size_bytes);
         sizes_at += 4;
         entries_at += part->size_bytes;
@@ -181,8 +194,8 @@ answer_batch(struct fbk_apache_translation *translation, const struct translatio
 }
 
 static int32_t
-receive_part(struct fbk_apache_translation *translation, struct translation_context *context, uint32_t number,
-             const struct fbk_apache_reply *reply)
+receive_part(struct fbk_apache_translation *translation, struct translation_context *context,
+             uint32_t number, const struct fbk_apache_reply *reply)
 {
     if (number >= context->sent || context->parts[number].status != PART_WAITING) {
         translation->dropped++;
@@ -211,21 +224,24 @@ receive_part(struct fbk_apache_translation *translation, struct translation_cont
     return answered;
 }
 
-/* ------------------------------------------------------------------ contexts of one answer, or two */
+/* ------------ contexts of one answer, or two */
 
-/* A poll's answer: the newest entry, or the one that was asked for, and a number that no digest covers.  Where the number
- * says more than the newest entry does, the explicit LAC is the proof. */
+/* A poll's answer: the newest entry, or the one that was asked for, and a number that no digest
+ * covers.  Where the number says more than the newest entry does, the explicit LAC is the proof. */
 static int32_t
 receive_poll(struct fbk_apache_translation *translation, struct translation_context *context,
              const struct fbk_apache_reply *reply)
 {
     const bool has_entry = reply->entry != NULL && reply->entry_bytes >= ENTRY_HEADER_BYTES;
     const int64_t proven = has_entry ? (int64_t)fbk_load_be64(reply->entry + ENTRY_LAC_AT) : -1;
-    if (!context->is_piggyback && !context->is_forgotten && reply->lac > context->first && proven <= context->first) {
-        struct fbk_apache_request request = {.operation = FBK_APACHE_READ_LAC, .ledger_id = context->ledger_id};
+    if (!context->is_piggyback && !context->is_forgotten && reply->lac > context->first &&
+        proven <= context->first) {
+        struct fbk_apache_request request = {.operation = FBK_APACHE_READ_LAC,
+                                             .ledger_id = context->ledger_id};
         uint32_t status;
         context->kind = KIND_PROOF;
-        return fbk_translation_send(translation, &request, fbk_translation_id(translation, context, 0), &status);
+        return fbk_translation_send(translation, &request,
+                                    fbk_translation_id(translation, context, 0), &status);
     }
     return answer_lac(translation, context->request_id, reply);
 }
@@ -234,7 +250,8 @@ static bool
 wants_no_authentication(const struct fbk_apache_reply *reply)
 {
     static const char name[] = "AuthDisabledPlugin";
-    return reply->plugin_bytes == sizeof name - 1 && memcmp(reply->plugin, name, sizeof name - 1) == 0;
+    return reply->plugin_bytes == sizeof name - 1 &&
+           memcmp(reply->plugin, name, sizeof name - 1) == 0;
 }
 
 static int32_t
@@ -254,8 +271,10 @@ receive_for_context(struct fbk_apache_translation *translation, struct translati
             error = answer_run(translation, context, reply);
     } else if (context->kind == KIND_HELLO) {
         /* Any word of its own shows that it is there; only authentication can't be done without. */
-        const bool is_refused = translation->protocol == 2 ? !wants_no_authentication(reply) : status == FBK_S_UNAUTHORIZED;
-        error = fbk_translation_answer(translation, request_id, is_refused ? FBK_S_UNAUTHORIZED : FBK_S_OK);
+        const bool is_refused = translation->protocol == 2 ? !wants_no_authentication(reply)
+                                                           : status == FBK_S_UNAUTHORIZED;
+        error = fbk_translation_answer(translation, request_id,
+                                       is_refused ? FBK_S_UNAUTHORIZED : FBK_S_OK);
     } else if (status != FBK_S_OK) {
         error = fbk_translation_answer(translation, request_id, status);
     } else if (context->kind == KIND_INFO) {
@@ -273,7 +292,7 @@ receive_for_context(struct fbk_apache_translation *translation, struct translati
     return error;
 }
 
-/* ------------------------------------------------------------------ frames */
+/* ------------ frames */
 
 static uint16_t
 operation_of(enum translation_kind kind, uint32_t protocol)
@@ -292,7 +311,8 @@ operation_of(enum translation_kind kind, uint32_t protocol)
 
 /* Which request it belongs to; false: none that is known. */
 static bool
-find_request(struct fbk_apache_translation *translation, const struct fbk_apache_reply *reply, uint64_t *id)
+find_request(struct fbk_apache_translation *translation, const struct fbk_apache_reply *reply,
+             uint64_t *id)
 {
     const struct fbk_apache_echo *echo = &reply->echo;
     if (translation->protocol == 3 || echo->operation == FBK_APACHE_READ_BATCH) {
@@ -300,7 +320,8 @@ find_request(struct fbk_apache_translation *translation, const struct fbk_apache
         return true;
     }
     if (echo->operation != FBK_APACHE_AUTH)
-        return fbk_pending_take(&translation->pending, echo->operation, echo->ledger_id, echo->entry_id, id);
+        return fbk_pending_take(&translation->pending, echo->operation, echo->ledger_id,
+                                echo->entry_id, id);
     for (uint32_t i = 0; i < translation->context_end; i++)
         if (translation->contexts[i].kind == KIND_HELLO) {
             *id = fbk_translation_id(translation, &translation->contexts[i], 0);
@@ -323,15 +344,17 @@ receive_frame(struct fbk_apache_translation *translation, const uint8_t *body, u
     if ((id & ID_BASE) == ID_BASE) {
         const uint64_t number = (id & ~ID_BASE) >> PART_BITS;
         const uint32_t part = (uint32_t)(id & ((1u << PART_BITS) - 1));
-        struct translation_context *context = number < translation->context_end ? &translation->contexts[number] : NULL;
-        if (context == NULL || operation_of(context->kind, translation->protocol) != reply.echo.operation) {
+        struct translation_context *context =
+            number < translation->context_end ? &translation->contexts[number] : NULL;
+        if (context == NULL ||
+            operation_of(context->kind, translation->protocol) != reply.echo.operation) {
             translation->dropped++;
             return 0;
         }
         if (context->kind == KIND_RUN)
             translation->has_batch_answer = true;
-        return context->kind == KIND_BATCH ? receive_part(translation, context, part,
-                                                          &reply) : receive_for_context(translation, context, &reply);
+        return context->kind == KIND_BATCH ? receive_part(translation, context, part, &reply)
+                                           : receive_for_context(translation, context, &reply);
     }
     if (reply.status != FBK_APACHE_EOK)
         return fbk_translation_answer(translation, id, status_of(reply.status));
@@ -347,12 +370,14 @@ receive_frame(struct fbk_apache_translation *translation, const uint8_t *body, u
 
 /* The whole frames of `bytes`; *consumed: where the first one begins that is not whole. */
 static int32_t
-receive_frames(struct fbk_apache_translation *translation, const uint8_t *bytes, uint64_t size_bytes, uint64_t *consumed)
+receive_frames(struct fbk_apache_translation *translation, const uint8_t *bytes,
+               uint64_t size_bytes, uint64_t *consumed)
 {
     uint64_t at = 0;
     while (size_bytes - at >= 4) {
         const uint32_t body_bytes = fbk_load_be32(bytes + at);
-        if (body_bytes < REPLY_BYTES_MIN || 4 + (uint64_t)body_bytes > translation->frame_size_bytes_max)
+        if (body_bytes < REPLY_BYTES_MIN ||
+            4 + (uint64_t)body_bytes > translation->frame_size_bytes_max)
             return FBK_E_PROTOCOL;
         if (4 + (uint64_t)body_bytes > size_bytes - at)
             break;
@@ -366,7 +391,8 @@ receive_frames(struct fbk_apache_translation *translation, const uint8_t *bytes,
 }
 
 int32_t
-fbk_apache_translation_receive(struct fbk_apache_translation *translation, const uint8_t *bytes, uint64_t size_bytes)
+fbk_apache_translation_receive(struct fbk_apache_translation *translation, const uint8_t *bytes,
+                               uint64_t size_bytes)
 {
     struct fbk_bytes *in = &translation->in;
     uint64_t consumed = 0;

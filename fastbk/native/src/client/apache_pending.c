@@ -9,7 +9,8 @@ fbk_bytes_reserve(struct fbk_bytes *buffer, uint64_t size_bytes)
 {
     const uint64_t needed_bytes = buffer->used_bytes + size_bytes;
     if (needed_bytes > buffer->room_bytes) {
-        uint64_t room_bytes = buffer->room_bytes < ROOM_BYTES_MIN ? ROOM_BYTES_MIN : buffer->room_bytes;
+        uint64_t room_bytes =
+            buffer->room_bytes < ROOM_BYTES_MIN ? ROOM_BYTES_MIN : buffer->room_bytes;
         while (room_bytes < needed_bytes)
             room_bytes *= 2;
         uint8_t *bytes = realloc(buffer->bytes, room_bytes);
@@ -34,12 +35,14 @@ fbk_bytes_append(struct fbk_bytes *buffer, const uint8_t *bytes, uint64_t size_b
     return 0;
 }
 
-/* ------------------------------------------------------------------ the map */
+/* ------------ the map */
 
 static uint32_t
-bucket_of(const struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id)
+bucket_of(const struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id,
+          int64_t entry_id)
 {
-    uint64_t mixed = ((uint64_t)ledger_id ^ (uint64_t)operation << 56) * 0x9e3779b97f4a7c15ull + (uint64_t)entry_id;
+    uint64_t mixed = ((uint64_t)ledger_id ^ (uint64_t)operation << 56) * 0x9e3779b97f4a7c15ull +
+                     (uint64_t)entry_id;
     mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ull;
     return (uint32_t)(mixed >> 32) & (map->bucket_count - 1);
 }
@@ -57,7 +60,8 @@ link_last(struct fbk_pending_map *map, uint32_t index)
     map->tails[bucket] = index + 1;
 }
 
-/* The chains are made anew in their order, so that of equal ones the older stays before the younger. */
+/* The chains are made anew in their order, so that of equal ones the older stays before the
+ * younger. */
 static int32_t
 grow(struct fbk_pending_map *map)
 {
@@ -89,7 +93,8 @@ grow(struct fbk_pending_map *map)
 }
 
 int32_t
-fbk_pending_put(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t id)
+fbk_pending_put(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id,
+                int64_t entry_id, uint64_t id)
 {
     uint32_t index;
     if (map->free != 0) {
@@ -114,7 +119,8 @@ fbk_pending_put(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_
 }
 
 bool
-fbk_pending_take(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t *id)
+fbk_pending_take(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id,
+                 int64_t entry_id, uint64_t *id)
 {
     if (map->bucket_count == 0)
         return false;
@@ -122,7 +128,8 @@ fbk_pending_take(struct fbk_pending_map *map, uint32_t operation, int64_t ledger
     uint32_t before = 0;
     for (uint32_t at = map->heads[bucket]; at != 0; at = map->items[at - 1].next) {
         struct fbk_pending_item *item = &map->items[at - 1];
-        if (item->operation == operation && item->ledger_id == ledger_id && item->entry_id == entry_id) {
+        if (item->operation == operation && item->ledger_id == ledger_id &&
+            item->entry_id == entry_id) {
             if (before == 0)
                 map->heads[bucket] = item->next;
             else

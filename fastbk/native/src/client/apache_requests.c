@@ -4,13 +4,15 @@
 /* What a request takes beside the bytes of its body, at most. */
 #define REQUEST_BYTES_MAX 160u
 
-/* ------------------------------------------------------------------ one request of Apache's */
+/* ------------ one request of Apache's */
 
 int32_t
-fbk_translation_send(struct fbk_apache_translation *translation, struct fbk_apache_request *request, uint64_t id, uint32_t *status)
+fbk_translation_send(struct fbk_apache_translation *translation, struct fbk_apache_request *request,
+                     uint64_t id, uint32_t *status)
 {
     const bool is_told_by_entry =
-        translation->protocol == 2 && (request->operation == FBK_APACHE_ADD || request->operation == FBK_APACHE_READ);
+        translation->protocol == 2 &&
+        (request->operation == FBK_APACHE_ADD || request->operation == FBK_APACHE_READ);
     request->protocol = (uint8_t)translation->protocol;
     request->version = (uint8_t)translation->protocol;
     request->transaction_id = id;
@@ -28,8 +30,8 @@ fbk_translation_send(struct fbk_apache_translation *translation, struct fbk_apac
         *status = FBK_S_TOO_LARGE;
         return 0;
     }
-    if (is_told_by_entry && fbk_pending_put(&translation->pending, request->operation, request->ledger_id, request->entry_id,
-                                            id) != 0) {
+    if (is_told_by_entry && fbk_pending_put(&translation->pending, request->operation,
+                                            request->ledger_id, request->entry_id, id) != 0) {
         *status = FBK_S_TOO_MANY_REQUESTS;
         return 0;
     }
@@ -47,7 +49,8 @@ static const uint8_t no_plugin[] = {'n', 'o', 'n', 'e'};
 
 /* A request whose answer is a single one of Apache's: sent, or answered here. */
 static int32_t
-send_or_refuse(struct fbk_apache_translation *translation, struct fbk_apache_request *request, uint64_t request_id, uint64_t id)
+send_or_refuse(struct fbk_apache_translation *translation, struct fbk_apache_request *request,
+               uint64_t request_id, uint64_t id)
 {
     uint32_t status;
     const int32_t error = fbk_translation_send(translation, request, id, &status);
@@ -63,7 +66,8 @@ send_of_context(struct fbk_apache_translation *translation, struct fbk_apache_re
     uint32_t status;
     if (context == NULL)
         return 0;
-    const int32_t error = fbk_translation_send(translation, request, fbk_translation_id(translation, context, 0), &status);
+    const int32_t error = fbk_translation_send(
+        translation, request, fbk_translation_id(translation, context, 0), &status);
     if (error != 0 || status == FBK_S_OK)
         return error;
     const uint64_t request_id = context->request_id;
@@ -71,22 +75,25 @@ send_of_context(struct fbk_apache_translation *translation, struct fbk_apache_re
     return fbk_translation_answer(translation, request_id, status);
 }
 
-/* ------------------------------------------------------------------ our operations */
+/* ------------ our operations */
 
 static int32_t
 send_add(struct fbk_apache_translation *translation, const struct fbk_request *asked)
 {
     struct fbk_apache_request request = {
         .operation = FBK_APACHE_ADD,
-        .flags = (asked->flags & ADD_FLAG_RECOVERY) != 0 ? FBK_APACHE_RECOVERY | FBK_APACHE_HIGH_PRIORITY : 0,
+        .flags = (asked->flags & ADD_FLAG_RECOVERY) != 0
+                     ? FBK_APACHE_RECOVERY | FBK_APACHE_HIGH_PRIORITY
+                     : 0,
         .ledger_id = asked->ledger_id,
         .entry_id = asked->entry_id,
         .master_key = asked->master_key,
         .body = asked->body,
         .body_bytes = asked->body_bytes,
     };
-    /* Deferred sync is not asked for.  A bookie of Apache's that restarts forgets what it acknowledged and had not synced, and
-     * then confirms a force all the same: what the client takes for durable would be gone. */
+    /* Deferred sync is not asked for.  A bookie of Apache's that restarts forgets what it
+     * acknowledged and had not synced, and then confirms a force all the same: what the client
+     * takes for durable would be gone. */
     return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
 }
 
@@ -97,12 +104,14 @@ send_read(struct fbk_apache_translation *translation, const struct fbk_request *
     struct fbk_apache_request request = {
         .operation = FBK_APACHE_READ,
         .flags = (fences ? FBK_APACHE_FENCE : 0) |
-                 (fences || (asked->flags & READ_FLAG_HIGH_PRIORITY) != 0 ? FBK_APACHE_HIGH_PRIORITY : 0),
+                 (fences || (asked->flags & READ_FLAG_HIGH_PRIORITY) != 0 ? FBK_APACHE_HIGH_PRIORITY
+                                                                          : 0),
         .ledger_id = asked->ledger_id,
         .entry_id = asked->entry_id,
         .master_key = fences ? asked->master_key : NULL,
     };
-    /* Version 2 names no request in its answers: that of a plain read before it could be taken for the fence's. */
+    /* Version 2 names no request in its answers: that of a plain read before it could be taken for
+     * the fence's. */
     if (translation->protocol == 2 && fences)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
     return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
@@ -111,7 +120,8 @@ send_read(struct fbk_apache_translation *translation, const struct fbk_request *
 static int32_t
 send_run(struct fbk_apache_translation *translation, struct translation_context *context)
 {
-    const uint64_t size_bytes_max = context->size_bytes_max < INT32_MAX ? context->size_bytes_max : INT32_MAX;
+    const uint64_t size_bytes_max =
+        context->size_bytes_max < INT32_MAX ? context->size_bytes_max : INT32_MAX;
     struct fbk_apache_request request = {
         .operation = FBK_APACHE_READ_BATCH,
         .ledger_id = context->ledger_id,
@@ -134,8 +144,9 @@ reads_wanted(const struct translation_context *context)
     uint64_t wanted = FIRST_READS;
     if (context->entries.used_bytes != 0) {
         const uint64_t mean_bytes = context->entries.used_bytes / context->answered + 1;
-        const uint64_t left_bytes =
-            context->size_bytes_max > context->entries.used_bytes ? context->size_bytes_max - context->entries.used_bytes : 0;
+        const uint64_t left_bytes = context->size_bytes_max > context->entries.used_bytes
+                                        ? context->size_bytes_max - context->entries.used_bytes
+                                        : 0;
         wanted = (left_bytes + mean_bytes - 1) / mean_bytes;
     }
     wanted = wanted < READS_MAX ? wanted : READS_MAX;
@@ -145,7 +156,8 @@ reads_wanted(const struct translation_context *context)
 }
 
 int32_t
-fbk_translation_read_on(struct fbk_apache_translation *translation, struct translation_context *context)
+fbk_translation_read_on(struct fbk_apache_translation *translation,
+                        struct translation_context *context)
 {
     for (uint32_t left = reads_wanted(context); left != 0; left--) {
         struct fbk_apache_request request = {
@@ -154,7 +166,9 @@ fbk_translation_read_on(struct fbk_apache_translation *translation, struct trans
             .entry_id = context->first + (int64_t)context->sent,
         };
         uint32_t status;
-        const int32_t error = fbk_translation_send(translation, &request, fbk_translation_id(translation, context, context->sent), &status);
+        const int32_t error =
+            fbk_translation_send(translation, &request,
+                                 fbk_translation_id(translation, context, context->sent), &status);
         if (error != 0)
             return error;
         if (status != FBK_S_OK) {
@@ -173,16 +187,19 @@ send_batch(struct fbk_apache_translation *translation, const struct fbk_request 
     const uint64_t wanted = (uint64_t)asked->other_id - (uint64_t)asked->entry_id;
     if (asked->entry_id < 0 || asked->other_id < asked->entry_id || asked->count_max == 0)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_BAD_REQUEST);
-    struct translation_context *context = fbk_translation_context_new(translation, KIND_BATCH, asked);
+    struct translation_context *context =
+        fbk_translation_context_new(translation, KIND_BATCH, asked);
     if (context == NULL)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
-    uint32_t count_max = asked->count_max < BATCH_ENTRIES_MAX ? asked->count_max : BATCH_ENTRIES_MAX;
+    uint32_t count_max =
+        asked->count_max < BATCH_ENTRIES_MAX ? asked->count_max : BATCH_ENTRIES_MAX;
     if (wanted < count_max)
         count_max = (uint32_t)wanted + 1;
     context->count_max = count_max;
     /* The answer has to fit into a frame of ours. */
-    context->size_bytes_max =
-        asked->size_bytes_max < translation->frame_size_bytes_max ? asked->size_bytes_max : translation->frame_size_bytes_max;
+    context->size_bytes_max = asked->size_bytes_max < translation->frame_size_bytes_max
+                                  ? asked->size_bytes_max
+                                  : translation->frame_size_bytes_max;
     if (translation->takes_batches && count_max > 1)
         return send_run(translation, context);
     context->parts = calloc(count_max, sizeof *context->parts);
@@ -199,30 +216,36 @@ static int32_t
 send_lac(struct fbk_apache_translation *translation, const struct fbk_request *asked)
 {
     const bool is_piggyback = (asked->flags & READ_LAC_FLAG_PIGGYBACK) != 0;
-    struct fbk_apache_request request = {.operation = FBK_APACHE_READ_LAC, .ledger_id = asked->ledger_id};
+    struct fbk_apache_request request = {.operation = FBK_APACHE_READ_LAC,
+                                         .ledger_id = asked->ledger_id};
     if (translation->protocol == 2)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
     if (asked->timeout_ms == 0 && !is_piggyback)
         return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
-    struct translation_context *context = fbk_translation_context_new(translation, KIND_POLL, asked);
+    struct translation_context *context =
+        fbk_translation_context_new(translation, KIND_POLL, asked);
     if (context == NULL)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
     context->first = asked->other_id;
     context->is_piggyback = is_piggyback;
     request.operation = FBK_APACHE_READ;
     request.entry_id = FBK_APACHE_NO_ENTRY;
-    request.flags = FBK_APACHE_HAS_PREVIOUS_LAC | (asked->timeout_ms != 0 ? FBK_APACHE_HAS_TIMEOUT : 0) |
+    request.flags = FBK_APACHE_HAS_PREVIOUS_LAC |
+                    (asked->timeout_ms != 0 ? FBK_APACHE_HAS_TIMEOUT : 0) |
                     (is_piggyback ? FBK_APACHE_PIGGYBACK : 0);
     request.previous_lac = asked->other_id;
     request.timeout_ms = asked->timeout_ms;
     return send_of_context(translation, &request, context);
 }
 
-/* A question that the connection's life begins with, or an operator's: anything that a bookie answers without a ledger. */
+/* A question that the connection's life begins with, or an operator's: anything that a bookie
+ * answers without a ledger. */
 static int32_t
-send_info(struct fbk_apache_translation *translation, const struct fbk_request *asked, enum translation_kind kind)
+send_info(struct fbk_apache_translation *translation, const struct fbk_request *asked,
+          enum translation_kind kind)
 {
-    struct fbk_apache_request request = {.operation = FBK_APACHE_INFO, .info_wanted = INFO_TOTAL_AND_FREE};
+    struct fbk_apache_request request = {.operation = FBK_APACHE_INFO,
+                                         .info_wanted = INFO_TOTAL_AND_FREE};
     if (translation->protocol == 2 && kind != KIND_HELLO)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
     if (translation->protocol == 2) {
@@ -255,7 +278,8 @@ send_simple(struct fbk_apache_translation *translation, const struct fbk_request
         return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
     }
     request.operation = FBK_APACHE_LIST;
-    struct translation_context *context = fbk_translation_context_new(translation, KIND_LIST, asked);
+    struct translation_context *context =
+        fbk_translation_context_new(translation, KIND_LIST, asked);
     if (context == NULL)
         return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
     context->count_max = asked->count_max;
@@ -272,7 +296,8 @@ send_one(struct fbk_apache_translation *translation, const struct fbk_request *a
     case FBK_REQUEST_BODY_READ_LAC: return send_lac(translation, asked);
     case FBK_REQUEST_BODY_HELLO: return send_info(translation, asked, KIND_HELLO);
     case FBK_REQUEST_BODY_INFO: return send_info(translation, asked, KIND_INFO);
-    case FBK_REQUEST_BODY_PING: return fbk_translation_answer(translation, asked->request_id, FBK_S_OK);
+    case FBK_REQUEST_BODY_PING:
+        return fbk_translation_answer(translation, asked->request_id, FBK_S_OK);
     case FBK_REQUEST_BODY_WRITE_LAC:
     case FBK_REQUEST_BODY_FORCE:
     case FBK_REQUEST_BODY_LIST_ENTRIES: return send_simple(translation, asked);
@@ -295,7 +320,8 @@ fbk_apache_v2_takes(const uint8_t *frame, uint64_t size_bytes)
 }
 
 int32_t
-fbk_apache_translation_send(struct fbk_apache_translation *translation, const uint8_t *frames, uint64_t size_bytes)
+fbk_apache_translation_send(struct fbk_apache_translation *translation, const uint8_t *frames,
+                            uint64_t size_bytes)
 {
     uint64_t at = 0;
     while (at < size_bytes) {

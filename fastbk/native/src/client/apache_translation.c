@@ -1,16 +1,18 @@
-/* One connection of our client to one of Apache's bookies (boundary/apache_translation.h): our frames become requests of
- * Apache's protocols, and the bookie's replies become frames of ours.
+/* One connection of our client to one of Apache's bookies (boundary/apache_translation.h): our
+ * frames become requests of Apache's protocols, and the bookie's replies become frames of ours.
  *
- * Version 3 answers carry a number: our request id, or, for what takes several requests of Apache's, that of a *context*
- * and the step in it.  Version 2 answers name the ledger and the entry only: its adds and plain reads are remembered in
- * order (struct fbk_pending_map).  A context whose answer nobody waits for stays until the bookie has answered all of it,
- * so that a late answer can't be taken for another's. */
+ * Version 3 answers carry a number: our request id, or, for what takes several requests of
+ * Apache's, that of a *context* and the step in it.  Version 2 answers name the ledger and the
+ * entry only: its adds and plain reads are remembered in order (struct fbk_pending_map).  A context
+ * whose answer nobody waits for stays until the bookie has answered all of it, so that a late
+ * answer can't be taken for another's. */
 #include "client/translation.h"
 
-/* ------------------------------------------------------------------ contexts */
+/* ------------ contexts */
 
 struct translation_context *
-fbk_translation_context_new(struct fbk_apache_translation *translation, enum translation_kind kind, const struct fbk_request *asked)
+fbk_translation_context_new(struct fbk_apache_translation *translation, enum translation_kind kind,
+                            const struct fbk_request *asked)
 {
     uint32_t at = 0;
     while (at < translation->context_end && translation->contexts[at].kind != KIND_FREE)
@@ -38,7 +40,8 @@ fbk_translation_context_end(struct translation_context *context)
 }
 
 uint64_t
-fbk_translation_id(const struct fbk_apache_translation *translation, const struct translation_context *context, uint32_t part)
+fbk_translation_id(const struct fbk_apache_translation *translation,
+                   const struct translation_context *context, uint32_t part)
 {
     return ID_BASE | (uint64_t)(context - translation->contexts) << PART_BITS | part;
 }
@@ -57,7 +60,8 @@ fbk_apache_translation_forget(struct fbk_apache_translation *translation, uint64
 }
 
 int32_t
-fbk_translation_answer(struct fbk_apache_translation *translation, uint64_t request_id, uint32_t status)
+fbk_translation_answer(struct fbk_apache_translation *translation, uint64_t request_id,
+                       uint32_t status)
 {
     uint8_t *out = fbk_bytes_reserve(&translation->answers, FBK_WIRE_STATUS_BYTES_MAX);
     if (out == NULL)
@@ -66,7 +70,7 @@ fbk_translation_answer(struct fbk_apache_translation *translation, uint64_t requ
     return 0;
 }
 
-/* ------------------------------------------------------------------ making and freeing */
+/* ------------ making and freeing */
 
 struct fbk_apache_translation *
 fbk_apache_translation_new(uint32_t protocol, uint32_t frame_size_bytes_max, int takes_batches)

@@ -1,4 +1,5 @@
-/* Entries that were checked, into columns: see boundary/client.h.  The table came through Python, so it is checked again. */
+/* Entries that were checked, into columns: see boundary/client.h.  The table came through Python,
+ * so it is checked again. */
 #include "client/client.h"
 
 #include "boundary/status.h"
@@ -21,8 +22,8 @@ fbk_client_entry_sums(const int64_t *found, uint32_t count, struct fbk_entry_sum
 }
 
 int32_t
-fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *entries, uint64_t entries_bytes, const int64_t *found,
-                         uint32_t count)
+fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *entries,
+                         uint64_t entries_bytes, const int64_t *found, uint32_t count)
 {
     if (to->rows > to->rows_max || count > to->rows_max - to->rows)
         return FBK_E_FULL;
@@ -32,7 +33,8 @@ fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *entries, u
         const int64_t *entry = found + (uint64_t)WORDS * i;
         const uint64_t row = to->rows + i;
         const int64_t at = entry[3], bytes = entry[4];
-        if (at < 0 || bytes < 0 || (uint64_t)at > entries_bytes || (uint64_t)bytes > entries_bytes - (uint64_t)at)
+        if (at < 0 || bytes < 0 || (uint64_t)at > entries_bytes ||
+            (uint64_t)bytes > entries_bytes - (uint64_t)at)
             return FBK_E_PROTOCOL;
         if (to->ids != NULL)
             to->ids[row] = entry[0];
@@ -40,7 +42,8 @@ fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *entries, u
             to->lengths[row] = entry[2];
         if (to->values == NULL)
             continue;
-        if (to->filled > to->values_room || (uint64_t)bytes > to->values_room - to->filled || to->values_room > INT32_MAX)
+        if (to->filled > to->values_room || (uint64_t)bytes > to->values_room - to->filled ||
+            to->values_room > INT32_MAX)
             return FBK_E_FULL;
         if (bytes != 0)
             memcpy(to->values + to->filled, entries + at, (size_t)bytes);

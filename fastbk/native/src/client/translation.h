@@ -13,7 +13,7 @@ enum translation_kind {
     KIND_FREE,
     KIND_HELLO,
     KIND_INFO,
-    KIND_POLL,  /* a read that waits; then perhaps a question for the LAC's proof */
+    KIND_POLL, /* a read that waits; then perhaps a question for the LAC's proof */
     KIND_PROOF,
     KIND_LIST,
     KIND_RUN,   /* ReadBatch as one request of version 2 */
@@ -47,10 +47,12 @@ struct translation_context {
 };
 
 #define CONTEXTS_MAX 4096u
-/* Numbers that no request of ours has: its slot (connection.py) is above the last one that is given out. */
+/* Numbers that no request of ours has: its slot (connection.py) is above the last one that is given
+ * out. */
 #define ID_BASE (0xffffffull << 40)
 #define PART_BITS 16u
-/* Single reads of one batch under way at once, until the sizes of entries are known and after that. */
+/* Single reads of one batch under way at once, until the sizes of entries are known and after
+ * that. */
 #define FIRST_READS 8u
 #define READS_MAX 64u
 #define BATCH_ENTRIES_MAX 4096u
@@ -67,23 +69,28 @@ struct fbk_apache_translation {
     struct fbk_bytes out;     /* to the bookie */
     struct fbk_bytes answers; /* to the client */
     struct fbk_pending_map pending;
-    struct translation_context *contexts; /* CONTEXTS_MAX of them; those from context_end on were never used */
+    /* CONTEXTS_MAX of them; those from context_end on were never used */
+    struct translation_context *contexts;
     uint32_t context_end;
 };
 
 /* ---- client/apache_translation.c */
 /* NULL: CONTEXTS_MAX are under way. */
-struct translation_context *fbk_translation_context_new(struct fbk_apache_translation *translation, enum translation_kind kind,
+struct translation_context *fbk_translation_context_new(struct fbk_apache_translation *translation,
+                                                        enum translation_kind kind,
                                                         const struct fbk_request *asked);
 void fbk_translation_context_end(struct translation_context *context);
-uint64_t fbk_translation_id(const struct fbk_apache_translation *translation, const struct translation_context *context,
-                            uint32_t part);
+uint64_t fbk_translation_id(const struct fbk_apache_translation *translation,
+                            const struct translation_context *context, uint32_t part);
 /* 0, FBK_E_FULL. */
-int32_t fbk_translation_answer(struct fbk_apache_translation *translation, uint64_t request_id, uint32_t status);
+int32_t fbk_translation_answer(struct fbk_apache_translation *translation, uint64_t request_id,
+                               uint32_t status);
 
 /* ---- client/apache_requests.c */
-/* Sends it to the bookie; `id` comes back with the answer.  0, FBK_E_FULL; *status is not FBK_S_OK when it can't be sent. */
-int32_t fbk_translation_send(struct fbk_apache_translation *translation, struct fbk_apache_request *request, uint64_t id,
-                             uint32_t *status);
+/* Sends it to the bookie; `id` comes back with the answer.  0, FBK_E_FULL; *status is not FBK_S_OK
+ * when it can't be sent. */
+int32_t fbk_translation_send(struct fbk_apache_translation *translation,
+                             struct fbk_apache_request *request, uint64_t id, uint32_t *status);
 /* Sends the single reads that are due.  0, FBK_E_FULL. */
-int32_t fbk_translation_read_on(struct fbk_apache_translation *translation, struct translation_context *context);
+int32_t fbk_translation_read_on(struct fbk_apache_translation *translation,
+                                struct translation_context *context);

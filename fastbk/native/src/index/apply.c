@@ -1,9 +1,10 @@
 /* Taking batches in: whole, in the journal's order (INV-A1).
  *
- * Within one batch the journal may have visited the rings in any interleaving, while this goes ring by ring.  So first all
- * records that the journal accepted for good are taken in; then those to be checked, in the order of the exceptions, which
- * is the journal's; and only after that the reads of this batch's fences are answered.  A fence therefore sees every add
- * that was accepted before it, and an accepted add is never refused for a checked one behind it. */
+ * Within one batch the journal may have visited the rings in any interleaving, while this goes ring
+ * by ring.  So first all records that the journal accepted for good are taken in; then those to be
+ * checked, in the order of the exceptions, which is the journal's; and only after that the reads of
+ * this batch's fences are answered.  A fence therefore sees every add that was accepted before it,
+ * and an accepted add is never refused for a checked one behind it. */
 #include "index/index.h"
 
 #include "base/fault.h"
@@ -12,10 +13,11 @@
 /* An entry's cost is at most 88/41 of its bytes in the ring (a batch of 33-byte entries). */
 #define COST_PER_RING_BYTES(bytes) ((bytes) / 4 * 9 + 64)
 
-/* ------------------------------------------------------------------ checking what others wrote */
+/* ------------ checking what others wrote */
 
 static int64_t
-record_at(struct fbk_index *index, uint32_t w, uint64_t position, uint64_t end, struct fbk_record *record)
+record_at(struct fbk_index *index, uint32_t w, uint64_t position, uint64_t end,
+          struct fbk_record *record)
 {
     struct fbk_index_worker *worker = &index->workers[w];
     int64_t size = fbk_record_take(&worker->add_ring, position, end, record);
@@ -25,17 +27,19 @@ record_at(struct fbk_index *index, uint32_t w, uint64_t position, uint64_t end, 
     return size;
 }
 
-/* The same, read once and added to the hash of what the journal judged: the copy counts only once the hash agrees (INV-R4).
- * The journal has checked the header's CRC. */
+/* The same, read once and added to the hash of what the journal judged: the copy counts only once
+ * the hash agrees (INV-R4). The journal has checked the header's CRC. */
 static int64_t
-judged_record(struct fbk_index *index, uint32_t w, uint64_t end, struct fbk_record *record, uint64_t *hash)
+judged_record(struct fbk_index *index, uint32_t w, uint64_t end, struct fbk_record *record,
+              uint64_t *hash)
 {
     const struct fbk_index_worker *worker = &index->workers[w];
     const uint64_t available = end - worker->add_position;
     if (FBK_UNLIKELY(available < sizeof *record || worker->add_position % 8 != 0))
         return FBK_E_CORRUPT;
     memcpy(record, fbk_ring_at(&worker->add_ring, worker->add_position), sizeof *record);
-    /* From here on the copy is read, and not the ring once more, whatever a compiler would like better. */
+    /* From here on the copy is read, and not the ring once more, whatever a compiler would like
+     * better. */
     __asm__ volatile("" : "+m"(*record) : : "memory");
     *hash = fbk_header_hash(&index->header_key, *hash, record);
     if (FBK_UNLIKELY(record->epoch != index->options.epoch ||
@@ -55,7 +59,8 @@ descriptor_ok(const struct fbk_index *index, const struct fbk_batch_descriptor *
         uint64_t end = descriptor->ring_end[w];
         if (end - worker->add_position > worker->add_ring.size_bytes)
             return FBK_E_PROTOCOL;
-        if (end - worker->add_position > fbk_cursor_load(&worker->segment->add_written) - worker->add_position)
+        if (end - worker->add_position >
+            fbk_cursor_load(&worker->segment->add_written) - worker->add_position)
             return FBK_E_PROTOCOL;
     }
     return 0;
@@ -89,7 +94,7 @@ fits(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
     return index->active->item_count == 0 && !index->sealed.cache ? FBK_E_FULL : 0;
 }
 
-/* ------------------------------------------------------------------ adds and fences */
+/* ------------ adds and fences */
 
 static struct fbk_ledger_state *
 state_of(struct fbk_index *index, const struct fbk_record *record)
@@ -101,18 +106,21 @@ state_of(struct fbk_index *index, const struct fbk_record *record)
 }
 
 static int32_t
-take_entry(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id, const uint8_t *entry,
-           uint32_t size_bytes, uint32_t crc)
+take_entry(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id,
+           const uint8_t *entry, uint32_t size_bytes, uint32_t crc)
 {
-    if (FBK_UNLIKELY(entry_id <= state->highest_entry_id) && fbk_index_cached(index, state->ledger_id, entry_id)) {
+    if (FBK_UNLIKELY(entry_id <= state->highest_entry_id) &&
+        fbk_index_cached(index, state->ledger_id, entry_id)) {
         fbk_count(&index->segment->stats, FBK_C_INDEX_UNEXPECTED, 1);
         return 0; /* first copy wins (INV-A5) */
     }
     uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes);
     if (FBK_UNLIKELY(!copy))
-        return -ENOMEM; /* `fits` saw that there is room: it is memory for the ledger that is missing */
+        /* `fits` saw that there is room: it is memory for the ledger that is missing */
+        return -ENOMEM;
     if (FBK_UNLIKELY(fbk_crc32c_copy(0, copy, entry, size_bytes) != crc ||
-                     fbk_load_be64(copy) != (uint64_t)state->ledger_id || fbk_load_be64(copy + 8) != (uint64_t)entry_id))
+                     fbk_load_be64(copy) != (uint64_t)state->ledger_id ||
+                     fbk_load_be64(copy + 8) != (uint64_t)entry_id))
         return FBK_E_CORRUPT;
     fbk_cache_commit(index->active, crc);
     fbk_index_noted(index, state, entry_id, (int64_t)fbk_load_be64(copy + 16));
@@ -120,21 +128,24 @@ take_entry(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entr
 }
 
 static int32_t
-take_batch_add(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record,
-               const uint8_t *payload)
+take_batch_add(struct fbk_index *index, struct fbk_ledger_state *state,
+               const struct fbk_record *record, const uint8_t *payload)
 {
     uint64_t table_bytes = (uint64_t)record->entry_count * sizeof(struct fbk_batch_item);
-    struct fbk_batch_item *items = (struct fbk_batch_item *)(void *)fbk_index_scratch(index, table_bytes);
+    struct fbk_batch_item *items =
+        (struct fbk_batch_item *)(void *)fbk_index_scratch(index, table_bytes);
     if (!items)
         return -ENOMEM;
-    if (table_bytes > record->payload_bytes || fbk_crc32c_copy(0, items, payload, table_bytes) != record->body_crc)
+    if (table_bytes > record->payload_bytes ||
+        fbk_crc32c_copy(0, items, payload, table_bytes) != record->body_crc)
         return FBK_E_CORRUPT;
     uint64_t offset = table_bytes;
     for (uint32_t n = 0; n < record->entry_count; n++) {
         uint32_t size_bytes = items[n].size_bytes;
         if (size_bytes < FBK_ENTRY_HEADER_BYTES || size_bytes > record->payload_bytes - offset)
             return FBK_E_CORRUPT;
-        int32_t error = take_entry(index, state, record->entry_id + n, payload + offset, size_bytes, items[n].crc);
+        int32_t error = take_entry(index, state, record->entry_id + n, payload + offset, size_bytes,
+                                   items[n].crc);
         if (error < 0)
             return error;
         offset += size_bytes;
@@ -144,7 +155,8 @@ take_batch_add(struct fbk_index *index, struct fbk_ledger_state *state, const st
 
 /* A record that the journal accepted. */
 static int32_t
-take_accepted(struct fbk_index *index, uint32_t w, const struct fbk_record *record, const uint8_t *payload)
+take_accepted(struct fbk_index *index, uint32_t w, const struct fbk_record *record,
+              const uint8_t *payload)
 {
     if (record->kind == FBK_KIND_FORCE)
         return 0; /* the worker answers it */
@@ -166,11 +178,12 @@ take_accepted(struct fbk_index *index, uint32_t w, const struct fbk_record *reco
     fbk_count(stats, FBK_C_INDEX_ENTRY_BYTES, record->payload_bytes);
     fbk_hot_note(&index->hot, record->ledger_id, record->entry_count, record->payload_bytes);
     if (record->kind == FBK_KIND_ADD)
-        return take_entry(index, state, record->entry_id, payload, record->payload_bytes, record->body_crc);
+        return take_entry(index, state, record->entry_id, payload, record->payload_bytes,
+                          record->body_crc);
     return take_batch_add(index, state, record, payload);
 }
 
-/* ------------------------------------------------------------------ a batch */
+/* ------------ a batch */
 
 static const struct fbk_exception *
 exception_at(const struct fbk_index *index, uint64_t n)
@@ -178,9 +191,11 @@ exception_at(const struct fbk_index *index, uint64_t n)
     return &index->journal->exceptions[n % FBK_EXCEPTION_COUNT];
 }
 
-/* Everything in ring w up to `end` that is accepted; what is refused or to be checked is passed over. */
+/* Everything in ring w up to `end` that is accepted; what is refused or to be checked is passed
+ * over. */
 static int32_t
-take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions_end, uint64_t judged_hash)
+take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions_end,
+          uint64_t judged_hash)
 {
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t next = index->exceptions;
@@ -194,22 +209,26 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions
         while (next != exceptions_end && exception_at(index, next)->worker != w)
             next++;
         uint32_t verdict = FBK_S_OK;
-        if (FBK_UNLIKELY(next != exceptions_end && exception_at(index, next)->position == worker->add_position))
+        if (FBK_UNLIKELY(next != exceptions_end &&
+                         exception_at(index, next)->position == worker->add_position))
             verdict = exception_at(index, next++)->verdict;
         if (FBK_LIKELY(verdict == FBK_S_OK || verdict == FBK_V_ORDERED)) {
-            const uint8_t *payload = fbk_ring_at(&worker->add_ring, worker->add_position) + sizeof record;
+            const uint8_t *payload =
+                fbk_ring_at(&worker->add_ring, worker->add_position) + sizeof record;
             int32_t error = take_accepted(index, w, &record, payload);
             if (FBK_UNLIKELY(error < 0))
                 return error;
             if (is_first && record.kind == FBK_KIND_ADD)
-                fbk_pace_observe(&index->pace, FBK_PACE_ADD, index->batch_published_us - record.received_us);
+                fbk_pace_observe(&index->pace, FBK_PACE_ADD,
+                                 index->batch_published_us - record.received_us);
             is_first = is_first && record.kind != FBK_KIND_ADD;
         } else if (verdict == FBK_V_CHECK) {
             index->checked[next - 1 - index->exceptions] = record;
         } else {
             fbk_count(&index->segment->stats, FBK_C_INDEX_SKIPPED, 1);
         }
-        if ((record.kind == FBK_KIND_ADD || record.kind == FBK_KIND_ADD_BATCH) && !(record.flags & FBK_FLAG_RECOVERY))
+        if ((record.kind == FBK_KIND_ADD || record.kind == FBK_KIND_ADD_BATCH) &&
+            !(record.flags & FBK_FLAG_RECOVERY))
             worker->cost_taken += fbk_record_cost(record.payload_bytes, record.entry_count);
         worker->add_position += (uint64_t)size;
         worker->add_sequence++;
@@ -238,7 +257,8 @@ take_room_for_checks(struct fbk_index *index, uint64_t count)
 }
 
 static int32_t
-take_checks(struct fbk_index *index, const uint64_t *starts, const struct fbk_batch_descriptor *descriptor)
+take_checks(struct fbk_index *index, const uint64_t *starts,
+            const struct fbk_batch_descriptor *descriptor)
 {
     for (uint64_t n = index->exceptions; n != descriptor->exceptions_end; n++) {
         struct fbk_exception exception = *exception_at(index, n);
@@ -250,11 +270,13 @@ take_checks(struct fbk_index *index, const uint64_t *starts, const struct fbk_ba
             return FBK_E_PROTOCOL;
         /* As `take_ring` read it: a third look at the ring could find something else. */
         const struct fbk_record record = index->checked[n - index->exceptions];
-        if (!fbk_record_ids_ok(&record) || (record.kind != FBK_KIND_ADD && record.kind != FBK_KIND_ADD_BATCH))
+        if (!fbk_record_ids_ok(&record) ||
+            (record.kind != FBK_KIND_ADD && record.kind != FBK_KIND_ADD_BATCH))
             return FBK_E_CORRUPT;
         if (!state_of(index, &record))
             return FBK_E_FULL;
-        const uint8_t *payload = fbk_ring_at(&index->workers[w].add_ring, exception.position) + sizeof record;
+        const uint8_t *payload =
+            fbk_ring_at(&index->workers[w].add_ring, exception.position) + sizeof record;
         int32_t error = fbk_index_check_add(index, &record, payload, w);
         if (error < 0)
             return error;
@@ -282,7 +304,8 @@ note_slow(struct fbk_index *index, uint64_t published_ns, uint64_t now_ns)
 static int32_t
 take_descriptor(struct fbk_index *index)
 {
-    struct fbk_batch_descriptor descriptor = index->journal->descriptors[index->order % FBK_DESCRIPTOR_COUNT];
+    struct fbk_batch_descriptor descriptor =
+        index->journal->descriptors[index->order % FBK_DESCRIPTOR_COUNT];
     int32_t rc = descriptor_ok(index, &descriptor);
     if (rc >= 0)
         rc = fits(index, &descriptor);
@@ -300,7 +323,8 @@ take_descriptor(struct fbk_index *index)
         starts[w] = index->workers[w].add_position;
         if (starts[w] == descriptor.ring_end[w])
             continue;
-        const uint64_t judged_hash = descriptor.header_hash[w] ^ fbk_header_mask(&index->header_key, descriptor.order, w);
+        const uint64_t judged_hash =
+            descriptor.header_hash[w] ^ fbk_header_mask(&index->header_key, descriptor.order, w);
         rc = take_ring(index, w, descriptor.ring_end[w], descriptor.exceptions_end, judged_hash);
         if (rc < 0)
             return rc;
@@ -325,11 +349,13 @@ take_descriptor(struct fbk_index *index)
     return 1;
 }
 
-/* Unanswered checks and fences hold memory: with many, nothing more is taken in before they are done (INV-B1). */
+/* Unanswered checks and fences hold memory: with many, nothing more is taken in before they are
+ * done (INV-B1). */
 static bool
 has_room_for_answers(const struct fbk_index *index)
 {
-    return index->parked_bytes <= index->options.parked_bytes_max && index->check_count < FBK_CHECKS_MAX &&
+    return index->parked_bytes <= index->options.parked_bytes_max &&
+           index->check_count < FBK_CHECKS_MAX &&
            index->fence_last - index->fence_first < FBK_FENCES_MAX;
 }
 
@@ -360,7 +386,8 @@ fbk_index_apply(struct fbk_index *index, uint64_t through, uint64_t bytes_max)
             return 0;
         }
         if (FBK_UNLIKELY(index->full_since_ns != 0)) {
-            fbk_count_timed(&index->segment->stats, FBK_C_INDEX_THROTTLED, (fbk_now_ns() - index->full_since_ns) / 1000);
+            fbk_count_timed(&index->segment->stats, FBK_C_INDEX_THROTTLED,
+                            (fbk_now_ns() - index->full_since_ns) / 1000);
             index->full_since_ns = 0;
         }
     }

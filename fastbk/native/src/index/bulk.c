@@ -1,9 +1,11 @@
 /* Batch reads and lists: large answers, in fair turns, a bounded number of bytes a step.
  *
- * They are taken out of the request rings at once, so that a lone read behind them waits for none of them, and stand in
- * flows, one a connection (by hash), those that have their answer from the disk before those that have yet to ask.  A step encodes about TURN_BYTES of answers, the flows in turn with a quota of bytes
- * each, then looks at what else came; and none is encoded while its worker has BACKLOG_BYTES to send, so that a small
- * answer never stands behind more than that.  How many bytes there are a second, index/pace.h says. */
+ * They are taken out of the request rings at once, so that a lone read behind them waits for none
+ * of them, and stand in flows, one a connection (by hash), those that have their answer from the
+ * disk before those that have yet to ask.  A step encodes about TURN_BYTES of answers, the flows in
+ * turn with a quota of bytes each, then looks at what else came; and none is encoded while its
+ * worker has BACKLOG_BYTES to send, so that a small answer never stands behind more than that.  How
+ * many bytes there are a second, index/pace.h says. */
 #include "index/index.h"
 
 #define TURN_BYTES (1024u * 1024u)
@@ -109,7 +111,8 @@ static bool
 adds_are_on_their_way(const struct fbk_index *index)
 {
     for (uint32_t w = 0; w < index->options.worker_count; w++)
-        if (fbk_cursor_load(&index->workers[w].segment->add_written) != index->workers[w].add_position)
+        if (fbk_cursor_load(&index->workers[w].segment->add_written) !=
+            index->workers[w].add_position)
             return true;
     return false;
 }
@@ -119,7 +122,8 @@ fbk_index_bulk_run(struct fbk_index *index)
 {
     struct fbk_index_bulk *bulk = &index->bulk;
     uint64_t begin_bytes = index->encoded_bytes;
-    uint64_t allowed_bytes = fbk_pace_allows(&index->pace, fbk_now_ns(), adds_are_on_their_way(index));
+    uint64_t allowed_bytes =
+        fbk_pace_allows(&index->pace, fbk_now_ns(), adds_are_on_their_way(index));
     uint64_t end_bytes = begin_bytes + (allowed_bytes < TURN_BYTES ? allowed_bytes : TURN_BYTES);
     uint32_t held = 0; /* flows in a row that have to wait */
     while (bulk->count > held && index->encoded_bytes < end_bytes) {

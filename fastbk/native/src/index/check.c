@@ -1,9 +1,11 @@
-/* Adds that need a look at what is stored: recovery adds and ids that are not above the ledger's highest.
+/* Adds that need a look at what is stored: recovery adds and ids that are not above the ledger's
+ * highest.
  *
- * The record is copied out of the ring (parked), so that the journal's order goes on while a disk is read.  For each of its
- * entries: stored with the same data: fine; stored with other data: conflict, the stored one stays; not stored: it comes
- * into the cache now.  "Not stored" is decided in the journal's order among checks of the same id, because that is the order
- * in which replay would decide. */
+ * The record is copied out of the ring (parked), so that the journal's order goes on while a disk
+ * is read.  For each of its entries: stored with the same data: fine; stored with other data:
+ * conflict, the stored one stays; not stored: it comes into the cache now.  "Not stored" is decided
+ * in the journal's order among checks of the same id, because that is the order in which replay
+ * would decide. */
 #include "index/index.h"
 
 #include "base/digest.h"
@@ -11,15 +13,16 @@
 
 #define FIRST_SLOTS 64u
 
-/* ------------------------------------------------------------------ slots */
+/* ------------ slots */
 
 static bool
 grow_slots(struct fbk_index *index)
 {
     uint32_t more = index->check_slots ? index->check_slots : FIRST_SLOTS;
     uint64_t bytes = (uint64_t)(index->check_slots + more) * sizeof *index->checks;
-    struct fbk_check *bigger = index->checks ? fbk_memory_grow(index->checks, index->checks_memory_bytes, bytes)
-                                             : fbk_memory_take(bytes);
+    struct fbk_check *bigger =
+        index->checks ? fbk_memory_grow(index->checks, index->checks_memory_bytes, bytes)
+                      : fbk_memory_take(bytes);
     if (!bigger)
         return false;
     index->checks = bigger;
@@ -62,7 +65,8 @@ fbk_index_checks_free(struct fbk_index *index)
 }
 
 int32_t
-fbk_index_check_add(struct fbk_index *index, const struct fbk_record *record, const uint8_t *payload, uint32_t worker)
+fbk_index_check_add(struct fbk_index *index, const struct fbk_record *record,
+                    const uint8_t *payload, uint32_t worker)
 {
     if (index->check_free == FBK_NONE && !grow_slots(index))
         return -ENOMEM;
@@ -85,8 +89,9 @@ fbk_index_check_add(struct fbk_index *index, const struct fbk_record *record, co
     check->serial = index->check_serial++;
     check->batch_sequence = index->batch_sequence;
     check->item = 0;
-    check->offset_bytes =
-        record->kind == FBK_KIND_ADD ? 0 : record->entry_count * (uint32_t)sizeof(struct fbk_batch_item);
+    check->offset_bytes = record->kind == FBK_KIND_ADD
+                              ? 0
+                              : record->entry_count * (uint32_t)sizeof(struct fbk_batch_item);
     check->state = FBK_CHECK_READY;
     check->status = FBK_S_OK;
     check->looked_entry_id = -1;
@@ -108,13 +113,14 @@ fbk_index_checks_oldest(const struct fbk_index *index)
     uint64_t oldest = UINT64_MAX;
     for (uint32_t slot = 0; index->check_count > 0 && slot < index->check_slots; slot++) {
         const struct fbk_check *check = &index->checks[slot];
-        if ((check->state == FBK_CHECK_READY || check->state == FBK_CHECK_DISK) && check->batch_sequence < oldest)
+        if ((check->state == FBK_CHECK_READY || check->state == FBK_CHECK_DISK) &&
+            check->batch_sequence < oldest)
             oldest = check->batch_sequence;
     }
     return oldest;
 }
 
-/* ------------------------------------------------------------------ deciding */
+/* ------------ deciding */
 
 static uint32_t
 item_bytes(const struct fbk_check *check)
@@ -136,8 +142,10 @@ older_may_store(const struct fbk_index *index, const struct fbk_check *check, in
 {
     for (uint32_t slot = 0; index->check_count > 1 && slot < index->check_slots; slot++) {
         const struct fbk_check *other = &index->checks[slot];
-        if (is_undecided(other) && other->serial < check->serial && other->record.ledger_id == check->record.ledger_id &&
-            entry_id >= other->record.entry_id + other->item && entry_id - other->record.entry_id < other->record.entry_count)
+        if (is_undecided(other) && other->serial < check->serial &&
+            other->record.ledger_id == check->record.ledger_id &&
+            entry_id >= other->record.entry_id + other->item &&
+            entry_id - other->record.entry_id < other->record.entry_count)
             return true;
     }
     return false;
@@ -148,7 +156,8 @@ fbk_index_checks_hold_fence(const struct fbk_index *index, int64_t ledger_id)
 {
     for (uint32_t slot = 0; index->check_count > 0 && slot < index->check_slots; slot++) {
         const struct fbk_check *check = &index->checks[slot];
-        if (is_undecided(check) && check->record.ledger_id == ledger_id && !(check->record.flags & FBK_FLAG_RECOVERY))
+        if (is_undecided(check) && check->record.ledger_id == ledger_id &&
+            !(check->record.flags & FBK_FLAG_RECOVERY))
             return true;
     }
     return false;
@@ -164,11 +173,12 @@ fbk_index_checks_hold(const struct fbk_index *index, int64_t ledger_id)
 }
 
 static void
-note_stored(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state, const uint8_t *stored,
-            uint32_t stored_bytes)
+note_stored(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state,
+            const uint8_t *stored, uint32_t stored_bytes)
 {
     const uint8_t *entry = check->payload + check->offset_bytes;
-    bool same = fbk_entry_same(stored, stored_bytes, entry, item_bytes(check), check->record.digest_type);
+    bool same =
+        fbk_entry_same(stored, stored_bytes, entry, item_bytes(check), check->record.digest_type);
     fbk_index_touch(index, state); /* somebody counts on it from now on (INV-G2) */
     fbk_count(&index->segment->stats, same ? FBK_C_INDEX_DUPLICATES : FBK_C_INDEX_CONFLICTS, 1);
     if (!same)
@@ -176,7 +186,8 @@ note_stored(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_
 }
 
 static bool
-store_item(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state, int64_t entry_id)
+store_item(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state,
+           int64_t entry_id)
 {
     const uint8_t *entry = check->payload + check->offset_bytes;
     uint32_t size_bytes = item_bytes(check);
@@ -184,9 +195,10 @@ store_item(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_s
     if (!copy)
         return false;
     memcpy(copy, entry, size_bytes);
-    uint32_t crc = check->record.kind == FBK_KIND_ADD
-                       ? check->record.body_crc
-                       : ((const struct fbk_batch_item *)(const void *)check->payload)[check->item].crc;
+    uint32_t crc =
+        check->record.kind == FBK_KIND_ADD
+            ? check->record.body_crc
+            : ((const struct fbk_batch_item *)(const void *)check->payload)[check->item].crc;
     fbk_cache_commit(index->active, crc);
     fbk_index_noted(index, state, entry_id, (int64_t)fbk_load_be64(entry + 16));
     fbk_count(&index->segment->stats, FBK_C_INDEX_ENTRIES, 1);
@@ -198,9 +210,10 @@ static void
 ask_disk(struct fbk_index *index, struct fbk_check *check, int64_t entry_id)
 {
     uint32_t slot = (uint32_t)(check - index->checks);
-    int32_t rc = fbk_store_submit(index->store, fbk_ticket(slot, check->generation, FBK_TICKET_CHECK),
-                                  check->record.ledger_id, entry_id, entry_id, FBK_LANE_URGENT,
-                                  check->record.ledger_id < 0 ? 0 : (uint64_t)check->record.ledger_id);
+    int32_t rc =
+        fbk_store_submit(index->store, fbk_ticket(slot, check->generation, FBK_TICKET_CHECK),
+                         check->record.ledger_id, entry_id, entry_id, FBK_LANE_URGENT,
+                         check->record.ledger_id < 0 ? 0 : (uint64_t)check->record.ledger_id);
     if (rc < 0)
         return; /* all jobs are taken: the next step tries again */
     check->state = FBK_CHECK_DISK;
@@ -208,7 +221,10 @@ ask_disk(struct fbk_index *index, struct fbk_check *check, int64_t entry_id)
     fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
 }
 
-enum looked { LOOKED_DONE, LOOKED_LATER };
+enum looked {
+    LOOKED_DONE,
+    LOOKED_LATER
+};
 
 /* Decides about the current item, or finds out why that is not possible yet. */
 static enum looked
@@ -235,13 +251,17 @@ look(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *
     if (!above && index->store && check->disk_status == FBK_S_OK) {
         const struct fbk_run_item *stored = fbk_run_find(check->run, entry_id);
         if (stored) {
-            note_stored(index, check, state, check->run->bytes + stored->offset_bytes, stored->size_bytes);
+            note_stored(index, check, state, check->run->bytes + stored->offset_bytes,
+                        stored->size_bytes);
             return LOOKED_DONE;
         }
-        check->disk_status = FBK_S_CANNOT_TELL; /* the job found it, the run does not hold it: damaged */
+        /* the job found it, the run does not hold it: damaged */
+        check->disk_status = FBK_S_CANNOT_TELL;
     }
-    /* Not stored, or what is stored is damaged: then only a recovery add, a repair, may put a copy beside it. */
-    if (!above && index->store && check->disk_status == FBK_S_CANNOT_TELL && !(check->record.flags & FBK_FLAG_RECOVERY)) {
+    /* Not stored, or what is stored is damaged: then only a recovery add, a repair, may put a copy
+     * beside it. */
+    if (!above && index->store && check->disk_status == FBK_S_CANNOT_TELL &&
+        !(check->record.flags & FBK_FLAG_RECOVERY)) {
         if (check->status == FBK_S_OK)
             check->status = FBK_S_CANNOT_TELL;
         return LOOKED_DONE;
@@ -256,7 +276,8 @@ run_check(struct fbk_index *index, struct fbk_check *check)
 {
     if (check->state == FBK_CHECK_READY) {
         struct fbk_ledger_state *state = fbk_index_ledger(index, check->record.ledger_id);
-        FBK_ASSERT(state != NULL); /* made when the record was taken in; not forgotten before the mark has passed it */
+        /* made when the record was taken in; not forgotten before the mark has passed it */
+        FBK_ASSERT(state != NULL);
         if (FBK_UNLIKELY(state->flags & FBK_LEDGER_DROPPING)) {
             /* What is stored is about to go: it must not be what this add is acknowledged by. */
             check->status = FBK_S_TOO_MANY_REQUESTS;
@@ -274,7 +295,8 @@ run_check(struct fbk_index *index, struct fbk_check *check)
         }
         check->state = FBK_CHECK_DECIDED;
     }
-    if (check->state == FBK_CHECK_DECIDED && fbk_index_reply_status(index, &check->asker, check->status))
+    if (check->state == FBK_CHECK_DECIDED &&
+        fbk_index_reply_status(index, &check->asker, check->status))
         free_check(index, check);
 }
 
@@ -294,17 +316,20 @@ fbk_index_checks_run(struct fbk_index *index)
 }
 
 void
-fbk_index_check_disk(struct fbk_index *index, uint32_t slot, uint32_t generation, const struct fbk_store_result *result)
+fbk_index_check_disk(struct fbk_index *index, uint32_t slot, uint32_t generation,
+                     const struct fbk_store_result *result)
 {
     struct fbk_check *check = slot < index->check_slots ? &index->checks[slot] : NULL;
-    if (!check || check->state != FBK_CHECK_DISK || (check->generation & FBK_TICKET_GENERATION) != generation) {
+    if (!check || check->state != FBK_CHECK_DISK ||
+        (check->generation & FBK_TICKET_GENERATION) != generation) {
         if (result->run)
             fbk_store_release(index->store, result->run);
         return;
     }
     check->state = FBK_CHECK_READY;
     index->checks_ready = true;
-    /* A cache that was readable when the job was made is gone: what it held is on disk by now, unseen by that job. */
+    /* A cache that was readable when the job was made is gone: what it held is on disk by now,
+     * unseen by that job. */
     if (check->resets != index->resets || result->status == FBK_S_TOO_MANY_REQUESTS) {
         if (result->run)
             fbk_store_release(index->store, result->run);

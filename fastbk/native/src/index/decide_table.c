@@ -1,5 +1,5 @@
-/* A table of ledger states around the decisions, for simulated bookies: what journal and index do with them, in the same
- * order, without rings, disks and processes. */
+/* A table of ledger states around the decisions, for simulated bookies: what journal and index do
+ * with them, in the same order, without rings, disks and processes. */
 #include "journal/decide.h"
 
 #include "base/digest.h"
@@ -70,7 +70,8 @@ record_of(const struct fbk_decide_request *request)
 }
 
 int32_t
-fbk_decide_table_decide(struct fbk_decide_table *table, const struct fbk_decide_request *request, uint32_t *status)
+fbk_decide_table_decide(struct fbk_decide_table *table, const struct fbk_decide_request *request,
+                        uint32_t *status)
 {
     const struct fbk_record record = record_of(request);
     const struct fbk_decide_limits limits = {
@@ -108,7 +109,8 @@ fbk_decide_table_replay(struct fbk_decide_table *table, const struct fbk_decide_
 }
 
 int32_t
-fbk_decide_table_stored(struct fbk_decide_table *table, int64_t ledger_id, int64_t entry_id, int64_t lac)
+fbk_decide_table_stored(struct fbk_decide_table *table, int64_t ledger_id, int64_t entry_id,
+                        int64_t lac)
 {
     struct fbk_ledger_state *state = fbk_ledgers_add(&table->ledgers, ledger_id);
     return state ? fbk_decide_stored(state, entry_id, lac) : FBK_E_FULL;
@@ -161,7 +163,8 @@ fbk_decide_table_next(const struct fbk_decide_table *table, uint64_t *cursor, ui
 }
 
 int32_t
-fbk_python_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint32_t digest_type)
+fbk_python_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes,
+                      uint32_t digest_type)
 {
     return fbk_entry_same(a, a_bytes, b, b_bytes, (uint8_t)digest_type);
 }

@@ -1,9 +1,11 @@
-/* Dropping copies that metadata counts on no more: the bookie was replaced, and what it held lies elsewhere (INV-G2).
+/* Dropping copies that metadata counts on no more: the bookie was replaced, and what it held lies
+ * elsewhere (INV-G2).
  *
- * Metadata may name this bookie for the same ledger again, once a repair has given it copies.  A copy that was there already
- * is acknowledged without being written again, so nothing may go that an add was acknowledged by after somebody decided
- * to drop it.  Hence: every add to a ledger changes its changed_sequence, also one that stores nothing; a drop names the one
- * it was decided by; and from then until what is stored is gone, it answers no check.  Adds that do not need a
+ * Metadata may name this bookie for the same ledger again, once a repair has given it copies.  A
+ * copy that was there already is acknowledged without being written again, so nothing may go that
+ * an add was acknowledged by after somebody decided to drop it.  Hence: every add to a ledger
+ * changes its changed_sequence, also one that stores nothing; a drop names the one it was decided
+ * by; and from then until what is stored is gone, it answers no check.  Adds that do not need a
  * look at what is stored pass: they land behind what is dropped. */
 #include "index/index.h"
 
@@ -12,18 +14,22 @@
 static bool
 is_settled(const struct fbk_index *index, const struct fbk_ledger_state *state)
 {
-    const uint32_t others = FBK_LEDGER_DELETED | FBK_LEDGER_LIMBO | FBK_LEDGER_DROPPED | FBK_LEDGER_DROPPING;
-    return !(state->flags & others) && state->highest_entry_id >= 0 && state->changed_sequence <= index->mark_sequence;
+    const uint32_t others =
+        FBK_LEDGER_DELETED | FBK_LEDGER_LIMBO | FBK_LEDGER_DROPPED | FBK_LEDGER_DROPPING;
+    return !(state->flags & others) && state->highest_entry_id >= 0 &&
+           state->changed_sequence <= index->mark_sequence;
 }
 
 int32_t
-fbk_index_list_settled(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, uint64_t *changed,
-                       int32_t ids_max)
+fbk_index_list_settled(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids,
+                       uint64_t *changed, int32_t ids_max)
 {
     int32_t count = 0;
-    const uint64_t stop_at = *cursor < UINT64_MAX - STATES_A_LOOK ? *cursor + STATES_A_LOOK : *cursor;
+    const uint64_t stop_at =
+        *cursor < UINT64_MAX - STATES_A_LOOK ? *cursor + STATES_A_LOOK : *cursor;
     const struct fbk_ledger_state *state;
-    while (count < ids_max && (state = fbk_ledgers_next_before(&index->ledgers, cursor, stop_at)) != NULL) {
+    while (count < ids_max &&
+           (state = fbk_ledgers_next_before(&index->ledgers, cursor, stop_at)) != NULL) {
         if (!is_settled(index, state))
             continue;
         ledger_ids[count] = state->ledger_id;
@@ -55,8 +61,8 @@ fbk_index_begin_drop(struct fbk_index *index, int64_t *ledger_ids, uint64_t *cha
 }
 
 void
-fbk_index_end_drop(struct fbk_index *index, const int64_t *ledger_ids, const uint64_t *changed, int32_t count,
-                   uint32_t is_dropped)
+fbk_index_end_drop(struct fbk_index *index, const int64_t *ledger_ids, const uint64_t *changed,
+                   int32_t count, uint32_t is_dropped)
 {
     for (int32_t n = 0; n < count; n++) {
         struct fbk_ledger_state *state = fbk_index_ledger(index, ledger_ids[n]);

@@ -1,9 +1,11 @@
-/* Deleted ledgers that no file knows any more go out of memory, too: out of the journal's table and out of ours.
+/* Deleted ledgers that no file knows any more go out of memory, too: out of the journal's table and
+ * out of ours.
  *
- * An id that is forgotten is one that was never heard of: the journal takes adds to it.  Both must forget it at the same place
- * in the order, or what one of them accepts is to the other an add to a deleted ledger.  So the journal is asked, and
- * answers with the order of the first batch that it decides without the state; when all before it are taken in, the state
- * goes here.  It answers "kept" when something came of the ledger that was not flushed when it was asked: a fence, or a
+ * An id that is forgotten is one that was never heard of: the journal takes adds to it.  Both must
+ * forget it at the same place in the order, or what one of them accepts is to the other an add to a
+ * deleted ledger.  So the journal is asked, and answers with the order of the first batch that it
+ * decides without the state; when all before it are taken in, the state goes here.  It answers
+ * "kept" when something came of the ledger that was not flushed when it was asked: a fence, or a
  * copy that we still compare with what is stored. */
 #include "index/index.h"
 
@@ -17,8 +19,8 @@ fbk_index_flushed_seal(const struct fbk_index *index)
 }
 
 int32_t
-fbk_index_begin_forget(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count, uint64_t deleted_before_s,
-                       uint32_t through_seal)
+fbk_index_begin_forget(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count,
+                       uint64_t deleted_before_s, uint32_t through_seal)
 {
     struct fbk_forgetting *forgetting = &index->forgetting;
     if (forgetting->ledger_ids)
@@ -72,7 +74,8 @@ fbk_index_forget_due(struct fbk_index *index)
         index->last_ledger = NULL;
         fbk_ledgers_remove(&index->ledgers, asked->ledger_id);
         fbk_index_forget_lac(index, asked->ledger_id);
-        forgetting->ledger_ids[forgetting->forgotten++] = asked->ledger_id; /* before those not looked at */
+        /* before those not looked at */
+        forgetting->ledger_ids[forgetting->forgotten++] = asked->ledger_id;
     }
     fbk_gauge(&index->segment->stats, FBK_C_INDEX_LEDGERS, index->ledgers.count);
 }
@@ -83,7 +86,8 @@ is_forgettable(const struct fbk_index *index, const struct fbk_ledger_state *sta
 {
     const struct fbk_forgetting *forgetting = &index->forgetting;
     return state && (state->flags & FBK_LEDGER_DELETED) && !(state->flags & FBK_LEDGER_DROPPING) &&
-           state->deleted_s < forgetting->deleted_before_s && state->reserved <= forgetting->through_seal &&
+           state->deleted_s < forgetting->deleted_before_s &&
+           state->reserved <= forgetting->through_seal &&
            state->changed_sequence <= index->mark_sequence;
 }
 
@@ -95,7 +99,8 @@ ask(struct fbk_index *index)
     uint64_t written = fbk_cursor_load(&index->segment->notices_written);
     uint64_t waiting = written - fbk_cursor_load(&index->journal->notices_consumed);
     uint64_t before = written;
-    for (uint32_t looks = 0; looks < LOOKS_A_SLICE && forgetting->next < forgetting->count; looks++) {
+    for (uint32_t looks = 0; looks < LOOKS_A_SLICE && forgetting->next < forgetting->count;
+         looks++) {
         if (forgetting->last - forgetting->first >= FBK_FORGETS_MAX || waiting >= FBK_NOTICE_COUNT)
             break;
         int64_t ledger_id = forgetting->ledger_ids[forgetting->next++];

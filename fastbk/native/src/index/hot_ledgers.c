@@ -59,7 +59,8 @@ slot_of(struct fbk_hot_sketch *sketch, int64_t ledger_id)
 }
 
 void
-fbk_hot_count(struct fbk_hot_sketch *sketch, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes)
+fbk_hot_count(struct fbk_hot_sketch *sketch, int64_t ledger_id, uint32_t entry_count,
+              uint32_t size_bytes)
 {
     uint64_t adds = entry_count; /* that it stands for */
     if (sketch->exact_left > 0) {
@@ -84,7 +85,8 @@ void
 fbk_hot_publish(struct fbk_hot_sketch *sketch, struct fbk_hot_windows *windows, uint64_t now_ns)
 {
     const uint64_t number = atomic_load_explicit(&windows->written, memory_order_relaxed);
-    /* Who reads a slot meanwhile finds `written` moved on by the time that it has copied it, and copies once more. */
+    /* Who reads a slot meanwhile finds `written` moved on by the time that it has copied it, and
+     * copies once more. */
     struct fbk_hot_window *window = &windows->windows[number % FBK_HOT_WINDOWS];
     window->began_ns = sketch->began_ns;
     window->ended_ns = now_ns;

@@ -1,13 +1,16 @@
-/* Which ledgers get most of a bookie's adds: a sketch in constant memory, over windows of some seconds.
+/* Which ledgers get most of a bookie's adds: a sketch in constant memory, over windows of some
+ * seconds.
  *
- * Space-Saving over a sample of the entries: FBK_HOT_LEDGERS slots; a ledger without one takes the slot with the fewest
- * adds, and its count goes on from there, so the count is at most `adds_over` too high.  Each ledger with more than one in
- * FBK_HOT_LEDGERS of the window's adds has a slot.  The first FBK_HOT_EXACT records of a window are all counted, so
- * that a quiet bookie's window is exact; of later ones one entry in FBK_HOT_STRIDE is, at random distances: at equal
- * ones, ledgers that are written in turn would be missed.  Everything but a sampled entry costs a subtraction and a
- * branch.
+ * Space-Saving over a sample of the entries: FBK_HOT_LEDGERS slots; a ledger without one takes the
+ * slot with the fewest adds, and its count goes on from there, so the count is at most `adds_over`
+ * too high.  Each ledger with more than one in FBK_HOT_LEDGERS of the window's adds has a slot. The
+ * first FBK_HOT_EXACT records of a window are all counted, so that a quiet bookie's window is
+ * exact; of later ones one entry in FBK_HOT_STRIDE is, at random distances: at equal ones, ledgers
+ * that are written in turn would be missed.  Everything but a sampled entry costs a subtraction and
+ * a branch.
  *
- * Pure: the caller brings the time.  The index publishes each window in its segment, for the supervisor. */
+ * Pure: the caller brings the time.  The index publishes each window in its segment, for the
+ * supervisor. */
 #pragma once
 
 #include "base/layout.h"
@@ -17,12 +20,13 @@
 #define FBK_HOT_STRIDE 64u
 
 struct fbk_hot_sketch {
-    uint64_t left;             /* entries until the next one that is counted, that one included; 1: each is */
+    /* entries until the next one that is counted, that one included; 1: each is */
+    uint64_t left;
     uint64_t random;
-    uint64_t began_ns;         /* of the window */
-    uint32_t exact_left;       /* records that are all counted */
-    uint32_t count;            /* slots in use */
-    int64_t ids[FBK_HOT_LEDGERS];     /* side by side: each counted entry searches them */
+    uint64_t began_ns;            /* of the window */
+    uint32_t exact_left;          /* records that are all counted */
+    uint32_t count;               /* slots in use */
+    int64_t ids[FBK_HOT_LEDGERS]; /* side by side: each counted entry searches them */
     uint64_t adds[FBK_HOT_LEDGERS];
     uint64_t adds_over[FBK_HOT_LEDGERS];
     uint64_t size_bytes[FBK_HOT_LEDGERS];
@@ -30,13 +34,16 @@ struct fbk_hot_sketch {
 
 void fbk_hot_init(struct fbk_hot_sketch *sketch, uint64_t seed, uint64_t now_ns);
 /* Counts a record of which an entry is in the sample; call fbk_hot_note. */
-void fbk_hot_count(struct fbk_hot_sketch *sketch, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes);
+void fbk_hot_count(struct fbk_hot_sketch *sketch, int64_t ledger_id, uint32_t entry_count,
+                   uint32_t size_bytes);
 /* Publishes the window, which is over, and begins the next one; call fbk_hot_roll. */
-void fbk_hot_publish(struct fbk_hot_sketch *sketch, struct fbk_hot_windows *windows, uint64_t now_ns);
+void fbk_hot_publish(struct fbk_hot_sketch *sketch, struct fbk_hot_windows *windows,
+                     uint64_t now_ns);
 
 /* For each add that is taken in.  entry_count: 1 or more. */
 static inline void
-fbk_hot_note(struct fbk_hot_sketch *sketch, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes)
+fbk_hot_note(struct fbk_hot_sketch *sketch, int64_t ledger_id, uint32_t entry_count,
+             uint32_t size_bytes)
 {
     if (FBK_LIKELY(sketch->left > entry_count))
         sketch->left -= entry_count;

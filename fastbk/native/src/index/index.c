@@ -3,7 +3,7 @@
 
 #define LAC_BODIES 8192u
 
-/* ------------------------------------------------------------------ life */
+/* ------------ life */
 
 static int32_t
 map_worker(struct fbk_index *index, uint32_t w)
@@ -15,18 +15,22 @@ map_worker(struct fbk_index *index, uint32_t w)
     worker->segment = fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error);
     if (!worker->segment)
         return error;
-    if (worker->segment->header.epoch != index->options.epoch || worker->segment->header.role_index != w ||
+    if (worker->segment->header.epoch != index->options.epoch ||
+        worker->segment->header.role_index != w ||
         worker->segment->header.pair != index->segment->header.pair)
         return FBK_E_LAYOUT;
     error = fbk_segment_map_ring(fd, &worker->segment->header, 0, 0, false, &worker->add_ring);
     if (error >= 0)
-        error = fbk_segment_map_ring(fd, &worker->segment->header, 1, 0, false, &worker->request_ring);
+        error =
+            fbk_segment_map_ring(fd, &worker->segment->header, 1, 0, false, &worker->request_ring);
     if (error >= 0)
-        error = fbk_segment_map_ring(index->options.segment_fd, &index->segment->header, 0, w, true, &worker->reply_ring);
+        error = fbk_segment_map_ring(index->options.segment_fd, &index->segment->header, 0, w, true,
+                                     &worker->reply_ring);
     if (error < 0)
         return error;
     /* The largest reply fits twice, so a full ring empties by itself. */
-    if (worker->reply_ring.size_bytes < 2ull * (index->options.frame_bytes_max + sizeof(struct fbk_reply)))
+    if (worker->reply_ring.size_bytes <
+        2ull * (index->options.frame_bytes_max + sizeof(struct fbk_reply)))
         return -EINVAL;
     return 0;
 }
@@ -40,10 +44,12 @@ map_segments(struct fbk_index *index)
         return error;
     fbk_flight_open(&index->recorder, &index->segment->stats.flight);
     fbk_hot_init(&index->hot, index->options.epoch, fbk_now_ns());
-    index->journal = fbk_segment_map(index->options.journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
+    index->journal =
+        fbk_segment_map(index->options.journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
     if (!index->journal)
         return error;
-    if (index->segment->header.epoch != index->options.epoch || index->journal->header.epoch != index->options.epoch ||
+    if (index->segment->header.epoch != index->options.epoch ||
+        index->journal->header.epoch != index->options.epoch ||
         index->journal->header.pair != index->segment->header.pair)
         return FBK_E_LAYOUT;
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
@@ -59,9 +65,11 @@ take_memory(struct fbk_index *index)
 {
     const struct fbk_index_options *options = &index->options;
     int32_t error = fbk_ledgers_init(&index->ledgers, options->ledgers_max);
-    const uint64_t align_bytes = index->store ? fbk_store_align_bytes(index->store) : FBK_PAGE_BYTES;
+    const uint64_t align_bytes =
+        index->store ? fbk_store_align_bytes(index->store) : FBK_PAGE_BYTES;
     for (uint32_t n = 0; n < 2 && error >= 0; n++)
-        error = fbk_cache_init(&index->caches[n], options->cache_bytes, align_bytes, options->seed + n);
+        error =
+            fbk_cache_init(&index->caches[n], options->cache_bytes, align_bytes, options->seed + n);
     if (error >= 0)
         error = fbk_index_requests_init(index);
     if (error >= 0)
@@ -80,8 +88,9 @@ struct fbk_index *
 fbk_index_create(const struct fbk_index_options *options, struct fbk_store *store, int32_t *error)
 {
     *error = -EINVAL;
-    if (options->worker_count == 0 || options->worker_count > FBK_WORKERS_MAX || options->requests_max == 0 ||
-        options->waiters_max == 0 || options->cache_reserve_bytes >= options->cache_bytes)
+    if (options->worker_count == 0 || options->worker_count > FBK_WORKERS_MAX ||
+        options->requests_max == 0 || options->waiters_max == 0 ||
+        options->cache_reserve_bytes >= options->cache_bytes)
         return NULL;
     *error = -ENOMEM;
     struct fbk_index *index = fbk_memory_take(sizeof *index);
@@ -169,7 +178,7 @@ fbk_index_scratch(struct fbk_index *index, uint64_t size_bytes)
     return index->scratch;
 }
 
-/* ------------------------------------------------------------------ ledgers */
+/* ------------ ledgers */
 
 struct fbk_ledger_state *
 fbk_index_ledger(struct fbk_index *index, int64_t ledger_id)
@@ -198,7 +207,8 @@ fbk_index_ledger_make(struct fbk_index *index, int64_t ledger_id)
     return state;
 }
 
-/* `reserved` of a state in the table is the number of the seal that will contain its last change; it is 0 on disk. */
+/* `reserved` of a state in the table is the number of the seal that will contain its last change;
+ * it is 0 on disk. */
 void
 fbk_index_touch(struct fbk_index *index, struct fbk_ledger_state *state)
 {
@@ -209,9 +219,11 @@ fbk_index_touch(struct fbk_index *index, struct fbk_ledger_state *state)
     if (index->oldest_ns == 0)
         index->oldest_ns = fbk_now_ns();
     if ((index->dirty_count + 1) * sizeof *index->dirty > index->dirty_memory_bytes) {
-        uint64_t bigger_bytes = index->dirty_memory_bytes ? index->dirty_memory_bytes * 2 : 16 * FBK_PAGE_BYTES;
-        int64_t *bigger = index->dirty ? fbk_memory_grow(index->dirty, index->dirty_memory_bytes, bigger_bytes)
-                                       : fbk_memory_take(bigger_bytes);
+        uint64_t bigger_bytes =
+            index->dirty_memory_bytes ? index->dirty_memory_bytes * 2 : 16 * FBK_PAGE_BYTES;
+        int64_t *bigger =
+            index->dirty ? fbk_memory_grow(index->dirty, index->dirty_memory_bytes, bigger_bytes)
+                         : fbk_memory_take(bigger_bytes);
         if (!bigger) {
             index->dirty_lost = true; /* seal looks through the whole table instead */
             return;
@@ -223,7 +235,8 @@ fbk_index_touch(struct fbk_index *index, struct fbk_ledger_state *state)
 }
 
 void
-fbk_index_noted(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id, int64_t lac)
+fbk_index_noted(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id,
+                int64_t lac)
 {
     fbk_index_touch(index, state);
     if (fbk_decide_stored(state, entry_id, lac) && FBK_UNLIKELY(index->waiter_count > 0))
@@ -237,7 +250,7 @@ fbk_index_cached(const struct fbk_index *index, int64_t ledger_id, int64_t entry
     return item ? item : fbk_cache_find(index->other, ledger_id, entry_id);
 }
 
-/* ------------------------------------------------------------------ seal and flushed */
+/* ------------ seal and flushed */
 
 static int32_t
 seal_states(struct fbk_index *index, struct fbk_sealed *sealed)
@@ -284,7 +297,8 @@ fbk_index_seal(struct fbk_index *index)
     }
     /* A parked copy is in no cache yet: its batch is not contained in this flush (INV-A1). */
     uint64_t oldest_check = fbk_index_checks_oldest(index);
-    sealed->mark_sequence = oldest_check <= index->taken_sequence ? oldest_check - 1 : index->taken_sequence;
+    sealed->mark_sequence =
+        oldest_check <= index->taken_sequence ? oldest_check - 1 : index->taken_sequence;
     if (sealed->mark_sequence < index->mark_sequence)
         sealed->mark_sequence = index->mark_sequence;
     sealed->journal_bytes = index->journal_bytes;
@@ -309,22 +323,24 @@ compare_states(const void *a, const void *b)
     return (x->ledger_id > y->ledger_id) - (x->ledger_id < y->ledger_id);
 }
 
-/* Of all attempts at this flush: chunks are laid out in the arena itself, which a failed attempt may have written to disk,
- * but to a place that no manifest names. */
+/* Of all attempts at this flush: chunks are laid out in the arena itself, which a failed attempt
+ * may have written to disk, but to a place that no manifest names. */
 static int32_t
 lay_out(struct fbk_sealed *sealed)
 {
     struct fbk_write_cache *cache = sealed->cache;
     const uint64_t items_bytes = cache->item_count * sizeof(struct fbk_flush_item);
     const uint64_t runs_bytes = cache->run_count * sizeof(struct fbk_flush_run);
-    sealed->layout_memory_bytes = items_bytes + runs_bytes + cache->chunk_count * sizeof(struct fbk_flush_chunk) + 1;
+    sealed->layout_memory_bytes =
+        items_bytes + runs_bytes + cache->chunk_count * sizeof(struct fbk_flush_chunk) + 1;
     sealed->layout = fbk_memory_take(sealed->layout_memory_bytes);
     if (!sealed->layout)
         return -ENOMEM;
     int32_t error = fbk_cache_lay_out(
         cache, (struct fbk_flush_item *)(void *)sealed->layout,
         (struct fbk_flush_run *)(void *)(sealed->layout + items_bytes),
-        (struct fbk_flush_chunk *)(void *)(sealed->layout + items_bytes + runs_bytes), &sealed->contents);
+        (struct fbk_flush_chunk *)(void *)(sealed->layout + items_bytes + runs_bytes),
+        &sealed->contents);
     if (error < 0) {
         fbk_memory_give_back(sealed->layout, sealed->layout_memory_bytes);
         sealed->layout = NULL;
@@ -339,7 +355,8 @@ lay_out(struct fbk_sealed *sealed)
 }
 
 int32_t
-fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents, uint64_t *mark_sequence)
+fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents,
+                 uint64_t *mark_sequence)
 {
     struct fbk_sealed *sealed = &index->sealed;
     if (!sealed->cache)
@@ -389,7 +406,7 @@ fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t lim
     fbk_cursor_publish(&index->segment->mark_sequence, mark_sequence);
 }
 
-/* ------------------------------------------------------------------ what Python sees and sets */
+/* ------------ what Python sees and sets */
 
 void
 fbk_index_beat(struct fbk_index *index, uint32_t word)

@@ -28,7 +28,8 @@ take_state(void *context, const struct fbk_ledger_state *from)
         return;
     }
     *state = *from; /* files come oldest first: the newest wins */
-    state->flags &= ~(FBK_LEDGER_DROPPING | FBK_LEDGER_EXPIRING); /* whoever was at it is gone */
+    /* whoever was at it is gone */
+    state->flags &= ~(FBK_LEDGER_DROPPING | FBK_LEDGER_EXPIRING);
     state->reserved = 0;
 }
 
@@ -37,7 +38,8 @@ fbk_index_load_states(struct fbk_index *index, uint64_t locations_file_id)
 {
     struct loading loading = {index, 0};
     uint64_t most = fbk_store_state_count(index->store, locations_file_id);
-    if (most > index->ledgers.count) /* without it they are added all the same, moved several times */
+    /* without it they are added all the same, moved several times */
+    if (most > index->ledgers.count)
         (void)fbk_ledgers_reserve(&index->ledgers, most);
     int64_t rc = fbk_store_load_states(index->store, locations_file_id, take_state, &loading);
     return rc < 0 ? (int32_t)rc : loading.error;
@@ -54,7 +56,8 @@ fbk_index_damage(struct fbk_index *index)
         if (state->flags & FBK_LEDGER_LIMBO)
             continue;
         fbk_index_touch(index, state);
-        state->flags |= FBK_LEDGER_LIMBO; /* INV-X4: counts as fenced; metadata says at its end whether it is */
+        /* INV-X4: counts as fenced; metadata says at its end whether it is */
+        state->flags |= FBK_LEDGER_LIMBO;
         fbk_index_wake(index, state);
     }
     return 0;
@@ -111,12 +114,14 @@ fbk_index_write_states(struct fbk_index *index, int32_t states_fd)
     do {
         state = fbk_ledgers_next(&index->ledgers, &cursor);
         if (state) {
-            index->limbo_count += (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
+            index->limbo_count +=
+                (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
             chunk[filled] = *state;
             fbk_index_state_seal(&chunk[filled++]);
         }
         if (filled > 0 && (!state || filled == STATES_A_WRITE)) {
-            int32_t error = write_whole(states_fd, chunk, filled * sizeof *chunk, count * sizeof *chunk);
+            int32_t error =
+                write_whole(states_fd, chunk, filled * sizeof *chunk, count * sizeof *chunk);
             if (error < 0)
                 return error;
             count += filled;
@@ -127,11 +132,12 @@ fbk_index_write_states(struct fbk_index *index, int32_t states_fd)
     return (int64_t)count;
 }
 
-/* ------------------------------------------------------------------ gc */
+/* ------------ gc */
 
 /* Ids of ledgers that have all flags of `wanted`, none of `unwanted`, and are not deleted. */
 static int32_t
-list(const struct fbk_index *index, uint32_t wanted, uint32_t unwanted, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
+list(const struct fbk_index *index, uint32_t wanted, uint32_t unwanted, uint64_t *cursor,
+     int64_t *ledger_ids, int32_t ids_max)
 {
     int32_t count = 0;
     const struct fbk_ledger_state *state;
@@ -142,13 +148,15 @@ list(const struct fbk_index *index, uint32_t wanted, uint32_t unwanted, uint64_t
 }
 
 int32_t
-fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
+fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids,
+                       int32_t ids_max)
 {
     return list(index, 0, FBK_LEDGER_UNCONFIRMED, cursor, ledger_ids, ids_max); /* INV-G4 */
 }
 
 int32_t
-fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
+fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids,
+                     int32_t ids_max)
 {
     if (index->limbo_count == 0)
         return 0; /* not a walk over all of them for nothing */
@@ -163,8 +171,8 @@ fbk_index_notice_room(const struct fbk_index *index)
 }
 
 int32_t
-fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what, uint64_t deleted_s,
-                      int32_t *taken)
+fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count,
+                      uint32_t what, uint64_t deleted_s, int32_t *taken)
 {
     int32_t changed = 0;
     uint64_t written = fbk_cursor_load(&index->segment->notices_written);
@@ -180,11 +188,13 @@ fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_
         fbk_index_touch(index, state);
         if (!fbk_decide_notice(state, what))
             continue;
-        bool is_limbo = (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
+        bool is_limbo =
+            (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
         index->limbo_count -= was_limbo && !is_limbo;
         state->deleted_s = state->flags & FBK_LEDGER_DELETED ? (uint32_t)deleted_s : 0;
         fbk_index_wake(index, state);
-        index->segment->notices[written++ % FBK_NOTICE_COUNT] = (struct fbk_notice){.ledger_id = state->ledger_id, .what = what};
+        index->segment->notices[written++ % FBK_NOTICE_COUNT] =
+            (struct fbk_notice){.ledger_id = state->ledger_id, .what = what};
         waiting++;
         changed++;
     }
@@ -198,15 +208,18 @@ fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_
 }
 
 int32_t
-fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s, int32_t *taken)
+fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count,
+                         uint64_t now_s, int32_t *taken)
 {
-    int32_t deleted = fbk_index_give_notice(index, ledger_ids, count, FBK_NOTICE_DELETED, now_s, taken);
+    int32_t deleted =
+        fbk_index_give_notice(index, ledger_ids, count, FBK_NOTICE_DELETED, now_s, taken);
     fbk_count(&index->segment->stats, FBK_C_INDEX_DELETED_LEDGERS, (uint64_t)deleted);
     return deleted;
 }
 
 int32_t
-fbk_index_limbo_over(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t fenced, int32_t *taken)
+fbk_index_limbo_over(struct fbk_index *index, const int64_t *ledger_ids, int32_t count,
+                     uint32_t fenced, int32_t *taken)
 {
     uint32_t what = fenced ? FBK_NOTICE_LIMBO_OVER_FENCED : FBK_NOTICE_LIMBO_OVER;
     return fbk_index_give_notice(index, ledger_ids, count, what, 0, taken);

@@ -5,7 +5,7 @@
 
 /* An ascending stream of ranges. */
 struct source {
-    const int64_t *ids;    /* single ids, or pairs (first, last) */
+    const int64_t *ids; /* single ids, or pairs (first, last) */
     uint64_t count;
     uint64_t at;
     bool pairs;
@@ -21,9 +21,11 @@ peek(const struct source *source, int64_t *first, int64_t *last)
     return true;
 }
 
-/* Merges ranges below `end` (-1: all) into out, at most ranges_max.  *next: where to go on, -1 = complete. */
+/* Merges ranges below `end` (-1: all) into out, at most ranges_max.  *next: where to go on, -1 =
+ * complete. */
 static uint32_t
-merge(struct source *sources, uint32_t source_count, int64_t end, int64_t *out, uint32_t ranges_max, int64_t *next)
+merge(struct source *sources, uint32_t source_count, int64_t end, int64_t *out, uint32_t ranges_max,
+      int64_t *next)
 {
     uint32_t count = 0;
     for (;;) {
@@ -72,18 +74,24 @@ answer(struct fbk_index *index, struct fbk_index_request *request)
     uint32_t ranges_max = request->entry_count_max;
     uint64_t in_active = items_of(index->active, request->ledger_id);
     uint64_t in_other = items_of(index->other, request->ledger_id);
-    int64_t *memory = (int64_t *)(void *)fbk_index_scratch(index, (in_active + in_other + 2ull * ranges_max) * sizeof *memory);
+    int64_t *memory = (int64_t *)(void *)fbk_index_scratch(
+        index, (in_active + in_other + 2ull * ranges_max) * sizeof *memory);
     if (!memory)
         return FBK_RAN_LATER;
     int64_t *active_ids = memory + 2ull * ranges_max;
     int64_t *other_ids = active_ids + in_active;
     int64_t first = request->first_entry_id;
     struct source sources[3] = {
-        {.ids = active_ids, .count = fbk_cache_ids(index->active, request->ledger_id, first, active_ids)},
-        {.ids = other_ids, .count = fbk_cache_ids(index->other, request->ledger_id, first, other_ids)},
-        {.ids = request->ranges, .count = request->answered ? request->range_count : 0, .pairs = true},
+        {.ids = active_ids,
+         .count = fbk_cache_ids(index->active, request->ledger_id, first, active_ids)},
+        {.ids = other_ids,
+         .count = fbk_cache_ids(index->other, request->ledger_id, first, other_ids)},
+        {.ids = request->ranges,
+         .count = request->answered ? request->range_count : 0,
+         .pairs = true},
     };
-    int64_t end = request->answered ? request->found_entry_id : -1; /* the disk's list goes on there */
+    /* the disk's list goes on there */
+    int64_t end = request->answered ? request->found_entry_id : -1;
     int64_t next = -1;
     uint32_t count = merge(sources, 3, end, memory, ranges_max, &next);
     uint8_t *at = fbk_index_reply_begin(index, asker->worker, fbk_wire_list_size(count));
@@ -113,6 +121,7 @@ fbk_index_run_list(struct fbk_index *index, struct fbk_index_request *request)
             status = (uint32_t)request->disk_status;
     }
     if (status != FBK_S_OK)
-        return fbk_index_reply_status(index, &request->asker, status) ? FBK_RAN_DONE : FBK_RAN_LATER;
+        return fbk_index_reply_status(index, &request->asker, status) ? FBK_RAN_DONE
+                                                                      : FBK_RAN_LATER;
     return answer(index, request);
 }

@@ -2,14 +2,16 @@
 #include "index/pace.h"
 
 #define INTERVAL_NS 50000000ull
-#define QUIET_NS 500000000ull     /* so long without a delay to measure: what was found out is forgotten */
-#define GRACE_NS 20000000ull      /* the limit goes on for so long without an add */
+/* so long without a delay to measure: what was found out is forgotten */
+#define QUIET_NS 500000000ull
+#define GRACE_NS 20000000ull /* the limit goes on for so long without an add */
 #define LISTEN_EVERY_NS 2000000000ull
-#define SETTLE_NS 20000000ull     /* what was sent before a pause is still felt for so long */
-#define SAMPLES_MIN 16u           /* fewer say nothing: the interval goes on */
-#define BURST_NS 20000000ull      /* tokens are saved up for so long */
+/* what was sent before a pause is still felt for so long */
+#define SETTLE_NS 20000000ull
+#define SAMPLES_MIN 16u      /* fewer say nothing: the interval goes on */
+#define BURST_NS 20000000ull /* tokens are saved up for so long */
 #define LONG_NS 1000000000ull
-#define SLACK_US 30u              /* timers and wakes alone differ by that */
+#define SLACK_US 30u /* timers and wakes alone differ by that */
 #define PERCENT 95u
 
 void
@@ -93,15 +95,18 @@ end_interval(struct fbk_pace *pace, uint64_t now_ns)
     if (!any)
         pace->rate_bytes = FBK_PACE_CEILING_BYTES;
     else if (meets)
-        pace->rate_bytes = FBK_PACE_FLOOR_BYTES; /* more would be felt before it is measured */
+        /* more would be felt before it is measured */
+        pace->rate_bytes = FBK_PACE_FLOOR_BYTES;
     else if (pace->used_bytes > 0)
-        pace->rate_bytes = disturbed ? pace->rate_bytes / 2 : pace->rate_bytes + pace->rate_bytes / 16;
+        pace->rate_bytes =
+            disturbed ? pace->rate_bytes / 2 : pace->rate_bytes + pace->rate_bytes / 16;
     if (pace->rate_bytes > FBK_PACE_CEILING_BYTES)
         pace->rate_bytes = FBK_PACE_CEILING_BYTES;
     if (pace->rate_bytes < FBK_PACE_FLOOR_BYTES)
         pace->rate_bytes = FBK_PACE_FLOOR_BYTES;
     /* Only where there is something to listen to, and something to hold back. */
-    pace->listening = any && !pace->listening && pace->used_bytes > 0 && now_ns - pace->listened_ns >= LISTEN_EVERY_NS;
+    pace->listening = any && !pace->listening && pace->used_bytes > 0 &&
+                      now_ns - pace->listened_ns >= LISTEN_EVERY_NS;
     pace->settling = pace->listening;
     if (pace->listening)
         pace->listened_ns = now_ns;
@@ -130,7 +135,8 @@ uint64_t
 fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding)
 {
     look_for_adds(pace, now_ns, adding);
-    bool is_enough = pace->delays[FBK_PACE_ADD].count >= SAMPLES_MIN || pace->delays[FBK_PACE_TAIL].count >= SAMPLES_MIN;
+    bool is_enough = pace->delays[FBK_PACE_ADD].count >= SAMPLES_MIN ||
+                     pace->delays[FBK_PACE_TAIL].count >= SAMPLES_MIN;
     uint64_t age_ns = now_ns - pace->interval_ns;
     if (pace->settling && age_ns >= SETTLE_NS) {
         forget(pace);
@@ -139,11 +145,13 @@ fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding)
     } else if (age_ns >= QUIET_NS || (age_ns >= INTERVAL_NS && is_enough))
         end_interval(pace, now_ns);
     else if (pace->listening && !pace->settling && age_ns >= INTERVAL_NS)
-        pace->listening = false; /* too few came to say anything: history does not stand still for that */
+        /* too few came to say anything: history does not stand still for that */
+        pace->listening = false;
     uint64_t passed_ns = now_ns - pace->counted_ns;
     uint64_t burst_bytes = pace->rate_bytes / (1000000000ull / BURST_NS);
     pace->counted_ns = now_ns;
-    pace->tokens_bytes += (int64_t)(pace->rate_bytes / 1000 * (passed_ns < LONG_NS ? passed_ns : LONG_NS) / 1000000);
+    pace->tokens_bytes +=
+        (int64_t)(pace->rate_bytes / 1000 * (passed_ns < LONG_NS ? passed_ns : LONG_NS) / 1000000);
     bool is_held = fbk_pace_is_held(pace);
     if (pace->tokens_bytes > (int64_t)burst_bytes || !is_held)
         pace->tokens_bytes = (int64_t)burst_bytes;

@@ -1,9 +1,10 @@
 /* Credit, cursors and bells: what the other processes see of the index. */
 #include "index/index.h"
 
-/* What can be taken in without waiting for a disk, but for the reserve, is shared between the workers: never more is out
- * than there is room for, and what was given is never taken back (INV-R3).  While no flush is under way that is one cache
- * only: the active one may be sealed at any moment, and its free part is then lost until the flush has ended. */
+/* What can be taken in without waiting for a disk, but for the reserve, is shared between the
+ * workers: never more is out than there is room for, and what was given is never taken back
+ * (INV-R3).  While no flush is under way that is one cache only: the active one may be sealed at
+ * any moment, and its free part is then lost until the flush has ended. */
 void
 fbk_index_grant_credit(struct fbk_index *index)
 {
@@ -87,7 +88,8 @@ fbk_index_publish(struct fbk_index *index)
         fbk_cursor_publish(&index->segment->descriptors_consumed, index->order);
         index->order_published = index->order;
         /* The journal stops when descriptors run out: it may be asleep over that. */
-        if (behind >= FBK_DESCRIPTOR_COUNT / 4 && fbk_bell_needed(&index->journal->sleeper, &index->journal_rung))
+        if (behind >= FBK_DESCRIPTOR_COUNT / 4 &&
+            fbk_bell_needed(&index->journal->sleeper, &index->journal_rung))
             fbk_bell_ring(index->options.journal_bell_fd);
     }
     for (uint32_t w = 0; w < index->options.worker_count; w++)

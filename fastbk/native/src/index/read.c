@@ -12,7 +12,7 @@ fbk_index_no(const struct fbk_index *index, const struct fbk_ledger_state *state
     return fbk_decide_no(state, index->limbo, no);
 }
 
-/* ------------------------------------------------------------------ one entry */
+/* ------------ one entry */
 
 static bool
 find_in_run(const struct fbk_run *run, int64_t entry_id, struct fbk_found *found)
@@ -27,8 +27,8 @@ find_in_run(const struct fbk_run *run, int64_t entry_id, struct fbk_found *found
 }
 
 int32_t
-fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const struct fbk_ledger_state *state,
-               int64_t entry_id, struct fbk_found *found)
+fbk_index_find(struct fbk_index *index, struct fbk_index_request *request,
+               const struct fbk_ledger_state *state, int64_t entry_id, struct fbk_found *found)
 {
     memset(found, 0, sizeof *found);
     const struct fbk_cache_item *item = fbk_index_cached(index, state->ledger_id, entry_id);
@@ -45,12 +45,14 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const
     if (fbk_index_request_answered(index, request) && request->asked_entry_id == entry_id) {
         if (request->disk_status == FBK_S_OK && find_in_run(request->run, entry_id, found))
             return FBK_RAN_DONE;
-        found->status = request->disk_status == FBK_S_NO_ENTRY ? fbk_index_no(index, state, FBK_S_NO_ENTRY)
-                                                               : FBK_S_CANNOT_TELL;
+        found->status = request->disk_status == FBK_S_NO_ENTRY
+                            ? fbk_index_no(index, state, FBK_S_NO_ENTRY)
+                            : FBK_S_CANNOT_TELL;
         return FBK_RAN_DONE;
     }
     request->scan = fbk_index_stream_note(index, request, entry_id, entry_id, 0);
-    if (request->scan && !request->paced && request->asker.kind == FBK_KIND_READ && fbk_index_bulk_is_held(index)) {
+    if (request->scan && !request->paced && request->asker.kind == FBK_KIND_READ &&
+        fbk_index_bulk_is_held(index)) {
         request->paced = true;
         fbk_index_bulk_put(index, request, true);
         return FBK_RAN_DISK; /* from here on it is one of the bulk */
@@ -66,7 +68,8 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const
         fbk_store_release(index->store, found->run);
         found->run = NULL;
     }
-    if (!request->scan && (found->run = fbk_store_read_cached(index->store, state->ledger_id, entry_id)) != NULL) {
+    if (!request->scan &&
+        (found->run = fbk_store_read_cached(index->store, state->ledger_id, entry_id)) != NULL) {
         find_in_run(found->run, entry_id, found);
         fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
         return FBK_RAN_DONE;
@@ -98,7 +101,8 @@ fbk_index_run_read(struct fbk_index *index, struct fbk_index_request *request)
     if (!fbk_index_is_here(state)) {
         found.status = fbk_index_no(index, state, FBK_S_NO_LEDGER);
     } else {
-        /* Resolved once: what comes in later is not what was asked for.  Which was the highest can't be told in limbo. */
+        /* Resolved once: what comes in later is not what was asked for.  Which was the highest
+         * can't be told in limbo. */
         if (request->first_entry_id == -1 && !(state->flags & FBK_LEDGER_LIMBO))
             request->first_entry_id = state->highest_entry_id;
         if (request->first_entry_id < 0) {
@@ -117,19 +121,20 @@ fbk_index_run_read(struct fbk_index *index, struct fbk_index_request *request)
     }
     uint8_t *at = fbk_index_reply_begin(index, asker->worker, fbk_wire_read_size(found.size_bytes));
     if (at) {
-        uint32_t bytes = fbk_wire_put_read(at, asker->request_id, FBK_S_OK, request->first_entry_id, state->lac, found.data,
-                                           found.size_bytes, NULL);
+        uint32_t bytes = fbk_wire_put_read(at, asker->request_id, FBK_S_OK, request->first_entry_id,
+                                           state->lac, found.data, found.size_bytes, NULL);
         fbk_index_reply_end(index, asker, bytes, FBK_S_OK);
         fbk_count(&index->segment->stats, FBK_C_INDEX_READS, 1);
         count_read(index, found.size_bytes);
         if (!request->noted) /* a write cache had it: a tail read */
-            fbk_pace_observe(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
+            fbk_pace_observe(&index->pace, FBK_PACE_TAIL,
+                             (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
     }
     release(index, &found);
     return at ? FBK_RAN_DONE : FBK_RAN_LATER;
 }
 
-/* ------------------------------------------------------------------ the LAC */
+/* ------------ the LAC */
 
 static struct fbk_lac_body *
 lac_set(const struct fbk_index *index, int64_t ledger_id)
@@ -168,11 +173,14 @@ entry_to_carry(const struct fbk_index_request *request, const struct fbk_ledger_
     return request->previous_lac + 1;
 }
 
-/* An entry of the largest size and the body do not fit into one frame: what proves the lower LAC stays behind. */
+/* An entry of the largest size and the body do not fit into one frame: what proves the lower LAC
+ * stays behind. */
 static void
-keep_to_a_frame(const struct fbk_index *index, uint32_t *body_bytes, int64_t body_lac, struct fbk_found *entry)
+keep_to_a_frame(const struct fbk_index *index, uint32_t *body_bytes, int64_t body_lac,
+                struct fbk_found *entry)
 {
-    if (FBK_LIKELY(fbk_wire_read_lac_size(*body_bytes, entry->size_bytes) <= index->options.frame_bytes_max))
+    if (FBK_LIKELY(fbk_wire_read_lac_size(*body_bytes, entry->size_bytes) <=
+                   index->options.frame_bytes_max))
         return;
     if (body_lac < (int64_t)fbk_load_be64(entry->data + 16))
         *body_bytes = 0;
@@ -181,8 +189,9 @@ keep_to_a_frame(const struct fbk_index *index, uint32_t *body_bytes, int64_t bod
 }
 
 static int32_t
-answer_read_lac(struct fbk_index *index, struct fbk_index_request *request, const struct fbk_ledger_state *state,
-                const struct fbk_found *found, int64_t entry_id)
+answer_read_lac(struct fbk_index *index, struct fbk_index_request *request,
+                const struct fbk_ledger_state *state, const struct fbk_found *found,
+                int64_t entry_id)
 {
     const struct fbk_asker *asker = &request->asker;
     const struct fbk_lac_body *body = lac_body_of(index, state->ledger_id);
@@ -190,13 +199,14 @@ answer_read_lac(struct fbk_index *index, struct fbk_index_request *request, cons
     uint32_t body_bytes = body ? body->size_bytes : 0;
     if (body_bytes > 0 && entry.size_bytes > 0)
         keep_to_a_frame(index, &body_bytes, body->lac, &entry);
-    uint8_t *at = fbk_index_reply_begin(index, asker->worker, fbk_wire_read_lac_size(body_bytes, entry.size_bytes));
+    uint8_t *at = fbk_index_reply_begin(index, asker->worker,
+                                        fbk_wire_read_lac_size(body_bytes, entry.size_bytes));
     if (!at)
         return FBK_RAN_LATER;
-    uint32_t bytes = fbk_wire_put_read_lac(at, asker->request_id, FBK_S_OK, state->lac,
-                                           (state->flags & FBK_LEDGER_FENCED) != 0, body_bytes > 0 ? body->bytes : NULL,
-                                           body_bytes, entry.size_bytes > 0 ? entry_id : -1, entry.data, entry.size_bytes,
-                                           NULL);
+    uint32_t bytes = fbk_wire_put_read_lac(
+        at, asker->request_id, FBK_S_OK, state->lac, (state->flags & FBK_LEDGER_FENCED) != 0,
+        body_bytes > 0 ? body->bytes : NULL, body_bytes, entry.size_bytes > 0 ? entry_id : -1,
+        entry.data, entry.size_bytes, NULL);
     fbk_index_reply_end(index, asker, bytes, FBK_S_OK);
     fbk_count(&index->segment->stats, FBK_C_INDEX_LAC_READS, 1);
     return FBK_RAN_DONE;
@@ -210,7 +220,9 @@ fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *reques
         if (fbk_index_wait(index, request))
             return FBK_RAN_DONE;
         fbk_count(&index->segment->stats, FBK_C_INDEX_WAITS_REFUSED, 1);
-        return fbk_index_reply_status(index, &request->asker, FBK_S_TOO_MANY_REQUESTS) ? FBK_RAN_DONE : FBK_RAN_LATER;
+        return fbk_index_reply_status(index, &request->asker, FBK_S_TOO_MANY_REQUESTS)
+                   ? FBK_RAN_DONE
+                   : FBK_RAN_LATER;
     }
     request->timeout_ms = 0;
     if (request->asker.is_poll && !request->asker.is_started) {
@@ -220,7 +232,8 @@ fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *reques
     if (!fbk_index_is_here(state) || (state->flags & FBK_LEDGER_LIMBO)) {
         /* INV-X4: a LAC below the one that was lost would be taken for the whole truth. */
         uint32_t status = fbk_index_no(index, state, FBK_S_NO_LEDGER);
-        return fbk_index_reply_status(index, &request->asker, status) ? FBK_RAN_DONE : FBK_RAN_LATER;
+        return fbk_index_reply_status(index, &request->asker, status) ? FBK_RAN_DONE
+                                                                      : FBK_RAN_LATER;
     }
     struct fbk_found found = {0};
     if (!request->resolved) {
@@ -233,17 +246,20 @@ fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *reques
             return ran;
         /* A piggybacked entry that lives on other bookies only is simply not carried. */
         if (found.status == FBK_S_CANNOT_TELL && !(request->flags & FBK_FLAG_PIGGYBACK))
-            return fbk_index_reply_status(index, &request->asker, found.status) ? FBK_RAN_DONE : FBK_RAN_LATER;
+            return fbk_index_reply_status(index, &request->asker, found.status) ? FBK_RAN_DONE
+                                                                                : FBK_RAN_LATER;
     }
     int32_t ran = answer_read_lac(index, request, state, &found, request->first_entry_id);
-    if (ran == FBK_RAN_DONE && (request->flags & FBK_FLAG_PIGGYBACK) && request->first_entry_id >= 0 && found.status != FBK_S_OK)
+    if (ran == FBK_RAN_DONE && (request->flags & FBK_FLAG_PIGGYBACK) &&
+        request->first_entry_id >= 0 && found.status != FBK_S_OK)
         fbk_count(&index->segment->stats, FBK_C_INDEX_PIGGYBACKS_EMPTY, 1);
     release(index, &found);
     return ran;
 }
 
 static void
-keep_lac_body(struct fbk_index *index, int64_t ledger_id, int64_t lac, const uint8_t *body, uint32_t body_bytes)
+keep_lac_body(struct fbk_index *index, int64_t ledger_id, int64_t lac, const uint8_t *body,
+              uint32_t body_bytes)
 {
     struct fbk_lac_body *set = lac_set(index, ledger_id);
     struct fbk_lac_body *slot = &set[0];
@@ -252,7 +268,8 @@ keep_lac_body(struct fbk_index *index, int64_t ledger_id, int64_t lac, const uin
             slot = &set[n];
             break;
         }
-        if (set[n].age < slot->age) /* empty, or written longest ago: losing it only delays visibility */
+        /* empty, or written longest ago: losing it only delays visibility */
+        if (set[n].age < slot->age)
             slot = &set[n];
     }
     if (slot->size_bytes > 0 && slot->ledger_id == ledger_id && slot->lac > lac)
@@ -319,22 +336,25 @@ fbk_index_forget_lac(struct fbk_index *index, int64_t ledger_id)
 }
 
 static uint32_t
-judge_lac(const struct fbk_index *index, const struct fbk_ledger_state *state, const struct fbk_record *record,
-          const uint8_t *body)
+judge_lac(const struct fbk_index *index, const struct fbk_ledger_state *state,
+          const struct fbk_record *record, const uint8_t *body)
 {
     if (!fbk_index_is_here(state) || (state->flags & FBK_LEDGER_LIMBO))
-        return fbk_index_no(index, state, FBK_S_NO_LEDGER); /* nothing journaled could say whose key it is */
-    if ((state->flags & FBK_LEDGER_HAS_KEY) && !fbk_master_key_equal(state->master_key, record->master_key))
+        /* nothing journaled could say whose key it is */
+        return fbk_index_no(index, state, FBK_S_NO_LEDGER);
+    if ((state->flags & FBK_LEDGER_HAS_KEY) &&
+        !fbk_master_key_equal(state->master_key, record->master_key))
         return FBK_S_UNAUTHORIZED;
-    if (record->payload_bytes < 16 || record->payload_bytes > FBK_LAC_BODY_BYTES_MAX || record->entry_id < -1 ||
-        fbk_load_be64(body) != (uint64_t)record->ledger_id || fbk_load_be64(body + 8) != (uint64_t)record->entry_id)
+    if (record->payload_bytes < 16 || record->payload_bytes > FBK_LAC_BODY_BYTES_MAX ||
+        record->entry_id < -1 || fbk_load_be64(body) != (uint64_t)record->ledger_id ||
+        fbk_load_be64(body + 8) != (uint64_t)record->entry_id)
         return FBK_S_BAD_REQUEST;
     return FBK_S_OK;
 }
 
 bool
-fbk_index_write_lac(struct fbk_index *index, const struct fbk_asker *asker, const struct fbk_record *record,
-                    const uint8_t *body)
+fbk_index_write_lac(struct fbk_index *index, const struct fbk_asker *asker,
+                    const struct fbk_record *record, const uint8_t *body)
 {
     struct fbk_ledger_state *state = fbk_index_ledger(index, record->ledger_id);
     uint32_t status = judge_lac(index, state, record, body);

@@ -1,5 +1,6 @@
-/* Taking journal batches in at start.  The same rules as live: ids above the ledger's highest are new, others are
- * looked for, and what is stored already stays; so a replay that was cut off may be repeated from the mark at any time. */
+/* Taking journal batches in at start.  The same rules as live: ids above the ledger's highest are
+ * new, others are looked for, and what is stored already stays; so a replay that was cut off may be
+ * repeated from the mark at any time. */
 #include "index/index.h"
 
 #include "base/digest.h"
@@ -11,7 +12,8 @@
 
 #define POLL_MS 10
 #define TICKET_REPLAY 1u
-#define LOOKS_MAX 3u /* a disk that fails to read gets more than one chance before that is taken for damage */
+/* a disk that fails to read gets more than one chance before that is taken for damage */
+#define LOOKS_MAX 3u
 
 /* Waits for the job: with the reader threads if they run, else by doing it here. */
 static void
@@ -22,21 +24,23 @@ wait_for_disk(struct fbk_index *index, struct fbk_store_result *result)
             continue;
         struct pollfd ready = {.fd = index->options.reader_fd, .events = POLLIN};
         uint64_t rung;
-        if (poll(&ready, 1, POLL_MS) > 0 && read(ready.fd, &rung, sizeof rung) < 0 && errno != EAGAIN)
+        if (poll(&ready, 1, POLL_MS) > 0 && read(ready.fd, &rung, sizeof rung) < 0 &&
+            errno != EAGAIN)
             return;
     }
 }
 
 /* FBK_S_OK: stored already, *same says whether with the same data; NO_ENTRY; CANNOT_TELL. */
 static uint32_t
-look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const uint8_t *entry, uint32_t size_bytes,
-             uint8_t digest_type, bool *same)
+look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const uint8_t *entry,
+             uint32_t size_bytes, uint8_t digest_type, bool *same)
 {
     const struct fbk_run *run = fbk_store_cached(index->store, ledger_id, entry_id, false);
     struct fbk_store_result result = {.run = run, .status = FBK_S_OK};
     while (!run) {
         memset(&result, 0, sizeof result);
-        if (fbk_store_submit(index->store, TICKET_REPLAY, ledger_id, entry_id, entry_id, FBK_LANE_URGENT, 0) < 0)
+        if (fbk_store_submit(index->store, TICKET_REPLAY, ledger_id, entry_id, entry_id,
+                             FBK_LANE_URGENT, 0) < 0)
             return FBK_S_CANNOT_TELL;
         wait_for_disk(index, &result);
         if (result.status == FBK_S_TOO_MANY_REQUESTS)
@@ -47,16 +51,18 @@ look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const
     }
     const struct fbk_run_item *item = fbk_run_find(run, entry_id);
     if (item)
-        *same = fbk_entry_same(run->bytes + item->offset_bytes, item->size_bytes, entry, size_bytes, digest_type);
+        *same = fbk_entry_same(run->bytes + item->offset_bytes, item->size_bytes, entry, size_bytes,
+                               digest_type);
     fbk_store_release(index->store, run);
     return item ? FBK_S_OK : FBK_S_CANNOT_TELL;
 }
 
-/* Is it stored already?  A damaged copy does not count: the journal's is put beside it.  One that merely could not be read at
- * that moment would be overruled by a record that was refused when it came (INV-A5): hence LOOKS_MAX. */
+/* Is it stored already?  A damaged copy does not count: the journal's is put beside it.  One that
+ * merely could not be read at that moment would be overruled by a record that was refused when it
+ * came (INV-A5): hence LOOKS_MAX. */
 static bool
-is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entry_id, const uint8_t *entry,
-          uint32_t size_bytes)
+is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entry_id,
+          const uint8_t *entry, uint32_t size_bytes)
 {
     bool same = false;
     const struct fbk_cache_item *item = fbk_index_cached(index, record->ledger_id, entry_id);
@@ -65,7 +71,8 @@ is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entr
     else {
         uint32_t status = index->store ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
         for (uint32_t n = 0; n < LOOKS_MAX && status == FBK_S_CANNOT_TELL; n++)
-            status = look_on_disk(index, record->ledger_id, entry_id, entry, size_bytes, record->digest_type, &same);
+            status = look_on_disk(index, record->ledger_id, entry_id, entry, size_bytes,
+                                  record->digest_type, &same);
         if (status != FBK_S_OK)
             return false;
     }
@@ -75,10 +82,12 @@ is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entr
 
 /* 1: done; 0: the cache is full. */
 static int32_t
-replay_entry(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record, int64_t entry_id,
-             const uint8_t *entry, uint32_t size_bytes, uint32_t crc)
+replay_entry(struct fbk_index *index, struct fbk_ledger_state *state,
+             const struct fbk_record *record, int64_t entry_id, const uint8_t *entry,
+             uint32_t size_bytes, uint32_t crc)
 {
-    if (entry_id <= state->highest_entry_id && is_stored(index, record, entry_id, entry, size_bytes))
+    if (entry_id <= state->highest_entry_id &&
+        is_stored(index, record, entry_id, entry, size_bytes))
         return 1;
     uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes);
     if (!copy)
@@ -92,15 +101,18 @@ replay_entry(struct fbk_index *index, struct fbk_ledger_state *state, const stru
 }
 
 static int32_t
-replay_add(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record, const uint8_t *payload)
+replay_add(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record,
+           const uint8_t *payload)
 {
     if (record->kind == FBK_KIND_ADD)
-        return replay_entry(index, state, record, record->entry_id, payload, record->payload_bytes, record->body_crc);
+        return replay_entry(index, state, record, record->entry_id, payload, record->payload_bytes,
+                            record->body_crc);
     const uint8_t *entry = payload + record->entry_count * sizeof(struct fbk_batch_item);
     for (uint32_t n = 0; n < record->entry_count; n++) {
         struct fbk_batch_item item;
         memcpy(&item, payload + n * sizeof item, sizeof item);
-        int32_t rc = replay_entry(index, state, record, record->entry_id + n, entry, item.size_bytes, item.crc);
+        int32_t rc = replay_entry(index, state, record, record->entry_id + n, entry,
+                                  item.size_bytes, item.crc);
         if (rc <= 0)
             return rc;
         entry += item.size_bytes;
@@ -137,7 +149,8 @@ take_batch(struct fbk_index *index, struct fbk_index_replay *at)
 {
     const struct fbk_record *record;
     index->batch_sequence = at->batch.sequence;
-    for (uint32_t offset = at->taken_bytes; (record = fbk_journal_batch_record(&at->batch, &offset)) != NULL;) {
+    for (uint32_t offset = at->taken_bytes;
+         (record = fbk_journal_batch_record(&at->batch, &offset)) != NULL;) {
         int32_t rc = replay_record(index, record, fbk_record_payload(record));
         if (rc == 0) /* what went in of this record is found when it comes again */
             return index->active->item_count == 0 ? FBK_E_FULL : 0;
@@ -149,9 +162,11 @@ take_batch(struct fbk_index *index, struct fbk_index_replay *at)
     return 1;
 }
 
-/* The scan has checked whatever it returns, and nobody else can write to that memory: only what is copied is checked again. */
+/* The scan has checked whatever it returns, and nobody else can write to that memory: only what is
+ * copied is checked again. */
 int32_t
-fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct fbk_index_replay *at)
+fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan,
+                 struct fbk_index_replay *at)
 {
     for (;;) {
         if (!at->has_batch) {

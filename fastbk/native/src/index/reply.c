@@ -10,8 +10,10 @@ fbk_index_reply_begin(struct fbk_index *index, uint32_t w, uint64_t frame_bytes)
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t needed = sizeof(struct fbk_reply) + fbk_round_up(frame_bytes, 8);
     uint64_t waiting = fbk_index_unread_bytes(worker);
-    /* A cursor that can't be: as good as a ring that stays full; the worker is broken and its supervisor sees it. */
-    if (FBK_UNLIKELY(waiting > worker->reply_ring.size_bytes || worker->reply_ring.size_bytes - waiting < needed)) {
+    /* A cursor that can't be: as good as a ring that stays full; the worker is broken and its
+     * supervisor sees it. */
+    if (FBK_UNLIKELY(waiting > worker->reply_ring.size_bytes ||
+                     worker->reply_ring.size_bytes - waiting < needed)) {
         worker->blocked = true;
         fbk_count(&index->segment->stats, FBK_C_INDEX_REPLY_FULL, 1);
         return NULL;
@@ -25,7 +27,8 @@ is_read(uint32_t kind)
     return kind == FBK_KIND_READ || kind == FBK_KIND_READ_BATCH || kind == FBK_KIND_FENCE;
 }
 
-/* A fence or a long poll is answered: how long the last of its steps took, and, of a poll that did not wait, the first. */
+/* A fence or a long poll is answered: how long the last of its steps took, and, of a poll that did
+ * not wait, the first. */
 static void
 note_steps(struct fbk_stats *stats, const struct fbk_asker *asker, bool is_ok, uint32_t now_us)
 {
@@ -37,7 +40,8 @@ note_steps(struct fbk_stats *stats, const struct fbk_asker *asker, bool is_ok, u
 }
 
 void
-fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status)
+fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes,
+                    uint32_t status)
 {
     struct fbk_index_worker *worker = &index->workers[asker->worker];
     uint8_t *at = fbk_ring_at(&worker->reply_ring, worker->reply_position);
@@ -67,13 +71,15 @@ fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint
     if (asker->is_poll || asker->is_started)
         note_steps(stats, asker, status == FBK_S_OK, now_us);
     if (!asker->is_poll)
-        fbk_observe_many(stats, FBK_H_INDEX_READ_NS, (uint64_t)(now_us - asker->received_us) * 1000, 1);
+        fbk_observe_many(stats, FBK_H_INDEX_READ_NS, (uint64_t)(now_us - asker->received_us) * 1000,
+                         1);
 }
 
 uint32_t
 fbk_index_add_wait_us(const struct fbk_index *index)
 {
-    return fbk_add_wait_us(fbk_cursor_load(&index->journal->add_wait), (uint32_t)(fbk_now_ns() / 1000));
+    return fbk_add_wait_us(fbk_cursor_load(&index->journal->add_wait),
+                           (uint32_t)(fbk_now_ns() / 1000));
 }
 
 bool
@@ -83,7 +89,8 @@ fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, u
     if (!at)
         return false;
     uint32_t frame_bytes = asker->kind == FBK_KIND_RECOVERY_ADD
-                               ? fbk_wire_put_waited_status(at, asker->request_id, status, fbk_index_add_wait_us(index))
+                               ? fbk_wire_put_waited_status(at, asker->request_id, status,
+                                                            fbk_index_add_wait_us(index))
                                : fbk_wire_put_status(at, asker->request_id, status);
     fbk_index_reply_end(index, asker, frame_bytes, status);
     return true;

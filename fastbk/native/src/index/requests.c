@@ -1,22 +1,24 @@
-/* Requests: out of the rings, into slots while they wait for a disk, and on again when the disk has answered.
+/* Requests: out of the rings, into slots while they wait for a disk, and on again when the disk has
+ * answered.
  *
- * A request that can't be answered now for want of reply room or jobs stays in its ring, which is not read on meanwhile:
- * the bound of all waiting requests is the ring (INV-B1). */
+ * A request that can't be answered now for want of reply room or jobs stays in its ring, which is
+ * not read on meanwhile: the bound of all waiting requests is the ring (INV-B1). */
 #include "index/index.h"
 
 #include "base/fault.h"
 
-#define REQUESTS_A_RING_MAX 512u /* before the other rings' turn */
+#define REQUESTS_A_RING_MAX 512u  /* before the other rings' turn */
 #define BYTES_A_RING_MAX 1048576u /* of answers, the same */
 #define RANGES_MAX 16384u
 #define FENCES_HELD_A_TURN 256u /* looked at again in one step, at most */
 
-/* ------------------------------------------------------------------ slots */
+/* ------------ slots */
 
 int32_t
 fbk_index_requests_init(struct fbk_index *index)
 {
-    index->requests = fbk_memory_take((uint64_t)index->options.requests_max * sizeof *index->requests);
+    index->requests =
+        fbk_memory_take((uint64_t)index->options.requests_max * sizeof *index->requests);
     index->request_free = FBK_NONE;
     index->ready_first = index->ready_last = FBK_NONE;
     if (!index->requests)
@@ -36,7 +38,8 @@ fbk_index_requests_free(struct fbk_index *index)
     for (uint32_t slot = 0; slot < index->options.requests_max; slot++)
         if (index->requests[slot].state != FBK_REQUEST_FREE)
             fbk_index_request_give_back(index, &index->requests[slot]);
-    fbk_memory_give_back(index->requests, (uint64_t)index->options.requests_max * sizeof *index->requests);
+    fbk_memory_give_back(index->requests,
+                         (uint64_t)index->options.requests_max * sizeof *index->requests);
     if (index->fences)
         fbk_memory_give_back(index->fences, index->fence_slots * sizeof *index->fences);
 }
@@ -72,7 +75,8 @@ fbk_index_request_give_back(struct fbk_index *index, struct fbk_index_request *r
 {
     fbk_index_request_forget(index, request);
     if (request->ranges) {
-        fbk_memory_give_back(request->ranges, (uint64_t)request->ranges_max * 2 * sizeof *request->ranges);
+        fbk_memory_give_back(request->ranges,
+                             (uint64_t)request->ranges_max * 2 * sizeof *request->ranges);
         index->list_count--;
     }
     request->ranges = NULL;
@@ -99,7 +103,7 @@ fbk_index_request_ready(struct fbk_index *index, struct fbk_index_request *reque
     index->ready_last = slot;
 }
 
-/* ------------------------------------------------------------------ running */
+/* ------------ running */
 
 int32_t
 fbk_index_request_run(struct fbk_index *index, struct fbk_index_request *request)
@@ -108,14 +112,10 @@ fbk_index_request_run(struct fbk_index *index, struct fbk_index_request *request
     if (FBK_UNLIKELY(fbk_index_is_gone(&index->workers[request->asker.worker])))
         return FBK_RAN_DONE;
     switch (request->asker.kind) {
-    case FBK_KIND_READ_BATCH:
-        return fbk_index_run_read_batch(index, request);
-    case FBK_KIND_LIST:
-        return fbk_index_run_list(index, request);
-    case FBK_KIND_READ_LAC:
-        return fbk_index_run_read_lac(index, request);
-    default:
-        return fbk_index_run_read(index, request);
+    case FBK_KIND_READ_BATCH: return fbk_index_run_read_batch(index, request);
+    case FBK_KIND_LIST: return fbk_index_run_list(index, request);
+    case FBK_KIND_READ_LAC: return fbk_index_run_read_lac(index, request);
+    default: return fbk_index_run_read(index, request);
     }
 }
 
@@ -128,8 +128,9 @@ fbk_index_request_start(struct fbk_index *index, struct fbk_index_request *reque
     return ran != FBK_RAN_LATER;
 }
 
-/* Slots are at hand, or the fences wait for them.  One whose ledger has an undecided normal add from before it goes to the
- * end of the queue: that add would be acknowledged behind its back (INV-F1). */
+/* Slots are at hand, or the fences wait for them.  One whose ledger has an undecided normal add
+ * from before it goes to the end of the queue: that add would be acknowledged behind its back
+ * (INV-F1). */
 static void
 start_fences(struct fbk_index *index)
 {
@@ -139,7 +140,8 @@ start_fences(struct fbk_index *index)
     while (index->fence_first != index->fence_last && turns_left > 0) {
         FBK_KILL_POINT("index.before_fence_answer");
         const struct fbk_fence fence = index->fences[index->fence_first & (index->fence_slots - 1)];
-        if (FBK_UNLIKELY(index->check_count > 0) && fbk_index_checks_hold_fence(index, fence.ledger_id)) {
+        if (FBK_UNLIKELY(index->check_count > 0) &&
+            fbk_index_checks_hold_fence(index, fence.ledger_id)) {
             index->fence_first++;
             index->fences[index->fence_last++ & (index->fence_slots - 1)] = fence;
             turns_left--;
@@ -155,7 +157,8 @@ start_fences(struct fbk_index *index)
         request->asker.started_us = now_us;
         if (!fbk_index_request_start(index, request))
             return;
-        fbk_count_timed(&index->segment->stats, FBK_C_INDEX_FENCE_WAITS, now_us - fence.asker.received_us);
+        fbk_count_timed(&index->segment->stats, FBK_C_INDEX_FENCE_WAITS,
+                        now_us - fence.asker.received_us);
         index->fence_first++;
     }
 }
@@ -179,13 +182,14 @@ fbk_index_fence_later(struct fbk_index *index, const struct fbk_record *record, 
         index->fence_last = count;
     }
     index->fences[index->fence_last++ & (index->fence_slots - 1)] = (struct fbk_fence){
-        .asker = {
-            .request_id = record->request_id,
-            .connection_id = record->connection_id,
-            .worker = worker,
-            .received_us = record->received_us,
-            .kind = FBK_KIND_FENCE,
-        },
+        .asker =
+            {
+                .request_id = record->request_id,
+                .connection_id = record->connection_id,
+                .worker = worker,
+                .received_us = record->received_us,
+                .kind = FBK_KIND_FENCE,
+            },
         .ledger_id = record->ledger_id,
         .entry_id = record->entry_id,
     };
@@ -212,16 +216,18 @@ fbk_index_requests_run(struct fbk_index *index)
     start_fences(index);
 }
 
-/* ------------------------------------------------------------------ the rings */
+/* ------------ the rings */
 
 static bool
-fill_arguments(struct fbk_index_request *request, const struct fbk_record *record, const uint8_t *payload)
+fill_arguments(struct fbk_index_request *request, const struct fbk_record *record,
+               const uint8_t *payload)
 {
     request->ledger_id = record->ledger_id;
     request->first_entry_id = record->entry_id;
     if (record->kind == FBK_KIND_READ_BATCH) {
         struct fbk_read_batch_args args;
-        if (record->payload_bytes != sizeof args || fbk_crc32c_copy(0, &args, payload, sizeof args) != record->body_crc)
+        if (record->payload_bytes != sizeof args ||
+            fbk_crc32c_copy(0, &args, payload, sizeof args) != record->body_crc)
             return false;
         request->last_entry_id = args.last_entry_id;
         request->entry_count_max = args.entry_count_max;
@@ -230,7 +236,8 @@ fill_arguments(struct fbk_index_request *request, const struct fbk_record *recor
     }
     if (record->kind == FBK_KIND_READ_LAC) {
         struct fbk_read_lac_args args;
-        if (record->payload_bytes != sizeof args || fbk_crc32c_copy(0, &args, payload, sizeof args) != record->body_crc)
+        if (record->payload_bytes != sizeof args ||
+            fbk_crc32c_copy(0, &args, payload, sizeof args) != record->body_crc)
             return false;
         request->previous_lac = args.previous_lac;
         request->timeout_ms = args.timeout_ms;
@@ -239,7 +246,8 @@ fill_arguments(struct fbk_index_request *request, const struct fbk_record *recor
         return true;
     }
     request->entry_count_max = record->entry_count;
-    if (record->kind == FBK_KIND_LIST && (request->entry_count_max == 0 || request->entry_count_max > RANGES_MAX))
+    if (record->kind == FBK_KIND_LIST &&
+        (request->entry_count_max == 0 || request->entry_count_max > RANGES_MAX))
         request->entry_count_max = RANGES_MAX;
     return record->kind == FBK_KIND_READ || record->kind == FBK_KIND_LIST;
 }
@@ -252,9 +260,11 @@ is_of_other_creation(struct fbk_index *index, const struct fbk_record *record)
            fbk_is_other_creation(fbk_index_ledger(index, record->ledger_id), record->creation_mark);
 }
 
-/* 1: answered; 0: no room for the answer now.  Where states or data were lost, the other creation may not have been alone. */
+/* 1: answered; 0: no room for the answer now.  Where states or data were lost, the other creation
+ * may not have been alone. */
 static int32_t
-refuse_other_creation(struct fbk_index *index, const struct fbk_asker *asker, const struct fbk_record *record)
+refuse_other_creation(struct fbk_index *index, const struct fbk_asker *asker,
+                      const struct fbk_record *record)
 {
     const struct fbk_ledger_state *state = fbk_index_ledger(index, record->ledger_id);
     uint32_t status = fbk_index_no(index, state, FBK_S_OTHER_CREATION);
@@ -266,7 +276,8 @@ refuse_other_creation(struct fbk_index *index, const struct fbk_asker *asker, co
 
 /* 1: done with it; 0: it has to wait; < 0: no worker writes this. */
 static int32_t
-take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *record, const uint8_t *payload)
+take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *record,
+             const uint8_t *payload)
 {
     const struct fbk_asker asker = {
         .request_id = record->request_id,
@@ -292,7 +303,8 @@ take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *recor
     /* The last quarter of the slots is for those that are quickly done. */
     bool is_bulk = record->kind == FBK_KIND_READ_BATCH || record->kind == FBK_KIND_LIST;
     struct fbk_index_request *request = NULL;
-    if (!is_bulk || index->request_count + index->options.requests_max / 4 < index->options.requests_max)
+    if (!is_bulk ||
+        index->request_count + index->options.requests_max / 4 < index->options.requests_max)
         request = fbk_index_request_take(index);
     if (!request) {
         index->workers[w].blocked = true;
@@ -322,17 +334,21 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t written)
     uint32_t now_us = written != worker->request_position ? (uint32_t)(fbk_now_ns() / 1000) : 0;
     for (uint32_t n = 0; n < REQUESTS_A_RING_MAX && index->encoded_bytes < end_bytes; n++) {
         struct fbk_record record;
-        int64_t size = fbk_record_take(&worker->request_ring, worker->request_position, written, &record);
+        int64_t size =
+            fbk_record_take(&worker->request_ring, worker->request_position, written, &record);
         if (size == 0)
             return 0;
-        if (size < 0 || record.epoch != index->options.epoch || record.sequence != worker->request_sequence)
+        if (size < 0 || record.epoch != index->options.epoch ||
+            record.sequence != worker->request_sequence)
             return FBK_E_CORRUPT;
-        const uint8_t *payload = fbk_ring_at(&worker->request_ring, worker->request_position) + sizeof record;
+        const uint8_t *payload =
+            fbk_ring_at(&worker->request_ring, worker->request_position) + sizeof record;
         int32_t rc = take_request(index, w, &record, payload);
         if (rc <= 0)
             return rc;
         if (record.kind == FBK_KIND_READ || record.kind == FBK_KIND_READ_BATCH)
-            fbk_count_timed(&index->segment->stats, FBK_C_INDEX_READS_TAKEN, now_us - record.received_us);
+            fbk_count_timed(&index->segment->stats, FBK_C_INDEX_READS_TAKEN,
+                            now_us - record.received_us);
         worker->request_position += (uint64_t)size;
         worker->request_sequence++;
     }

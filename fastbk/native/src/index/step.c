@@ -1,16 +1,16 @@
 /* The loop: take in, answer, publish, and sleep no longer than anybody may have to wait.
  *
- * Requests seen before the look at `published` are answered only when everything published then is taken in: whoever got an
- * acknowledgement before asking finds it (read-your-write). */
+ * Requests seen before the look at `published` are answered only when everything published then is
+ * taken in: whoever got an acknowledgement before asking finds it (read-your-write). */
 #include "index/index.h"
 
 #include <poll.h>
 #include <unistd.h>
 
-#define TAKE_BYTES 4194304u     /* of cache filled before requests and timers have a turn */
-#define LAZY_MS 5               /* between two drains while adds come in */
-#define RETRY_MS 1              /* while an answer waits for room, or a request for a job */
-#define BUSY_ROUNDS_IDLE 10u    /* drains without anything before the long sleep */
+#define TAKE_BYTES 4194304u  /* of cache filled before requests and timers have a turn */
+#define LAZY_MS 5            /* between two drains while adds come in */
+#define RETRY_MS 1           /* while an answer waits for room, or a request for a job */
+#define BUSY_ROUNDS_IDLE 10u /* drains without anything before the long sleep */
 
 static void
 look_at_requests(const struct fbk_index *index, uint64_t *written, bool *any)
@@ -29,7 +29,8 @@ work(struct fbk_index *index, uint64_t *through)
 {
     uint64_t written[FBK_WORKERS_MAX];
     bool any_requests;
-    /* What found no room says so again in this round, or has found some: nobody else would take it back. */
+    /* What found no room says so again in this round, or has found some: nobody else would take it
+     * back. */
     for (uint32_t w = 0; w < index->options.worker_count; w++)
         index->workers[w].blocked = false;
     look_at_requests(index, written, &any_requests);
@@ -64,7 +65,8 @@ flush_is_due(const struct fbk_index *index, uint64_t now_ns)
         return false;
     return index->full || index->active->used_bytes >= options->flush_used_bytes ||
            index->journal_bytes - index->mark_journal_bytes >= options->flush_journal_bytes ||
-           (index->oldest_ns && now_ns > index->oldest_ns && now_ns - index->oldest_ns >= options->flush_age_ns);
+           (index->oldest_ns && now_ns > index->oldest_ns &&
+            now_ns - index->oldest_ns >= options->flush_age_ns);
 }
 
 static bool
@@ -82,7 +84,8 @@ must_retry(const struct fbk_index *index)
 static bool
 is_idle(const struct fbk_index *index, uint64_t through)
 {
-    return index->order == through && index->request_count == 0 && index->check_count == 0 && !must_retry(index);
+    return index->order == through && index->request_count == 0 && index->check_count == 0 &&
+           !must_retry(index);
 }
 
 static int32_t
@@ -101,7 +104,8 @@ sleep_ms(struct fbk_index *index, uint64_t now_ns, uint64_t end_ns, uint32_t qui
     return (int32_t)(ms < most_ms ? ms : most_ms);
 }
 
-/* Something came between the round and the ticket.  While there is no room for what is there already, nothing did. */
+/* Something came between the round and the ticket.  While there is no room for what is there
+ * already, nothing did. */
 static bool
 came_meanwhile(const struct fbk_index *index, uint64_t through)
 {
@@ -111,8 +115,8 @@ came_meanwhile(const struct fbk_index *index, uint64_t through)
         return true;
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
         const struct fbk_index_worker *worker = &index->workers[w];
-        if (!worker->blocked &&
-            fbk_cursor_load_before_sleep(&worker->segment->request_written) != worker->request_position)
+        if (!worker->blocked && fbk_cursor_load_before_sleep(&worker->segment->request_written) !=
+                                    worker->request_position)
             return true;
     }
     return false;
@@ -136,7 +140,8 @@ wait(struct fbk_index *index, uint64_t through, int32_t timeout_ms)
     };
     int32_t watched = 0;
     for (uint32_t n = 0; n < FBK_INDEX_WATCHED_MAX; n++)
-        ready[2 + n] = (struct pollfd){.fd = index->options.watched_fds[n], .events = POLLIN}; /* -1 is passed over */
+        /* -1 is passed over */
+        ready[2 + n] = (struct pollfd){.fd = index->options.watched_fds[n], .events = POLLIN};
     if (timeout_ms > 0) {
         fbk_sleeper_begin(&index->segment->sleeper);
         if (came_meanwhile(index, through))
@@ -169,7 +174,8 @@ set_gauges(struct fbk_index *index)
     if (index->store != NULL) /* until a store is given there is none */
         fbk_store_counts_get(index->store, &counts);
     uint64_t flushing = index->sealed.cache != NULL ? index->sealed.cache->item_count : 0;
-    fbk_gauge(stats, FBK_C_INDEX_STORED_ENTRIES, counts.entries + flushing + index->active->item_count);
+    fbk_gauge(stats, FBK_C_INDEX_STORED_ENTRIES,
+              counts.entries + flushing + index->active->item_count);
     fbk_gauge(stats, FBK_C_INDEX_CACHE_ENTRIES, index->active->item_count);
     fbk_gauge(stats, FBK_C_INDEX_READ_CACHE_BYTES, counts.cache_bytes);
     fbk_gauge(stats, FBK_C_INDEX_READ_CACHE_ENTRIES, counts.cache_entries);
@@ -190,7 +196,9 @@ fbk_index_step(struct fbk_index *index, int32_t timeout_ms)
         uint64_t now_ns = fbk_now_ns();
         fbk_flight_sample(&index->recorder, now_ns);
         fbk_hot_roll(&index->hot, &index->segment->hot, now_ns);
-        index->quiet_rounds = index->order == order ? index->quiet_rounds + (index->quiet_rounds < BUSY_ROUNDS_IDLE) : 0;
+        index->quiet_rounds = index->order == order
+                                  ? index->quiet_rounds + (index->quiet_rounds < BUSY_ROUNDS_IDLE)
+                                  : 0;
         bool flush = flush_is_due(index, now_ns);
         int32_t ms = more || flush ? 0 : sleep_ms(index, now_ns, end_ns, index->quiet_rounds);
         if (wait(index, through, ms))

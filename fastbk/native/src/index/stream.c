@@ -1,22 +1,26 @@
 /* Readers that go on and on: found by what they ask, and read ahead for.
  *
- * A stream is a ledger read over one connection, each read beginning about where the one before it ended.  From its second
- * read on a job brings what comes next into the read cache, and another one as soon as half of that was asked for; the
- * distance doubles with every job, up to its share: all streams together have half of the cache.  A read that arrives
- * before its run waits for the job that is bringing it, without a thread.
+ * A stream is a ledger read over one connection, each read beginning about where the one before it
+ * ended.  From its second read on a job brings what comes next into the read cache, and another one
+ * as soon as half of that was asked for; the distance doubles with every job, up to its share: all
+ * streams together have half of the cache.  A read that arrives before its run waits for the job
+ * that is bringing it, without a thread.
  *
  * A stream is only a guess about what will be asked: what is answered never hangs on it. */
 #include "index/index.h"
 
 #define STREAM_WAYS 4u
 #define STREAM_SETS (FBK_STREAMS / STREAM_WAYS)
-#define SLACK_ENTRIES 64            /* reads of one window may overtake each other, striped ones leave ids out */
+/* reads of one window may overtake each other, striped ones leave ids out */
+#define SLACK_ENTRIES 64
 #define WINDOW_BYTES_MIN (512u * 1024u)
 #define WINDOW_BYTES_MAX (4u * 1024u * 1024u)
 #define JOB_BYTES_MIN (256u * 1024u)
-#define JOB_BYTES_MAX (2u * 1024u * 1024u) /* whoever waits for its first run waits for all of it */
+/* whoever waits for its first run waits for all of it */
+#define JOB_BYTES_MAX (2u * 1024u * 1024u)
 #define ENTRY_BYTES_GUESSED 1024u
-#define ACTIVE_NS 500000000ull      /* a stream that asked nothing for so long has no share */
+/* a stream that asked nothing for so long has no share */
+#define ACTIVE_NS 500000000ull
 
 int32_t
 fbk_index_streams_init(struct fbk_index *index)
@@ -45,14 +49,16 @@ fbk_index_flow(const struct fbk_asker *asker)
 static struct fbk_stream *
 set_of(const struct fbk_index *index, const struct fbk_index_request *request)
 {
-    uint64_t hash = (fbk_index_flow(&request->asker) ^ (uint64_t)request->ledger_id) * 0x9e3779b97f4a7c15ull;
+    uint64_t hash =
+        (fbk_index_flow(&request->asker) ^ (uint64_t)request->ledger_id) * 0x9e3779b97f4a7c15ull;
     return &index->streams[((hash ^ index->options.seed) >> 40) % STREAM_SETS * STREAM_WAYS];
 }
 
 static bool
 is_of(const struct fbk_stream *stream, const struct fbk_index_request *request)
 {
-    return stream->ledger_id == request->ledger_id && stream->connection_id == request->asker.connection_id &&
+    return stream->ledger_id == request->ledger_id &&
+           stream->connection_id == request->asker.connection_id &&
            stream->worker == request->asker.worker;
 }
 
@@ -107,7 +113,8 @@ share_bytes(struct fbk_index *index, uint64_t now_ns)
     return share < WINDOW_BYTES_MAX ? share : WINDOW_BYTES_MAX;
 }
 
-/* Has the next part read, from `low` on or behind what was read before; false: none is under way now. */
+/* Has the next part read, from `low` on or behind what was read before; false: none is under way
+ * now. */
 static bool
 read_ahead(struct fbk_index *index, struct fbk_stream *stream, int64_t low, uint64_t now_ns)
 {
@@ -125,19 +132,21 @@ read_ahead(struct fbk_index *index, struct fbk_stream *stream, int64_t low, uint
         return false;
     uint32_t slot = (uint32_t)(stream - index->streams);
     uint64_t bytes = window - ahead < JOB_BYTES_MAX ? window - ahead : JOB_BYTES_MAX;
-    if (fbk_store_submit_ahead(index->store, fbk_ticket(slot, stream->generation, FBK_TICKET_AHEAD), stream->ledger_id,
-                               from, bytes < JOB_BYTES_MIN ? JOB_BYTES_MIN : bytes, stream->flow) < 0)
+    if (fbk_store_submit_ahead(index->store, fbk_ticket(slot, stream->generation, FBK_TICKET_AHEAD),
+                               stream->ledger_id, from,
+                               bytes < JOB_BYTES_MIN ? JOB_BYTES_MIN : bytes, stream->flow) < 0)
         return false;
     stream->under_way = true;
     stream->under_way_from = from;
-    stream->window_bytes = stream->window_bytes < WINDOW_BYTES_MAX ? stream->window_bytes * 2 : WINDOW_BYTES_MAX;
+    stream->window_bytes =
+        stream->window_bytes < WINDOW_BYTES_MAX ? stream->window_bytes * 2 : WINDOW_BYTES_MAX;
     fbk_count(&index->segment->stats, FBK_C_INDEX_AHEAD_JOBS, 1);
     return true;
 }
 
 bool
-fbk_index_stream_note(struct fbk_index *index, struct fbk_index_request *request, int64_t first_entry_id,
-                      int64_t last_entry_id, uint64_t size_bytes_max)
+fbk_index_stream_note(struct fbk_index *index, struct fbk_index_request *request,
+                      int64_t first_entry_id, int64_t last_entry_id, uint64_t size_bytes_max)
 {
     struct fbk_stream *stream = find(index, request);
     if (request->noted)
@@ -159,7 +168,8 @@ fbk_index_stream_note(struct fbk_index *index, struct fbk_index_request *request
         stream->ends = false;
     }
     /* What fits into the answer; a guess, until it is given. */
-    uint64_t ids_max = size_bytes_max / (stream->entry_bytes ? stream->entry_bytes : ENTRY_BYTES_GUESSED) + 1;
+    uint64_t ids_max =
+        size_bytes_max / (stream->entry_bytes ? stream->entry_bytes : ENTRY_BYTES_GUESSED) + 1;
     if (size_bytes_max > 0 && (uint64_t)(last_entry_id - first_entry_id) >= ids_max)
         last_entry_id = first_entry_id + (int64_t)ids_max - 1;
     fbk_index_stream_reached(index, request, last_entry_id);
@@ -169,7 +179,8 @@ fbk_index_stream_note(struct fbk_index *index, struct fbk_index_request *request
 }
 
 void
-fbk_index_stream_reached(struct fbk_index *index, struct fbk_index_request *request, int64_t last_entry_id)
+fbk_index_stream_reached(struct fbk_index *index, struct fbk_index_request *request,
+                         int64_t last_entry_id)
 {
     struct fbk_stream *stream = find(index, request);
     if (stream && last_entry_id >= stream->position && last_entry_id < INT64_MAX)
@@ -190,7 +201,8 @@ wait_for_it(struct fbk_index *index, struct fbk_stream *stream, struct fbk_index
 }
 
 bool
-fbk_index_stream_park(struct fbk_index *index, struct fbk_index_request *request, int64_t first_entry_id)
+fbk_index_stream_park(struct fbk_index *index, struct fbk_index_request *request,
+                      int64_t first_entry_id)
 {
     struct fbk_stream *stream = find(index, request);
     if (!stream)
@@ -222,10 +234,12 @@ wake(struct fbk_index *index, struct fbk_stream *stream, bool all)
 }
 
 void
-fbk_index_stream_result(struct fbk_index *index, uint32_t slot, uint32_t generation, const struct fbk_store_result *result)
+fbk_index_stream_result(struct fbk_index *index, uint32_t slot, uint32_t generation,
+                        const struct fbk_store_result *result)
 {
     struct fbk_stream *stream = slot < FBK_STREAMS ? &index->streams[slot] : NULL;
-    FBK_ASSERT(stream && stream->under_way && (stream->generation & FBK_TICKET_GENERATION) == generation);
+    FBK_ASSERT(stream && stream->under_way &&
+               (stream->generation & FBK_TICKET_GENERATION) == generation);
     bool went_on = result->found_entry_id >= stream->under_way_from;
     stream->under_way = false;
     stream->generation++;

@@ -1,5 +1,6 @@
-/* Long polls: requests for the LAC that wait until it grows, the ledger is fenced or deleted, or their time is over.  At
- * most waiters_max; found by ledger in buckets, by time in a binary heap, and once due in a queue until there is room. */
+/* Long polls: requests for the LAC that wait until it grows, the ledger is fenced or deleted, or
+ * their time is over.  At most waiters_max; found by ledger in buckets, by time in a binary heap,
+ * and once due in a queue until there is room. */
 #include "index/index.h"
 
 static uint32_t *
@@ -36,10 +37,11 @@ fbk_index_waiters_free(struct fbk_index *index)
     if (index->waiter_heap)
         fbk_memory_give_back(index->waiter_heap, max * sizeof *index->waiter_heap);
     if (index->waiter_buckets)
-        fbk_memory_give_back(index->waiter_buckets, ((uint64_t)index->waiter_bucket_mask + 1) * sizeof *index->waiter_buckets);
+        fbk_memory_give_back(index->waiter_buckets, ((uint64_t)index->waiter_bucket_mask + 1) *
+                                                        sizeof *index->waiter_buckets);
 }
 
-/* ------------------------------------------------------------------ the heap */
+/* ------------ the heap */
 
 static bool
 earlier(const struct fbk_index *index, uint32_t a, uint32_t b)
@@ -73,7 +75,8 @@ heap_down(struct fbk_index *index, uint32_t at)
         uint32_t child = 2 * at + 1;
         if (child >= index->waiter_heap_count)
             break;
-        if (child + 1 < index->waiter_heap_count && earlier(index, index->waiter_heap[child + 1], index->waiter_heap[child]))
+        if (child + 1 < index->waiter_heap_count &&
+            earlier(index, index->waiter_heap[child + 1], index->waiter_heap[child]))
             child++;
         if (!earlier(index, index->waiter_heap[child], slot))
             break;
@@ -94,7 +97,7 @@ heap_remove(struct fbk_index *index, uint32_t at)
     heap_up(index, index->waiters[moved].heap_at);
 }
 
-/* ------------------------------------------------------------------ waiting */
+/* ------------ waiting */
 
 static void
 set_count(struct fbk_index *index, uint32_t count)
@@ -139,7 +142,8 @@ fbk_index_wait(struct fbk_index *index, const struct fbk_index_request *request)
     heap_up(index, waiter->heap_at);
     set_count(index, index->waiter_count + 1);
     fbk_count(&index->segment->stats, FBK_C_INDEX_WAITS, 1);
-    fbk_count_timed(&index->segment->stats, FBK_C_INDEX_POLL_STARTS, now_us - request->asker.received_us);
+    fbk_count_timed(&index->segment->stats, FBK_C_INDEX_POLL_STARTS,
+                    now_us - request->asker.received_us);
     return true;
 }
 
@@ -169,7 +173,8 @@ fbk_index_wake(struct fbk_index *index, const struct fbk_ledger_state *state)
 {
     if (index->waiter_count == 0)
         return;
-    bool for_all = (state->flags & (FBK_LEDGER_FENCED | FBK_LEDGER_DELETED | FBK_LEDGER_LIMBO)) != 0;
+    bool for_all =
+        (state->flags & (FBK_LEDGER_FENCED | FBK_LEDGER_DELETED | FBK_LEDGER_LIMBO)) != 0;
     for (uint32_t slot = *bucket_of(index, state->ledger_id); slot != FBK_NONE;) {
         const struct fbk_waiter *waiter = &index->waiters[slot];
         uint32_t next = waiter->next;
@@ -185,7 +190,8 @@ fbk_index_cancel(struct fbk_index *index, uint32_t worker, uint64_t connection_i
     fbk_count(&index->segment->stats, FBK_C_INDEX_CANCELS, 1);
     for (uint32_t slot = 0; index->waiter_count > 0 && slot < index->waiters_used; slot++) {
         struct fbk_waiter *waiter = &index->waiters[slot];
-        if (!waiter->used || waiter->asker.worker != worker || waiter->asker.connection_id != connection_id)
+        if (!waiter->used || waiter->asker.worker != worker ||
+            waiter->asker.connection_id != connection_id)
             continue;
         waiter->cancelled = true; /* it leaves through the queue, without an answer */
         if (!waiter->due)
@@ -193,7 +199,7 @@ fbk_index_cancel(struct fbk_index *index, uint32_t worker, uint64_t connection_i
     }
 }
 
-/* ------------------------------------------------------------------ answering */
+/* ------------ answering */
 
 /* False: no room. */
 static bool
@@ -209,7 +215,8 @@ answer(struct fbk_index *index, const struct fbk_waiter *waiter, uint32_t now_us
     request->flags = waiter->flags;
     if (!fbk_index_request_start(index, request))
         return false;
-    uint32_t counter = waiter->timed_out ? FBK_C_INDEX_POLL_WAITS_FAILED : FBK_C_INDEX_POLL_WAITS_DONE;
+    uint32_t counter =
+        waiter->timed_out ? FBK_C_INDEX_POLL_WAITS_FAILED : FBK_C_INDEX_POLL_WAITS_DONE;
     fbk_count_timed(&index->segment->stats, counter, now_us - waiter->asker.started_us);
     return true;
 }
@@ -217,7 +224,8 @@ answer(struct fbk_index *index, const struct fbk_waiter *waiter, uint32_t now_us
 void
 fbk_index_waiters_run(struct fbk_index *index, uint64_t now_ns)
 {
-    while (index->waiter_heap_count > 0 && index->waiters[index->waiter_heap[0]].deadline_ns <= now_ns) {
+    while (index->waiter_heap_count > 0 &&
+           index->waiters[index->waiter_heap[0]].deadline_ns <= now_ns) {
         index->waiters[index->waiter_heap[0]].timed_out = true;
         make_due(index, index->waiter_heap[0]);
         fbk_count(&index->segment->stats, FBK_C_INDEX_WAITS_TIMED_OUT, 1);
@@ -240,5 +248,6 @@ fbk_index_waiters_run(struct fbk_index *index, uint64_t now_ns)
 uint64_t
 fbk_index_waiters_deadline(const struct fbk_index *index)
 {
-    return index->waiter_heap_count > 0 ? index->waiters[index->waiter_heap[0]].deadline_ns : UINT64_MAX;
+    return index->waiter_heap_count > 0 ? index->waiters[index->waiter_heap[0]].deadline_ns
+                                        : UINT64_MAX;
 }

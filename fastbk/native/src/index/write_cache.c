@@ -1,23 +1,26 @@
 /* The write cache: see index/write_cache.h.
  *
- * Ids of one ledger mostly come in ascending order.  So consecutive ids lie in consecutive buckets (64 at a time; where
- * each group of 64 begins depends on a random seed, so that no choice of ids makes long chains), and a ledger's items
- * are linked in the order they came: sorting a cache is sorting its ledgers and walking them.
+ * Ids of one ledger mostly come in ascending order.  So consecutive ids lie in consecutive buckets
+ * (64 at a time; where each group of 64 begins depends on a random seed, so that no choice of ids
+ * makes long chains), and a ledger's items are linked in the order they came: sorting a cache is
+ * sorting its ledgers and walking them.
  *
- * Chunks are for ledgers that bring much.  Writing many small pieces would cost the flush more than copying them into one
- * large one.  So what a ledger brings before it has half of chunk_bytes_min is copied, and so is a chunk that is not
- * filled up to chunk_bytes_min. */
+ * Chunks are for ledgers that bring much.  Writing many small pieces would cost the flush more than
+ * copying them into one large one.  So what a ledger brings before it has half of chunk_bytes_min
+ * is copied, and so is a chunk that is not filled up to chunk_bytes_min. */
 #include "index/write_cache.h"
 
 #include "base/segment.h"
 
 #define LEDGER_SLOTS_FIRST 1024u
 #define BUCKETS_MIN 4096u
-#define ITEM_BYTES_EXPECTED 192u /* buckets are made for entries of this size; smaller ones share a bucket */
-#define PROBES_MAX 64            /* ids tried one by one before a ledger's items are walked */
+/* buckets are made for entries of this size; smaller ones share a bucket */
+#define ITEM_BYTES_EXPECTED 192u
+/* ids tried one by one before a ledger's items are walked */
+#define PROBES_MAX 64
 #define CHUNK_BYTES_MIN (128u * 1024u) /* of a cache of 8 MiB or more; else a 64th of it */
 #define CHUNK_BYTES_MAX (1024u * 1024u)
-#define RUN_ENTRIES_MIN 16u      /* a ledger whose ids end a run before that is scattered */
+#define RUN_ENTRIES_MIN 16u /* a ledger whose ids end a run before that is scattered */
 
 static inline uint64_t
 mix(uint64_t value)
@@ -33,7 +36,8 @@ mix(uint64_t value)
 static inline uint32_t
 bucket_of(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id)
 {
-    uint64_t group = mix(((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull) ^ ((uint64_t)entry_id >> 6) ^ cache->seed);
+    uint64_t group = mix(((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull) ^ ((uint64_t)entry_id >> 6) ^
+                         cache->seed);
     return (uint32_t)(group + ((uint64_t)entry_id & 63u)) & cache->bucket_mask;
 }
 
@@ -70,7 +74,7 @@ power_of_two_above(uint64_t value, uint64_t least)
     return result;
 }
 
-/* ------------------------------------------------------------------ life */
+/* ------------ life */
 
 static void
 clear_ledgers(struct fbk_cache_ledger *ledgers, uint64_t slot_count)
@@ -95,7 +99,8 @@ empty(struct fbk_write_cache *cache)
 }
 
 int32_t
-fbk_cache_init(struct fbk_write_cache *cache, uint64_t capacity_bytes, uint64_t align_bytes, uint64_t seed)
+fbk_cache_init(struct fbk_write_cache *cache, uint64_t capacity_bytes, uint64_t align_bytes,
+               uint64_t seed)
 {
     memset(cache, 0, sizeof *cache);
     if (capacity_bytes == 0 || capacity_bytes % FBK_PAGE_BYTES != 0 || align_bytes == 0 ||
@@ -109,7 +114,8 @@ fbk_cache_init(struct fbk_write_cache *cache, uint64_t capacity_bytes, uint64_t 
     cache->arena_bytes = arena_bytes;
     cache->align_bytes = align_bytes;
     cache->memory_bytes = arena_bytes + align_bytes;
-    cache->chunk_bytes_min = capacity_bytes / 64 < CHUNK_BYTES_MIN ? capacity_bytes / 64 : CHUNK_BYTES_MIN;
+    cache->chunk_bytes_min =
+        capacity_bytes / 64 < CHUNK_BYTES_MIN ? capacity_bytes / 64 : CHUNK_BYTES_MIN;
     cache->chunk_bytes_min = fbk_round_up(cache->chunk_bytes_min, align_bytes);
     cache->seed = mix(seed);
     cache->bucket_mask = (uint32_t)(bucket_count - 1);
@@ -121,7 +127,8 @@ fbk_cache_init(struct fbk_write_cache *cache, uint64_t capacity_bytes, uint64_t 
         fbk_cache_free(cache);
         return -ENOMEM;
     }
-    cache->arena = cache->memory + (fbk_round_up((uintptr_t)cache->memory, align_bytes) - (uintptr_t)cache->memory);
+    cache->arena = cache->memory +
+                   (fbk_round_up((uintptr_t)cache->memory, align_bytes) - (uintptr_t)cache->memory);
     clear_ledgers(cache->ledgers, LEDGER_SLOTS_FIRST);
     empty(cache);
     return 0;
@@ -133,9 +140,11 @@ fbk_cache_free(struct fbk_write_cache *cache)
     if (cache->memory)
         fbk_memory_give_back(cache->memory, cache->memory_bytes);
     if (cache->buckets)
-        fbk_memory_give_back(cache->buckets, ((uint64_t)cache->bucket_mask + 1) * sizeof *cache->buckets);
+        fbk_memory_give_back(cache->buckets,
+                             ((uint64_t)cache->bucket_mask + 1) * sizeof *cache->buckets);
     if (cache->ledgers)
-        fbk_memory_give_back(cache->ledgers, ((uint64_t)cache->ledger_mask + 1) * sizeof *cache->ledgers);
+        fbk_memory_give_back(cache->ledgers,
+                             ((uint64_t)cache->ledger_mask + 1) * sizeof *cache->ledgers);
     memset(cache, 0, sizeof *cache);
 }
 
@@ -149,7 +158,7 @@ fbk_cache_reset(struct fbk_write_cache *cache)
     empty(cache);
 }
 
-/* ------------------------------------------------------------------ ledgers */
+/* ------------ ledgers */
 
 /* The slot of a ledger, or the empty one where it would go. */
 static uint32_t
@@ -173,7 +182,8 @@ grow_ledgers(struct fbk_write_cache *cache)
     for (uint64_t i = 0; i < old_count; i++) {
         int64_t ledger_id = cache->ledgers[i].ledger_id;
         if (ledger_id != -1)
-            bigger[ledger_slot(bigger, (uint32_t)(new_count - 1), cache->seed, ledger_id)] = cache->ledgers[i];
+            bigger[ledger_slot(bigger, (uint32_t)(new_count - 1), cache->seed, ledger_id)] =
+                cache->ledgers[i];
     }
     fbk_memory_give_back(cache->ledgers, old_count * sizeof *cache->ledgers);
     cache->ledgers = bigger;
@@ -188,7 +198,8 @@ ledger_slot_for_insert(struct fbk_write_cache *cache, int64_t ledger_id)
     if (FBK_LIKELY(cache->ledgers[cache->last_slot].ledger_id == ledger_id))
         return cache->last_slot;
     uint32_t slot = ledger_slot(cache->ledgers, cache->ledger_mask, cache->seed, ledger_id);
-    if (cache->ledgers[slot].ledger_id == -1 && (uint64_t)cache->ledger_count * 3 >= (uint64_t)cache->ledger_mask * 2) {
+    if (cache->ledgers[slot].ledger_id == -1 &&
+        (uint64_t)cache->ledger_count * 3 >= (uint64_t)cache->ledger_mask * 2) {
         if (!grow_ledgers(cache))
             return UINT32_MAX;
         slot = ledger_slot(cache->ledgers, cache->ledger_mask, cache->seed, ledger_id);
@@ -206,7 +217,7 @@ fbk_cache_ledger_of(const struct fbk_write_cache *cache, int64_t ledger_id)
     return ledger->ledger_id == ledger_id ? ledger : NULL;
 }
 
-/* ------------------------------------------------------------------ chunks and runs */
+/* ------------ chunks and runs */
 
 static uint64_t
 free_bytes(const struct fbk_write_cache *cache)
@@ -214,7 +225,8 @@ free_bytes(const struct fbk_write_cache *cache)
     return cache->back_bytes - cache->front_bytes;
 }
 
-/* Room for what the flush copies and for records about chunks, taken from the back; 0 when too little would be left. */
+/* Room for what the flush copies and for records about chunks, taken from the back; 0 when too
+ * little would be left. */
 static uint32_t
 take_record(struct fbk_write_cache *cache, uint64_t size_bytes)
 {
@@ -236,14 +248,14 @@ close_chunk(struct fbk_write_cache *cache, struct fbk_cache_chunk *chunk)
     }
 }
 
-/* A chunk of at least size_bytes_min, and memory for its first run; 0 when the arena has none to spare.  Of what there is
- * to spare it takes half at most, the rest is for others. */
+/* A chunk of at least size_bytes_min, and memory for its first run; 0 when the arena has none to
+ * spare.  Of what there is to spare it takes half at most, the rest is for others. */
 static uint32_t
 open_chunk(struct fbk_write_cache *cache, uint64_t size_bytes_min, uint64_t size_bytes_wanted)
 {
     uint64_t begin = fbk_round_up(cache->front_bytes, cache->align_bytes);
-    uint64_t kept = begin + cache->capacity_bytes - cache->used_bytes + sizeof(struct fbk_cache_chunk) +
-                    sizeof(struct fbk_cache_run);
+    uint64_t kept = begin + cache->capacity_bytes - cache->used_bytes +
+                    sizeof(struct fbk_cache_chunk) + sizeof(struct fbk_cache_run);
     uint64_t spare = cache->back_bytes > kept ? cache->back_bytes - kept : 0;
     uint64_t size = size_bytes_wanted < spare / 2 ? size_bytes_wanted : spare / 2;
     if (size < size_bytes_min)
@@ -273,12 +285,14 @@ front_of(uint64_t entry_count)
 
 /* A run at `at` in the chunk for entries like this one; 0 without room. */
 static uint32_t
-open_run(struct fbk_write_cache *cache, uint32_t chunk_reference, uint8_t *at, int64_t ledger_id, uint64_t padded_bytes)
+open_run(struct fbk_write_cache *cache, uint32_t chunk_reference, uint8_t *at, int64_t ledger_id,
+         uint64_t padded_bytes)
 {
     struct fbk_cache_chunk *chunk = chunk_at(cache, chunk_reference);
     uint64_t room = (uint64_t)(chunk->end - at);
     uint64_t each = padded_bytes + sizeof(struct fbk_run_item);
-    if (room < sizeof(struct fbk_run_header) + each || (chunk->last_run && room < cache->chunk_bytes_min / 4))
+    if (room < sizeof(struct fbk_run_header) + each ||
+        (chunk->last_run && room < cache->chunk_bytes_min / 4))
         return 0;
     /* Room for twice as many entries as there should be: they may get smaller. */
     uint64_t most = 2 * (uint64_t)FBK_RUN_BYTES_MAX / each + 1;
@@ -305,20 +319,23 @@ open_run(struct fbk_write_cache *cache, uint32_t chunk_reference, uint8_t *at, i
 }
 
 static bool
-takes(const struct fbk_write_cache *cache, const struct fbk_cache_run *run, int64_t entry_id, uint64_t padded_bytes)
+takes(const struct fbk_write_cache *cache, const struct fbk_cache_run *run, int64_t entry_id,
+      uint64_t padded_bytes)
 {
     if (padded_bytes > (uint64_t)(chunk_at(cache, run->chunk)->end - run->end))
         return false;
     if (run->entry_count == 0)
         return true;
-    uint64_t size = front_of(run->entry_count + 1) + (uint64_t)(run->end - run->entries) + padded_bytes;
-    return entry_id - run->first_entry_id < FBK_RUN_SPAN_MAX && run->entry_count < run->entry_count_max &&
-           size <= FBK_RUN_BYTES_MAX;
+    uint64_t size =
+        front_of(run->entry_count + 1) + (uint64_t)(run->end - run->entries) + padded_bytes;
+    return entry_id - run->first_entry_id < FBK_RUN_SPAN_MAX &&
+           run->entry_count < run->entry_count_max && size <= FBK_RUN_BYTES_MAX;
 }
 
 /* The run to put the ledger's next entry into, opened if need be; 0: it goes to the back. */
 static uint32_t
-run_for(struct fbk_write_cache *cache, struct fbk_cache_ledger *ledger, int64_t entry_id, uint64_t padded_bytes)
+run_for(struct fbk_write_cache *cache, struct fbk_cache_ledger *ledger, int64_t entry_id,
+        uint64_t padded_bytes)
 {
     if (ledger->entry_bytes < cache->chunk_bytes_min / 2 || ledger->scattered || padded_bytes == 0)
         return 0;
@@ -340,20 +357,23 @@ run_for(struct fbk_write_cache *cache, struct fbk_cache_ledger *ledger, int64_t 
     }
     if (!reference) {
         uint64_t least = front_of(1) + padded_bytes;
-        uint32_t chunk = open_chunk(cache, least > cache->chunk_bytes_min ? least : cache->chunk_bytes_min,
-                                    ledger->entry_bytes < CHUNK_BYTES_MAX ? ledger->entry_bytes : CHUNK_BYTES_MAX);
+        uint32_t chunk = open_chunk(
+            cache, least > cache->chunk_bytes_min ? least : cache->chunk_bytes_min,
+            ledger->entry_bytes < CHUNK_BYTES_MAX ? ledger->entry_bytes : CHUNK_BYTES_MAX);
         if (chunk)
-            reference = open_run(cache, chunk, chunk_at(cache, chunk)->begin, ledger->ledger_id, padded_bytes);
+            reference = open_run(cache, chunk, chunk_at(cache, chunk)->begin, ledger->ledger_id,
+                                 padded_bytes);
     }
     if (reference)
         ledger->run = reference;
     return reference;
 }
 
-/* ------------------------------------------------------------------ inserting */
+/* ------------ inserting */
 
 uint8_t *
-fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id, uint32_t size_bytes)
+fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
+                  uint32_t size_bytes)
 {
     FBK_ASSERT(!cache->sealed && ledger_id >= 0 && entry_id >= 0);
     if (fbk_cache_cost(size_bytes) > cache->capacity_bytes - cache->used_bytes)
@@ -437,7 +457,7 @@ fbk_cache_commit(struct fbk_write_cache *cache, uint32_t crc)
     FBK_ASSERT(free_bytes(cache) >= cache->capacity_bytes - cache->used_bytes); /* INV-A6 */
 }
 
-/* ------------------------------------------------------------------ finding */
+/* ------------ finding */
 
 const struct fbk_cache_item *
 fbk_cache_find(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id)
@@ -455,7 +475,8 @@ fbk_cache_find(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t e
 }
 
 const struct fbk_cache_item *
-fbk_cache_next(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t first_entry_id, int64_t last_entry_id)
+fbk_cache_next(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t first_entry_id,
+               int64_t last_entry_id)
 {
     const struct fbk_cache_ledger *ledger = fbk_cache_ledger_of(cache, ledger_id);
     if (!ledger || ledger->last_entry_id < first_entry_id || ledger->first_entry_id > last_entry_id)
@@ -473,7 +494,8 @@ fbk_cache_next(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t f
     const struct fbk_cache_item *best = NULL;
     for (uint32_t reference = ledger->head; reference;) {
         const struct fbk_cache_item *item = item_at(cache, reference);
-        if (item->entry_id >= first_entry_id && item->entry_id <= last && (!best || item->entry_id < best->entry_id)) {
+        if (item->entry_id >= first_entry_id && item->entry_id <= last &&
+            (!best || item->entry_id < best->entry_id)) {
             best = item;
             if (!ledger->unsorted)
                 break;
@@ -491,7 +513,8 @@ compare_ids(const void *a, const void *b)
 }
 
 uint64_t
-fbk_cache_ids(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t first_entry_id, int64_t *ids)
+fbk_cache_ids(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t first_entry_id,
+              int64_t *ids)
 {
     const struct fbk_cache_ledger *ledger = fbk_cache_ledger_of(cache, ledger_id);
     uint64_t count = 0;
@@ -508,7 +531,7 @@ fbk_cache_ids(const struct fbk_write_cache *cache, int64_t ledger_id, int64_t fi
     return count;
 }
 
-/* ------------------------------------------------------------------ sorting */
+/* ------------ sorting */
 
 static int
 compare_ledgers(const void *a, const void *b)
@@ -525,10 +548,11 @@ compare_items(const void *a, const void *b)
     return (x->entry_id > y->entry_id) - (x->entry_id < y->entry_id);
 }
 
-/* Which chunks are written as they are: their runs, with room for the tables; what lies between entries is zeroed. */
+/* Which chunks are written as they are: their runs, with room for the tables; what lies between
+ * entries is zeroed. */
 static void
-lay_out_chunks(struct fbk_write_cache *cache, struct fbk_flush_run *runs, struct fbk_flush_chunk *chunks,
-               struct fbk_flush_contents *contents)
+lay_out_chunks(struct fbk_write_cache *cache, struct fbk_flush_run *runs,
+               struct fbk_flush_chunk *chunks, struct fbk_flush_contents *contents)
 {
     for (uint32_t c = cache->first_chunk; c; c = chunk_at(cache, c)->next) {
         struct fbk_cache_chunk *chunk = chunk_at(cache, c);
@@ -565,7 +589,8 @@ static void
 fill_in(struct fbk_cache_run *run, const struct fbk_cache_item *item)
 {
     uint8_t *begin = run->entries - front_of(run->entry_count);
-    struct fbk_run_item *table = (struct fbk_run_item *)(void *)(begin + sizeof(struct fbk_run_header));
+    struct fbk_run_item *table =
+        (struct fbk_run_item *)(void *)(begin + sizeof(struct fbk_run_header));
     table[run->filled++] = (struct fbk_run_item){
         .entry_id = item->entry_id,
         .offset_bytes = (uint32_t)(item->data - begin),
@@ -575,8 +600,9 @@ fill_in(struct fbk_cache_run *run, const struct fbk_cache_item *item)
 }
 
 int32_t
-fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items, struct fbk_flush_run *runs,
-                  struct fbk_flush_chunk *chunks, struct fbk_flush_contents *contents)
+fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items,
+                  struct fbk_flush_run *runs, struct fbk_flush_chunk *chunks,
+                  struct fbk_flush_contents *contents)
 {
     *contents = (struct fbk_flush_contents){.items = items, .runs = runs, .chunks = chunks};
     if (cache->ledger_count == 0)
@@ -601,8 +627,8 @@ fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items, s
                 fill_in(run, item);
                 in_place++;
             } else {
-                items[count++] = (struct fbk_flush_item){item->ledger_id, item->entry_id, item->data, item->size_bytes,
-                                                         item->crc};
+                items[count++] = (struct fbk_flush_item){item->ledger_id, item->entry_id,
+                                                         item->data, item->size_bytes, item->crc};
                 contents->item_bytes += item->size_bytes;
             }
             reference = item->ledger_next;

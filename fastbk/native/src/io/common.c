@@ -32,8 +32,9 @@ take_lock(int fd, uint32_t timeout_ms)
     return 0;
 }
 
-/* Others may have put anything under a file's name: opening a FIFO would wait for ever, a device may do something at a
- * read.  A link may lead out of the directory, so none is followed (INV-D4). */
+/* Others may have put anything under a file's name: opening a FIFO would wait for ever, a device
+ * may do something at a read.  A link may lead out of the directory, so none is followed
+ * (INV-D4). */
 static int32_t
 check_is_file(int fd)
 {
@@ -51,7 +52,8 @@ check_is_file(int fd)
 int32_t
 fbk_io_common_open(struct fbk_io *io, const char *path, uint32_t flags)
 {
-    int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | (flags & FBK_IO_READ_ONLY ? O_RDONLY : O_RDWR) |
+    int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY |
+              (flags & FBK_IO_READ_ONLY ? O_RDONLY : O_RDWR) |
               (flags & FBK_IO_CREATE ? O_CREAT | O_EXCL : 0);
     bool direct = (flags & FBK_IO_DIRECT) && ((struct fbk_io_real *)io)->mode.direct;
     int fd = open(path, how | (direct ? O_DIRECT : 0), 0600);
@@ -107,8 +109,8 @@ fbk_io_common_preallocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, 
 }
 
 int32_t
-fbk_io_common_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                         uint32_t flags)
+fbk_io_common_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                         uint64_t offset_bytes, uint32_t flags)
 {
     if (size_bytes == 0 || size_bytes > INT32_MAX)
         return -EINVAL;
@@ -116,7 +118,8 @@ fbk_io_common_write_wait(struct fbk_io *io, int32_t file, const void *data, uint
     uint32_t done = 0;
     while (done < size_bytes) {
         struct iovec piece = {(uint8_t *)(uintptr_t)data + done, size_bytes - done};
-        ssize_t written = pwritev2(fbk_io_descriptor(file), &piece, 1, (off_t)(offset_bytes + done), dsync ? RWF_DSYNC : 0);
+        ssize_t written = pwritev2(fbk_io_descriptor(file), &piece, 1, (off_t)(offset_bytes + done),
+                                   dsync ? RWF_DSYNC : 0);
         if (written < 0 && errno == EINTR)
             continue;
         if (written < 0)
@@ -142,19 +145,22 @@ fbk_io_common_sync(struct fbk_io *io, int32_t file)
 }
 
 int32_t
-fbk_io_common_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes)
+fbk_io_common_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes,
+                   uint64_t offset_bytes)
 {
     if (size_bytes > INT32_MAX)
         return -EINVAL;
     uint32_t done = 0;
     while (done < size_bytes) {
-        ssize_t got = pread(fbk_io_descriptor(file), (uint8_t *)data + done, size_bytes - done, (off_t)(offset_bytes + done));
+        ssize_t got = pread(fbk_io_descriptor(file), (uint8_t *)data + done, size_bytes - done,
+                            (off_t)(offset_bytes + done));
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
             return -errno;
         done += (uint32_t)got;
-        /* A direct read that ends inside a block ended at the end of the file; its rest can't be asked for. */
+        /* A direct read that ends inside a block ended at the end of the file; its rest can't be
+         * asked for. */
         if (got == 0 || fbk_io_whole_blocks(io, file, done) != done)
             break;
     }
@@ -162,18 +168,21 @@ fbk_io_common_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_by
 }
 
 int32_t
-fbk_io_common_read_parts(struct fbk_io *io, int32_t file, const struct iovec *parts, uint32_t count, uint64_t offset_bytes)
+fbk_io_common_read_parts(struct fbk_io *io, int32_t file, const struct iovec *parts, uint32_t count,
+                         uint64_t offset_bytes)
 {
     (void)io;
     ssize_t got;
     do {
         got = preadv(fbk_io_descriptor(file), parts, (int)count, (off_t)offset_bytes);
     } while (got < 0 && errno == EINTR);
-    return got < 0 ? -errno : (int32_t)got; /* below 2 GiB: the kernel gives no more at once */
+    /* below 2 GiB: the kernel gives no more at once */
+    return got < 0 ? -errno : (int32_t)got;
 }
 
 int32_t
-fbk_io_common_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes)
+fbk_io_common_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes,
+                          uint64_t offset_bytes)
 {
     (void)io;
     const struct iovec part = {data, size_bytes};
@@ -254,14 +263,16 @@ fbk_io_common_make_directory(struct fbk_io *io, const char *path)
     return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* ------------------------------------------------------------------ the probe */
+/* ------------ the probe */
 
 static int32_t
-write_and_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes)
+write_and_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+               uint64_t offset_bytes)
 {
     struct fbk_io_completion completion = {.ticket = 0};
     int32_t rung = 0;
-    int32_t status = io->operations->write(io, file, data, size_bytes, offset_bytes, FBK_IO_SYNC, 1);
+    int32_t status =
+        io->operations->write(io, file, data, size_bytes, offset_bytes, FBK_IO_SYNC, 1);
     if (status < 0)
         return status;
     do
@@ -294,8 +305,8 @@ fbk_io_probe(struct fbk_io *io, const char *directory, bool *direct_granted)
 {
     static _Atomic uint32_t probes;
     char path[4096];
-    int length = snprintf(path, sizeof path, "%s/.fastbk-probe-%d-%u-%llx", directory, (int)getpid(), probes++,
-                          (unsigned long long)fbk_now_ns());
+    int length = snprintf(path, sizeof path, "%s/.fastbk-probe-%d-%u-%llx", directory,
+                          (int)getpid(), probes++, (unsigned long long)fbk_now_ns());
     if (length < 0 || (size_t)length >= sizeof path)
         return -ENAMETOOLONG;
     uint8_t *memory = fbk_memory_take(2ull * BLOCK_BYTES_MAX);
@@ -307,7 +318,8 @@ fbk_io_probe(struct fbk_io *io, const char *directory, bool *direct_granted)
         *direct_granted = fbk_io_is_direct(file);
         /* A device with larger blocks refuses a smaller direct write. */
         status = -EINVAL;
-        for (uint32_t block = FBK_PAGE_BYTES; status == -EINVAL && block <= BLOCK_BYTES_MAX; block *= 2)
+        for (uint32_t block = FBK_PAGE_BYTES; status == -EINVAL && block <= BLOCK_BYTES_MAX;
+             block *= 2)
             status = probe_block(io, file, memory, block);
         io->operations->close(io, file);
         int32_t removed = io->operations->unlink(io, path);

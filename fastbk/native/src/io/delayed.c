@@ -7,14 +7,15 @@ delayed_of(struct fbk_io *io)
 }
 
 static int32_t
-delayed_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes, uint32_t flags,
-              uint64_t ticket)
+delayed_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+              uint64_t offset_bytes, uint32_t flags, uint64_t ticket)
 {
     struct fbk_io_delayed *delayed = delayed_of(io);
     if (delayed->count == FBK_IO_DELAYED_WRITES_MAX)
         return -EAGAIN;
     uint64_t due_ns = fbk_now_ns() + delayed->delay_ns;
-    int32_t rc = delayed->inner->operations->write(delayed->inner, file, data, size_bytes, offset_bytes, flags, ticket);
+    int32_t rc = delayed->inner->operations->write(delayed->inner, file, data, size_bytes,
+                                                   offset_bytes, flags, ticket);
     if (rc == 0)
         delayed->writes[delayed->count++] =
             (struct fbk_io_delayed_write){.due_ns = due_ns, .completion = {.ticket = ticket}};
@@ -22,8 +23,8 @@ delayed_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_b
 }
 
 static int32_t
-delayed_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                   uint32_t flags)
+delayed_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                   uint64_t offset_bytes, uint32_t flags)
 {
     struct fbk_io *inner = delayed_of(io)->inner;
     return inner->operations->write_wait(inner, file, data, size_bytes, offset_bytes, flags);
@@ -53,7 +54,8 @@ note_completion(struct fbk_io_delayed *delayed, const struct fbk_io_completion *
 
 /* Moves out what has completed and is due; returns how many. */
 static int32_t
-take_due(struct fbk_io_delayed *delayed, struct fbk_io_completion *completions, int32_t completions_max)
+take_due(struct fbk_io_delayed *delayed, struct fbk_io_completion *completions,
+         int32_t completions_max)
 {
     uint64_t now_ns = fbk_now_ns();
     int32_t taken = 0;
@@ -69,7 +71,8 @@ take_due(struct fbk_io_delayed *delayed, struct fbk_io_completion *completions, 
     return taken;
 }
 
-/* How long the inner wait may take: until the next one that has completed is due, at most timeout_ms (-1: no limit). */
+/* How long the inner wait may take: until the next one that has completed is due, at most
+ * timeout_ms (-1: no limit). */
 static int32_t
 wait_ms(const struct fbk_io_delayed *delayed, int32_t timeout_ms)
 {
@@ -87,20 +90,23 @@ wait_ms(const struct fbk_io_delayed *delayed, int32_t timeout_ms)
 }
 
 static int32_t
-delayed_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-             int32_t completions_max, int32_t *rung)
+delayed_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+             struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung)
 {
     struct fbk_io_delayed *delayed = delayed_of(io);
     struct fbk_io *inner = delayed->inner;
     uint64_t end_ns = timeout_ms < 0 ? UINT64_MAX : fbk_now_ns() + (uint64_t)timeout_ms * 1000000u;
     *rung = 0;
-    /* Each turn waits for a completion, for one to be due, for the bell, or for the end: there are few. */
+    /* Each turn waits for a completion, for one to be due, for the bell, or for the end: there are
+     * few. */
     for (;;) {
         int32_t taken = take_due(delayed, completions, completions_max);
         if (taken > 0)
             return taken; /* the bell, if it rang, is still there at the next call */
         uint64_t now_ns = fbk_now_ns();
-        int32_t left_ms = timeout_ms < 0 ? -1 : now_ns < end_ns ? (int32_t)((end_ns - now_ns + 999999u) / 1000000u) : 0;
+        int32_t left_ms = timeout_ms < 0    ? -1
+                          : now_ns < end_ns ? (int32_t)((end_ns - now_ns + 999999u) / 1000000u)
+                                            : 0;
         struct fbk_io_completion found[FBK_IO_DELAYED_WRITES_MAX];
         int32_t count = inner->operations->wait(inner, event_fd, wait_ms(delayed, left_ms), found,
                                                 (int32_t)FBK_IO_DELAYED_WRITES_MAX, rung);

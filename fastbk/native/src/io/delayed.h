@@ -1,5 +1,6 @@
-/* A backend around another one: writes complete so much later.  For tests of what a slow disk does to applications.  Who
- * never asks for a delay never has it: the delay is another table of functions, not a branch in the one that is there. */
+/* A backend around another one: writes complete so much later.  For tests of what a slow disk does
+ * to applications.  Who never asks for a delay never has it: the delay is another table of
+ * functions, not a branch in the one that is there. */
 #pragma once
 
 #include "io/io.h"
@@ -13,7 +14,8 @@ struct fbk_io_delayed_write {
     bool has_completed;
 };
 
-/* `io` is what is used in place of `inner`.  Only the operations that a journal's thread calls are there. */
+/* `io` is what is used in place of `inner`.  Only the operations that a journal's thread calls are
+ * there. */
 struct fbk_io_delayed {
     struct fbk_io io;
     struct fbk_io *inner;

@@ -69,8 +69,8 @@ is_aligned(const struct fbk_io *io, const void *data)
 }
 
 int32_t
-fbk_disk_write_all(struct fbk_io *io, int32_t file, const uint8_t *data, uint32_t size_bytes, uint64_t offset_bytes,
-                   _Bool is_durable)
+fbk_disk_write_all(struct fbk_io *io, int32_t file, const uint8_t *data, uint32_t size_bytes,
+                   uint64_t offset_bytes, _Bool is_durable)
 {
     uint32_t flags = is_durable ? FBK_IO_SYNC : 0;
     if (is_aligned(io, data))
@@ -92,7 +92,8 @@ fbk_disk_sync(struct fbk_io *io, int32_t file)
 
 /* A direct file is read in whole blocks around what was asked for; a buffered one pays a copy. */
 int32_t
-fbk_disk_read(struct fbk_io *io, int32_t file, uint8_t *data, uint32_t size_bytes, uint64_t offset_bytes)
+fbk_disk_read(struct fbk_io *io, int32_t file, uint8_t *data, uint32_t size_bytes,
+              uint64_t offset_bytes)
 {
     if (size_bytes > INT32_MAX - 2 * io->block_size_bytes)
         return -EINVAL;

@@ -1,5 +1,5 @@
-/* The backend without io_uring: each write is a system call that waits, and its completion is queued.  What a
- * container gets whose profile forbids io_uring. */
+/* The backend without io_uring: each write is a system call that waits, and its completion is
+ * queued.  What a container gets whose profile forbids io_uring. */
 #include "io/common.h"
 
 #include "base/segment.h"
@@ -16,8 +16,8 @@ struct plain {
 };
 
 static int32_t
-plain_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-            uint32_t flags, uint64_t ticket)
+plain_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+            uint64_t offset_bytes, uint32_t flags, uint64_t ticket)
 {
     struct plain *plain = (struct plain *)io;
     if (size_bytes == 0 || size_bytes > INT32_MAX)
@@ -49,8 +49,8 @@ listen_for_bell(int32_t event_fd, int32_t timeout_ms, int32_t *rung)
 }
 
 static int32_t
-plain_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-           int32_t completions_max, int32_t *rung)
+plain_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+           struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung)
 {
     struct plain *plain = (struct plain *)io;
     *rung = 0;
@@ -127,7 +127,9 @@ fbk_io_plain_create_as(const char *directory, const struct fbk_io_mode *mode, in
         plain_destroy(&plain->real.io);
         return NULL;
     }
-    plain->real.io.sync_mode = !granted ? "write+fdatasync" : mode->dsync ? "O_DIRECT+RWF_DSYNC" : "O_DIRECT+fdatasync";
+    plain->real.io.sync_mode = !granted      ? "write+fdatasync"
+                               : mode->dsync ? "O_DIRECT+RWF_DSYNC"
+                                             : "O_DIRECT+fdatasync";
     return &plain->real.io;
 }
 
@@ -149,7 +151,8 @@ fbk_io_plain_create(const char *directory, int32_t *error)
     static const struct fbk_io_mode modes[] = {{true, true}, {true, false}, {false, false}};
     struct fbk_io *io = NULL;
     *error = -EINVAL;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes && (*error == -EINVAL || *error == -EOPNOTSUPP); i++)
+    for (size_t i = 0;
+         i < sizeof modes / sizeof *modes && (*error == -EINVAL || *error == -EOPNOTSUPP); i++)
         io = fbk_io_plain_create_as(directory, &modes[i], error);
     return io;
 }

@@ -1,9 +1,10 @@
 /* The io_uring backend.
  *
- * A durable write on a direct file is one SQE with RWF_DSYNC: on a pre-written file the kernel submits it inline
- * and never hands it to a worker thread.  Where O_DIRECT or RWF_DSYNC is refused, a write SQE is linked to an
- * fdatasync SQE.  The ring is made disabled, restricted, and enabled by the first write or wait: that thread is then its
- * only issuer.  Everything that may simply wait (open, read, sync, names) is io/common.c's. */
+ * A durable write on a direct file is one SQE with RWF_DSYNC: on a pre-written file the kernel
+ * submits it inline and never hands it to a worker thread.  Where O_DIRECT or RWF_DSYNC is refused,
+ * a write SQE is linked to an fdatasync SQE.  The ring is made disabled, restricted, and enabled by
+ * the first write or wait: that thread is then its only issuer.  Everything that may simply wait
+ * (open, read, sync, names) is io/common.c's. */
 #include "io/uring.h"
 
 #include "base/segment.h"
@@ -39,15 +40,17 @@ static const struct fbk_io_operations uring_operations = {
     .destroy = uring_destroy,
 };
 
-/* INV-N3: the ring takes the operations that io/uring_queue.c submits, and nothing else, once it is enabled.  0 or -errno. */
+/* INV-N3: the ring takes the operations that io/uring_queue.c submits, and nothing else, once it is
+ * enabled.  0 or -errno. */
 static int32_t
 restrict_ring(struct io_uring *ring)
 {
-    static const uint8_t operations[] = {IORING_OP_WRITE, IORING_OP_READ, IORING_OP_FSYNC, IORING_OP_ASYNC_CANCEL,
-                                         IORING_OP_TIMEOUT};
+    static const uint8_t operations[] = {IORING_OP_WRITE, IORING_OP_READ, IORING_OP_FSYNC,
+                                         IORING_OP_ASYNC_CANCEL, IORING_OP_TIMEOUT};
     struct io_uring_restriction rules[sizeof operations + 1] = {0};
     for (size_t i = 0; i < sizeof operations; i++)
-        rules[i] = (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = operations[i]};
+        rules[i] = (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP,
+                                                 .sqe_op = operations[i]};
     rules[sizeof operations].opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED;
     rules[sizeof operations].sqe_flags = IOSQE_IO_LINK | IOSQE_IO_DRAIN | IOSQE_ASYNC;
     return io_uring_register_restrictions(ring, rules, sizeof rules / sizeof *rules);
@@ -88,10 +91,11 @@ make(uint32_t depth, uint32_t setup_flags, const struct fbk_io_mode *mode, int32
 
 /* A ring used for the probe is this thread's; the caller gets a fresh one of the same kind. */
 struct fbk_io *
-fbk_io_uring_create_as(const char *directory, uint32_t depth, bool is_plain_ring, const struct fbk_io_mode *mode,
-                       int32_t *error)
+fbk_io_uring_create_as(const char *directory, uint32_t depth, bool is_plain_ring,
+                       const struct fbk_io_mode *mode, int32_t *error)
 {
-    uint32_t setup_flags = is_plain_ring ? 0 : IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    uint32_t setup_flags =
+        is_plain_ring ? 0 : IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
     bool granted = false;
     struct fbk_io *probed = make(depth, setup_flags, mode, error);
     if (probed == NULL)
@@ -104,7 +108,9 @@ fbk_io_uring_create_as(const char *directory, uint32_t depth, bool is_plain_ring
     struct fbk_io *io = make(depth, setup_flags, mode, error);
     if (io != NULL) {
         io->block_size_bytes = block;
-        io->sync_mode = !granted ? "write+linked fsync" : mode->dsync ? "O_DIRECT+RWF_DSYNC" : "O_DIRECT+linked fsync";
+        io->sync_mode = !granted      ? "write+linked fsync"
+                        : mode->dsync ? "O_DIRECT+RWF_DSYNC"
+                                      : "O_DIRECT+linked fsync";
     }
     return io;
 }
@@ -119,7 +125,8 @@ fbk_io_uring_create(const char *directory, uint32_t depth, int32_t *error)
     }
     for (int is_plain_ring = 0; is_plain_ring < 2; is_plain_ring++)
         for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
-            struct fbk_io *io = fbk_io_uring_create_as(directory, depth, is_plain_ring, &modes[m], error);
+            struct fbk_io *io =
+                fbk_io_uring_create_as(directory, depth, is_plain_ring, &modes[m], error);
             if (io != NULL)
                 return io;
             if (*error != -EINVAL && *error != -EOPNOTSUPP)

@@ -1,4 +1,5 @@
-/* Inside the io_uring backend: io/uring.c makes and probes rings, io/uring_queue.c writes and waits. */
+/* Inside the io_uring backend: io/uring.c makes and probes rings, io/uring_queue.c writes and
+ * waits. */
 #pragma once
 
 #include "io/common.h"
@@ -26,10 +27,10 @@ struct uring {
     struct fbk_io_real real;
     struct io_uring ring;
     bool enabled;
-    bool continued;    /* a short write's rest is queued, but not submitted */
-    int32_t bell_fd;   /* armed, or last armed; -1 = none yet */
+    bool continued;  /* a short write's rest is queued, but not submitted */
+    int32_t bell_fd; /* armed, or last armed; -1 = none yet */
     bool bell_armed;
-    bool bell_rang;    /* not told yet */
+    bool bell_rang; /* not told yet */
     int32_t bell_error;
     uint64_t bell_value; /* the kernel writes it */
     uint32_t used_slots;
@@ -38,9 +39,9 @@ struct uring {
     struct uring_slot slots[URING_DEPTH_MAX];
 };
 
-int32_t uring_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-                    uint32_t flags, uint64_t ticket);
-int32_t uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-                   int32_t completions_max, int32_t *rung);
+int32_t uring_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+                    uint64_t offset_bytes, uint32_t flags, uint64_t ticket);
+int32_t uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+                   struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung);
 /* Waits for the kernel to be done with our memory; false = it is not, after half a minute. */
 bool uring_drain(struct uring *uring);

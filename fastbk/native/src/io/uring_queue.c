@@ -20,8 +20,8 @@ enable(struct uring *uring)
     return status < 0 ? status : 0;
 }
 
-/* There is room for every slot's two SQEs, the bell and a cancel at once, so this can only fail while the kernel
- * has not taken what is there. */
+/* There is room for every slot's two SQEs, the bell and a cancel at once, so this can only fail
+ * while the kernel has not taken what is there. */
 static struct io_uring_sqe *
 next_sqe(struct uring *uring)
 {
@@ -31,7 +31,7 @@ next_sqe(struct uring *uring)
     return sqe;
 }
 
-/* ------------------------------------------------------------------ writes */
+/* ------------ writes */
 
 /* Queues what is left of a slot's write. */
 static int32_t
@@ -65,8 +65,8 @@ queue_write(struct uring *uring, struct uring_slot *slot)
 }
 
 int32_t
-uring_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
-            uint32_t flags, uint64_t ticket)
+uring_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
+            uint64_t offset_bytes, uint32_t flags, uint64_t ticket)
 {
     struct uring *uring = (struct uring *)io;
     if (size_bytes == 0 || size_bytes > INT32_MAX)
@@ -92,7 +92,8 @@ uring_write(struct fbk_io *io, int32_t file, const void *data, uint32_t size_byt
         return status;
     slot->used = true;
     uring->used_slots++;
-    /* Started now, not at the next wait.  An error leaves the SQE queued; wait submits it, and reports. */
+    /* Started now, not at the next wait.  An error leaves the SQE queued; wait submits it, and
+     * reports. */
     io_uring_submit(&uring->ring);
     return 0;
 }
@@ -101,8 +102,10 @@ static void
 finish(struct uring *uring, struct uring_slot *slot, int32_t result)
 {
     FBK_ASSERT(uring->finished_count < URING_DEPTH_MAX && slot->used);
-    uring->finished[uring->finished_count++] = (struct fbk_io_completion){.ticket = slot->ticket, .result = result};
-    slot->used = false; /* its place in used_slots is given back when the completion is collected */
+    uring->finished[uring->finished_count++] =
+        (struct fbk_io_completion){.ticket = slot->ticket, .result = result};
+    /* its place in used_slots is given back when the completion is collected */
+    slot->used = false;
 }
 
 /* All CQEs of a round are there: done, failed, or to be continued. */
@@ -114,7 +117,8 @@ judge(struct uring *uring, struct uring_slot *slot)
     if (result > 0) {
         slot->done_bytes += (uint32_t)result;
         if (slot->done_bytes >= slot->size_bytes) {
-            finish(uring, slot, slot->sync_result < 0 ? slot->sync_result : (int32_t)slot->size_bytes);
+            finish(uring, slot,
+                   slot->sync_result < 0 ? slot->sync_result : (int32_t)slot->size_bytes);
             return;
         }
         /* Short: its linked sync was cancelled with it.  The rest is a new round. */
@@ -128,7 +132,7 @@ judge(struct uring *uring, struct uring_slot *slot)
     finish(uring, slot, result < 0 ? result : -EIO);
 }
 
-/* ------------------------------------------------------------------ completions */
+/* ------------ completions */
 
 static void
 take_cqe(struct uring *uring, const struct io_uring_cqe *cqe)
@@ -183,7 +187,8 @@ arm_bell(struct uring *uring, int32_t event_fd)
     return 0;
 }
 
-/* Submits what is queued and waits for one CQE at most until the deadline. 0 also when a signal came. */
+/* Submits what is queued and waits for one CQE at most until the deadline. 0 also when a signal
+ * came. */
 static int32_t
 enter(struct uring *uring, int32_t timeout_ms, uint64_t deadline_ns, bool *interrupted)
 {
@@ -199,7 +204,8 @@ enter(struct uring *uring, int32_t timeout_ms, uint64_t deadline_ns, bool *inter
             .tv_sec = (int64_t)(left / 1000000000ull),
             .tv_nsec = (int64_t)(left % 1000000000ull),
         };
-        status = io_uring_submit_and_wait_timeout(&uring->ring, &cqe, 1, timeout_ms < 0 ? NULL : &limit, NULL);
+        status = io_uring_submit_and_wait_timeout(&uring->ring, &cqe, 1,
+                                                  timeout_ms < 0 ? NULL : &limit, NULL);
     }
     if (status == -EINTR)
         *interrupted = true;
@@ -223,8 +229,8 @@ hand_over(struct uring *uring, struct fbk_io_completion *completions, int32_t co
 }
 
 int32_t
-uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
-           int32_t completions_max, int32_t *rung)
+uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms,
+           struct fbk_io_completion *completions, int32_t completions_max, int32_t *rung)
 {
     struct uring *uring = (struct uring *)io;
     *rung = 0;
@@ -245,9 +251,11 @@ uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_i
             status = enter(uring, timeout_ms, deadline_ns, &interrupted);
             if (status < 0)
                 return status;
-            last = interrupted || timeout_ms == 0 || (timeout_ms > 0 && fbk_now_ns() >= deadline_ns);
+            last =
+                interrupted || timeout_ms == 0 || (timeout_ms > 0 && fbk_now_ns() >= deadline_ns);
             reap(uring);
-            if (uring->finished_count == 0 && !(uring->bell_rang && event_fd >= 0) && !last && uring->bell_error == 0)
+            if (uring->finished_count == 0 && !(uring->bell_rang && event_fd >= 0) && !last &&
+                uring->bell_error == 0)
                 continue;
         }
         break;
@@ -268,7 +276,7 @@ uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_i
     return hand_over(uring, completions, completions_max);
 }
 
-/* ------------------------------------------------------------------ end */
+/* ------------ end */
 
 static bool
 is_busy(const struct uring *uring)
@@ -291,7 +299,8 @@ uring_drain(struct uring *uring)
     while (is_busy(uring) && fbk_now_ns() < deadline_ns) {
         bool interrupted;
         if (enter(uring, 1000, fbk_now_ns() + 1000000000ull, &interrupted) < 0)
-            break; /* called from another thread than the ring's own: the kernel finishes by itself */
+            /* called from another thread than the ring's own: the kernel finishes by itself */
+            break;
         reap(uring);
     }
     return !is_busy(uring);

@@ -20,7 +20,8 @@ wall_clock_s(void)
 static uint32_t
 seal(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
 {
-    uint32_t padded = (uint32_t)fbk_round_up(slot->content_bytes, journal->options.block_size_bytes);
+    uint32_t padded =
+        (uint32_t)fbk_round_up(slot->content_bytes, journal->options.block_size_bytes);
     memset(slot->buffer + slot->content_bytes, 0, padded - slot->content_bytes);
     struct fbk_batch_header header = {
         .magic = FBK_BATCH_MAGIC,
@@ -37,7 +38,8 @@ seal(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
         .padded_bytes = padded,
         .content_bytes = slot->content_bytes,
         .previous_crc = journal->last_crc,
-        .records_crc = fbk_crc32c(slot->records_crc, slot->buffer + slot->content_bytes, padded - slot->content_bytes),
+        .records_crc = fbk_crc32c(slot->records_crc, slot->buffer + slot->content_bytes,
+                                  padded - slot->content_bytes),
     };
     header.header_crc = fbk_batch_header_crc(&header);
     memcpy(slot->buffer, &header, sizeof header);
@@ -60,13 +62,15 @@ note_batch(struct fbk_journal *journal, const struct fbk_journal_slot *slot, uin
     if (count == 0)
         return;
     fbk_count(stats, slot->is_full ? FBK_C_JOURNAL_BATCHES_FULL : FBK_C_JOURNAL_BATCHES_OF_ALL, 1);
-    int64_t first_waited_us = (int32_t)((uint32_t)(slot->submitted_ns / 1000) - slot->first_received_us);
+    int64_t first_waited_us =
+        (int32_t)((uint32_t)(slot->submitted_ns / 1000) - slot->first_received_us);
     int64_t waited_us = first_waited_us * count - slot->received_us_sum;
     fbk_count(stats, FBK_C_JOURNAL_QUEUED, count);
     fbk_count(stats, FBK_C_JOURNAL_QUEUED_US, waited_us > 0 ? (uint64_t)waited_us : 0);
 }
 
-/* A batch without records has nothing to write unless it closes the file: it is durable when all before it are. */
+/* A batch without records has nothing to write unless it closes the file: it is durable when all
+ * before it are. */
 int32_t
 fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
 {
@@ -88,8 +92,9 @@ fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, u
     slot->ticket = ++journal->ticket;
     slot->submitted_ns = fbk_now_ns();
     slot->state = FBK_SLOT_FLYING;
-    int32_t rc = journal->io->operations->write(journal->io, journal->file.file, slot->buffer, padded, journal->offset_bytes,
-                                                journal->options.unsynced ? 0 : FBK_IO_SYNC, slot->ticket);
+    int32_t rc = journal->io->operations->write(
+        journal->io, journal->file.file, slot->buffer, padded, journal->offset_bytes,
+        journal->options.unsynced ? 0 : FBK_IO_SYNC, slot->ticket);
     if (rc < 0)
         return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, rc);
     journal->offset_bytes += padded;
@@ -106,10 +111,11 @@ slot_of_ticket(struct fbk_journal *journal, uint64_t ticket)
     return NULL;
 }
 
-/* In whatever order they come.  After a failed one nothing is published, not even what was written before it in the same
- * round (INV-J2). */
+/* In whatever order they come.  After a failed one nothing is published, not even what was written
+ * before it in the same round (INV-J2). */
 int32_t
-fbk_journal_completed(struct fbk_journal *journal, const struct fbk_io_completion *completions, int32_t count)
+fbk_journal_completed(struct fbk_journal *journal, const struct fbk_io_completion *completions,
+                      int32_t count)
 {
     uint64_t now_ns = count > 0 ? fbk_now_ns() : 0;
     for (int32_t i = 0; i < count; i++) {
@@ -123,7 +129,8 @@ fbk_journal_completed(struct fbk_journal *journal, const struct fbk_io_completio
         slot->state = FBK_SLOT_DURABLE;
         slot->completed_ns = journal->completed_ns = now_ns;
         FBK_KILL_POINT("journal.after_completion");
-        fbk_observe_many(&journal->segment->stats, FBK_H_JOURNAL_COMMIT_NS, now_ns - slot->submitted_ns, 1);
+        fbk_observe_many(&journal->segment->stats, FBK_H_JOURNAL_COMMIT_NS,
+                         now_ns - slot->submitted_ns, 1);
     }
     return 0;
 }
@@ -136,7 +143,8 @@ settle(struct fbk_journal *journal)
     fbk_journal_publish(journal);
     while (journal->slot_count > 0) {
         int32_t rung = 0;
-        int32_t count = journal->io->operations->wait(journal->io, -1, -1, completions, FBK_JOURNAL_DEPTH_MAX, &rung);
+        int32_t count = journal->io->operations->wait(journal->io, -1, -1, completions,
+                                                      FBK_JOURNAL_DEPTH_MAX, &rung);
         if (count < 0 && count != -EINTR)
             return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, count);
         int32_t rc = fbk_journal_completed(journal, completions, count < 0 ? 0 : count);
@@ -164,7 +172,8 @@ write_closing_batch(struct fbk_journal *journal)
 }
 
 static void
-make_file_header(const struct fbk_journal *journal, const struct fbk_journal_file *next, struct fbk_journal_file_header *header)
+make_file_header(const struct fbk_journal *journal, const struct fbk_journal_file *next,
+                 struct fbk_journal_file_header *header)
 {
     memset(header, 0, sizeof *header);
     header->magic = FBK_JOURNAL_MAGIC;
@@ -185,7 +194,8 @@ make_file_header(const struct fbk_journal *journal, const struct fbk_journal_fil
     header->crc = fbk_journal_file_header_crc(header);
 }
 
-/* Both blocks in one write: a block is either old or new after a crash, and the reader takes either. */
+/* Both blocks in one write: a block is either old or new after a crash, and the reader takes
+ * either. */
 static int32_t
 write_file_headers(struct fbk_journal *journal, const struct fbk_journal_file *next)
 {
@@ -196,7 +206,8 @@ write_file_headers(struct fbk_journal *journal, const struct fbk_journal_file *n
     memset(buffer, 0, 2 * (size_t)block);
     memcpy(buffer, &header, sizeof header);
     memcpy(buffer + block, &header, sizeof header);
-    int32_t rc = journal->io->operations->write_wait(journal->io, next->file, buffer, 2 * block, 0, FBK_IO_SYNC);
+    int32_t rc = journal->io->operations->write_wait(journal->io, next->file, buffer, 2 * block, 0,
+                                                     FBK_IO_SYNC);
     if (rc != (int32_t)(2 * block))
         return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, 0, rc < 0 ? rc : -EIO);
     return 0;
@@ -213,7 +224,8 @@ sync_if_unsynced(struct fbk_journal *journal)
 }
 
 int32_t
-fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *next, uint64_t *closed_sequence)
+fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *next,
+                 uint64_t *closed_sequence)
 {
     if (journal->poison)
         return FBK_E_POISONED;
@@ -221,7 +233,8 @@ fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *nex
         return -EBUSY;
     uint64_t block = journal->options.block_size_bytes;
     if (next->file < 0 || next->file_id <= journal->last_file_id || next->size_bytes % block != 0 ||
-        next->size_bytes < FBK_JOURNAL_HEADER_BLOCKS * block + fbk_round_up(journal->buffer_bytes, block) + block)
+        next->size_bytes <
+            FBK_JOURNAL_HEADER_BLOCKS * block + fbk_round_up(journal->buffer_bytes, block) + block)
         return -EINVAL;
     int32_t left_behind = -1;
     if (journal->file.file_id) {

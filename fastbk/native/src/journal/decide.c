@@ -9,11 +9,13 @@
 static bool
 key_differs(const struct fbk_ledger_state *state, const struct fbk_record *record)
 {
-    return state && (state->flags & FBK_LEDGER_HAS_KEY) && !fbk_master_key_equal(state->master_key, record->master_key);
+    return state && (state->flags & FBK_LEDGER_HAS_KEY) &&
+           !fbk_master_key_equal(state->master_key, record->master_key);
 }
 
-/* Somebody has used the id before its ledger was created: metadata lists no such ledger, and this client got its creation and
- * key from there.  Gc sees that soon, and the id is free again; UNAUTHORIZED would end the writer. */
+/* Somebody has used the id before its ledger was created: metadata lists no such ledger, and this
+ * client got its creation and key from there.  Gc sees that soon, and the id is free again;
+ * UNAUTHORIZED would end the writer. */
 static bool
 is_squatted(const struct fbk_ledger_state *state, const struct fbk_record *record)
 {
@@ -21,15 +23,16 @@ is_squatted(const struct fbk_ledger_state *state, const struct fbk_record *recor
 }
 
 uint32_t
-fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record, const struct fbk_decide_limits *limits,
-           uint32_t *status)
+fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record,
+           const struct fbk_decide_limits *limits, uint32_t *status)
 {
     if (record->kind == FBK_KIND_FORCE)
         return FBK_TAKE_BARRIER;
     *status = FBK_S_BAD_REQUEST;
     if (!fbk_record_ids_ok(record))
         return FBK_TAKE_REFUSED;
-    *status = FBK_S_TOO_MANY_REQUESTS; /* INV-G5: to be repeated, a ledger that metadata lists is confirmed soon */
+    /* INV-G5: to be repeated, a ledger that metadata lists is confirmed soon */
+    *status = FBK_S_TOO_MANY_REQUESTS;
     if (state && FBK_UNLIKELY(state->flags & FBK_LEDGER_EXPIRING))
         return FBK_TAKE_REFUSED;
     *status = FBK_S_OTHER_CREATION; /* INV-T2 */
@@ -42,19 +45,24 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
         return FBK_TAKE_REFUSED;
     }
     uint32_t flags = state ? state->flags : 0;
-    bool fenced = flags & (FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO); /* INV-X4: nobody knows what was lost */
+    /* INV-X4: nobody knows what was lost */
+    bool fenced = flags & (FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO);
     bool is_fence = record->kind == FBK_KIND_FENCE;
-    /* In limbo a fence is written although adds are refused anyway: limbo may end, the fence must not (INV-F2). */
+    /* In limbo a fence is written although adds are refused anyway: limbo may end, the fence must
+     * not (INV-F2). */
     if (is_fence && (flags & FBK_LEDGER_FENCED) && (flags & FBK_LEDGER_HAS_KEY))
         return FBK_TAKE_ORDERED;
     bool normal = !is_fence && !(record->flags & FBK_FLAG_RECOVERY);
-    *status = FBK_S_FENCED; /* deleted since or not: its writer is to hear that the ledger is no longer his */
+    /* deleted since or not: its writer is to hear that the ledger is no longer his */
+    *status = FBK_S_FENCED;
     if (normal && (flags & FBK_LEDGER_FENCED))
         return FBK_TAKE_REFUSED;
-    *status = FBK_S_NO_LEDGER; /* whatever lies under a deleted id goes with the next merge */
+    /* whatever lies under a deleted id goes with the next merge */
+    *status = FBK_S_NO_LEDGER;
     if (!is_fence && (flags & FBK_LEDGER_DELETED))
         return FBK_TAKE_REFUSED;
-    *status = FBK_S_FENCED; /* INV-F1: whatever lies behind the fence in the order, in a ring already or not */
+    /* INV-F1: whatever lies behind the fence in the order, in a ring already or not */
+    *status = FBK_S_FENCED;
     if (normal && fenced)
         return FBK_TAKE_REFUSED;
     *status = FBK_S_READ_ONLY;

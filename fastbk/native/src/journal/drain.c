@@ -1,5 +1,6 @@
-/* Takes records from the rings into a batch: copies each once, checks the copy and decides about it (journal/decide.c).  A
- * decision is final, and the next record of the same ledger is decided by the state that this one left. */
+/* Takes records from the rings into a batch: copies each once, checks the copy and decides about it
+ * (journal/decide.c).  A decision is final, and the next record of the same ledger is decided by
+ * the state that this one left. */
 
 #include "journal/journal.h"
 
@@ -10,12 +11,15 @@
 
 enum stop {
     GO_ON = 0,
-    STOP_FULL,  /* the batch, the file or the exceptions have no room for the record: it stays in its ring */
+    /* the batch, the file or the exceptions have no room for the record: it stays in its ring */
+    STOP_FULL,
 };
 
-/* Whether the record fits behind what the batch holds; sets need_roll when the file is what is too small. */
+/* Whether the record fits behind what the batch holds; sets need_roll when the file is what is too
+ * small. */
 static enum stop
-fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot, const struct fbk_record *record)
+fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
+     const struct fbk_record *record)
 {
     uint64_t end = (uint64_t)slot->content_bytes + record->size_bytes;
     if (slot->descriptor.record_count > 0 && end > journal->options.batch_bytes)
@@ -49,7 +53,8 @@ note_late(struct fbk_journal *journal, const struct fbk_record *record, uint32_t
 
 /* The state that the record leaves behind.  False when there is no memory for a new ledger. */
 static bool
-apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t verdict, struct fbk_ledger_state *state)
+apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t verdict,
+      struct fbk_ledger_state *state)
 {
     if (!state) {
         state = fbk_ledgers_add(&journal->ledgers, record->ledger_id);
@@ -64,9 +69,11 @@ apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t ver
     return true;
 }
 
-/* Copies the record behind the others, as a journal record.  False when the body is not what its header says. */
+/* Copies the record behind the others, as a journal record.  False when the body is not what its
+ * header says. */
 static bool
-append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct fbk_record *record, const uint8_t *payload)
+append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct fbk_record *record,
+       const uint8_t *payload)
 {
     uint8_t *to = slot->buffer + slot->content_bytes;
     struct fbk_record ours = *record;
@@ -78,13 +85,15 @@ append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct 
     if (!fbk_record_copy_body(record, to + sizeof ours, payload))
         return false;
     memcpy(to, &ours, sizeof ours);
-    memset(to + sizeof ours + ours.payload_bytes, 0, ours.size_bytes - sizeof ours - ours.payload_bytes);
+    memset(to + sizeof ours + ours.payload_bytes, 0,
+           ours.size_bytes - sizeof ours - ours.payload_bytes);
     slot->records_crc = fbk_crc32c(slot->records_crc, &ours, sizeof ours);
     slot->content_bytes += ours.size_bytes;
     if (slot->descriptor.record_count++ == 0)
         slot->first_received_us = record->received_us;
     slot->received_us_sum += (int32_t)(record->received_us - slot->first_received_us);
-    if (!slot->has_normal_add && record->kind <= FBK_KIND_ADD_BATCH && !(record->flags & FBK_FLAG_RECOVERY)) {
+    if (!slot->has_normal_add && record->kind <= FBK_KIND_ADD_BATCH &&
+        !(record->flags & FBK_FLAG_RECOVERY)) {
         slot->has_normal_add = true;
         slot->normal_add_us = record->received_us;
     }
@@ -124,7 +133,8 @@ note_written(struct fbk_journal *journal, const struct fbk_record *record, uint3
 
 /* One record whose header copy is checked.  GO_ON, STOP_FULL, or FBK_E_POISONED. */
 static int32_t
-take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w, const struct fbk_record *record)
+take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w,
+            const struct fbk_record *record)
 {
     struct fbk_journal_worker *worker = &journal->workers[w];
     struct fbk_ledger_state *state = NULL;
@@ -132,12 +142,14 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     if (record->kind != FBK_KIND_FORCE)
         state = fbk_ledgers_find(&journal->ledgers, record->ledger_id);
     const struct fbk_decide_limits limits = {
-        .journal = journal->reads_only >= FBK_JOURNAL_NO_WRITES ? FBK_JOURNAL_NO_WRITES : journal->limit,
+        .journal =
+            journal->reads_only >= FBK_JOURNAL_NO_WRITES ? FBK_JOURNAL_NO_WRITES : journal->limit,
         .reads_only = journal->reads_only != 0,
         .ledgers_full = fbk_journal_ledgers_full(journal),
     };
     uint32_t verdict = fbk_decide(state, record, &limits, &status);
-    bool written = verdict == FBK_TAKE_NEW || verdict == FBK_TAKE_CHECK || verdict == FBK_TAKE_FENCE;
+    bool written =
+        verdict == FBK_TAKE_NEW || verdict == FBK_TAKE_CHECK || verdict == FBK_TAKE_FENCE;
     if (written && fits(journal, slot, record) != GO_ON)
         return STOP_FULL;
     if (written && !apply(journal, record, verdict, state)) {
@@ -145,7 +157,8 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
         status = FBK_S_TOO_MANY_REQUESTS;
         written = false;
     }
-    if (written && !append(journal, slot, record, fbk_ring_at(&worker->ring, worker->taken) + sizeof *record))
+    if (written &&
+        !append(journal, slot, record, fbk_ring_at(&worker->ring, worker->taken) + sizeof *record))
         return fbk_journal_poison(journal, FBK_POISON_RING, w, worker->taken, 0);
     switch (verdict) {
     case FBK_TAKE_REFUSED:
@@ -161,35 +174,35 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
         fbk_journal_add_exception(journal, w, worker->taken, FBK_V_ORDERED);
         slot->wake_index = true;
         break;
-    case FBK_TAKE_FENCE:
-        slot->wake_index = true;
-        break;
-    case FBK_TAKE_BARRIER:
-        fbk_count(&journal->segment->stats, FBK_C_JOURNAL_FORCES, 1);
-        break;
-    default: /* FBK_TAKE_NEW */
-        break;
+    case FBK_TAKE_FENCE: slot->wake_index = true; break;
+    case FBK_TAKE_BARRIER: fbk_count(&journal->segment->stats, FBK_C_JOURNAL_FORCES, 1); break;
+    default: /* FBK_TAKE_NEW */ break;
     }
     if (written)
         note_written(journal, record, verdict);
     return GO_ON;
 }
 
-/* Up to quantum_bytes (at least one record) of one ring.  Bytes taken, or FBK_E_POISONED; *full: stop here. */
+/* Up to quantum_bytes (at least one record) of one ring.  Bytes taken, or FBK_E_POISONED; *full:
+ * stop here. */
 static int64_t
-take_from(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w, uint64_t *exceptions_room, bool *full)
+take_from(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w,
+          uint64_t *exceptions_room, bool *full)
 {
     struct fbk_journal_worker *worker = &journal->workers[w];
     uint64_t start = worker->taken;
-    while (worker->taken < worker->written && worker->taken - start < journal->options.quantum_bytes) {
+    while (worker->taken < worker->written &&
+           worker->taken - start < journal->options.quantum_bytes) {
         if (*exceptions_room == 0) {
             *full = true;
             break;
         }
         struct fbk_record record;
         int64_t size = fbk_record_take(&worker->ring, worker->taken, worker->written, &record);
-        if (FBK_UNLIKELY(size <= 0 || record.epoch != journal->options.epoch || record.sequence != worker->sequence ||
-                         !fbk_record_shape_ok(&record, (uint64_t)size, journal->options.record_bytes_max)))
+        if (FBK_UNLIKELY(
+                size <= 0 || record.epoch != journal->options.epoch ||
+                record.sequence != worker->sequence ||
+                !fbk_record_shape_ok(&record, (uint64_t)size, journal->options.record_bytes_max)))
             return fbk_journal_poison(journal, FBK_POISON_RING, w, worker->taken, 0);
         uint64_t exceptions = journal->exceptions;
         int32_t rc = take_record(journal, slot, w, &record);
@@ -200,7 +213,8 @@ take_from(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w
             break;
         }
         *exceptions_room -= journal->exceptions - exceptions;
-        slot->descriptor.header_hash[w] = fbk_header_hash(&journal->header_key, slot->descriptor.header_hash[w], &record);
+        slot->descriptor.header_hash[w] =
+            fbk_header_hash(&journal->header_key, slot->descriptor.header_hash[w], &record);
         worker->taken += (uint64_t)size;
         worker->sequence++;
     }

@@ -27,7 +27,8 @@ fbk_journal_note_sleep(struct fbk_journal *journal, bool timed_out)
 }
 
 void
-fbk_journal_note_slow(struct fbk_journal *journal, const struct fbk_journal_slot *slot, uint64_t now_ns)
+fbk_journal_note_slow(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
+                      uint64_t now_ns)
 {
     struct fbk_flight_record record = {
         .kind = FBK_FLIGHT_COMMIT,

@@ -10,9 +10,10 @@
 #include "journal/decide.h"
 #include "journal/format.h"
 
-/* From the first batch that a step publishes on it goes on for so long before Python has its turn.  With a turn after
- * every batch a lone add waited 12 us longer (window 1, 2 cores, p50 / disk p50 1.80 against 1.64 over 4 paired runs): the
- * worker that was just woken often shares the core with what Python then does. */
+/* From the first batch that a step publishes on it goes on for so long before Python has its turn.
+ * With a turn after every batch a lone add waited 12 us longer (window 1, 2 cores, p50 / disk
+ * p50 1.80 against 1.64 over 4 paired runs): the worker that was just woken often shares the core
+ * with what Python then does. */
 #define SLICE_NS 1000000u
 #define REASONS_THAT_WAIT (FBK_JOURNAL_PUBLISHED | FBK_JOURNAL_NEARLY_FULL)
 #define STALLED_WAIT_MS 1 /* a consumer that is too far behind was rung; nobody rings back */
@@ -21,11 +22,14 @@ static bool
 options_ok(const struct fbk_io *io, const struct fbk_journal_options *options)
 {
     uint32_t block = options->block_size_bytes;
-    return options->worker_count >= 1 && options->worker_count <= FBK_WORKERS_MAX && options->depth >= 1 &&
-           options->depth <= FBK_JOURNAL_DEPTH_MAX && options->depth <= io->depth_max && options->quantum_bytes >= 1 &&
-           block >= FBK_PAGE_BYTES && block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 && block % io->block_size_bytes == 0 &&
-           options->record_bytes_max >= sizeof(struct fbk_record) && options->record_bytes_max <= FBK_BATCH_BYTES_MAX / 2 &&
-           options->batch_bytes >= block && options->batch_bytes <= FBK_BATCH_BYTES_MAX / 2;
+    return options->worker_count >= 1 && options->worker_count <= FBK_WORKERS_MAX &&
+           options->depth >= 1 && options->depth <= FBK_JOURNAL_DEPTH_MAX &&
+           options->depth <= io->depth_max && options->quantum_bytes >= 1 &&
+           block >= FBK_PAGE_BYTES && block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 &&
+           block % io->block_size_bytes == 0 &&
+           options->record_bytes_max >= sizeof(struct fbk_record) &&
+           options->record_bytes_max <= FBK_BATCH_BYTES_MAX / 2 && options->batch_bytes >= block &&
+           options->batch_bytes <= FBK_BATCH_BYTES_MAX / 2;
 }
 
 static int32_t
@@ -39,8 +43,10 @@ map_segments(struct fbk_journal *journal)
     journal->index = fbk_segment_map(options->index_segment_fd, FBK_ROLE_INDEX, false, &error);
     if (!journal->index)
         return error;
-    if (journal->segment->header.epoch != options->epoch || journal->index->header.epoch != options->epoch ||
-        journal->segment->header.pair != options->pair || journal->index->header.pair != options->pair)
+    if (journal->segment->header.epoch != options->epoch ||
+        journal->index->header.epoch != options->epoch ||
+        journal->segment->header.pair != options->pair ||
+        journal->index->header.pair != options->pair)
         return FBK_E_LAYOUT;
     for (uint32_t w = 0; w < options->worker_count; w++) {
         struct fbk_journal_worker *worker = &journal->workers[w];
@@ -48,7 +54,8 @@ map_segments(struct fbk_journal *journal)
         worker->segment = fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error);
         if (!worker->segment)
             return error;
-        if (worker->segment->header.epoch != options->epoch || worker->segment->header.role_index != w ||
+        if (worker->segment->header.epoch != options->epoch ||
+            worker->segment->header.role_index != w ||
             worker->segment->header.pair != options->pair)
             return FBK_E_LAYOUT;
         int32_t rc = fbk_segment_map_ring(fd, &worker->segment->header, 0, 0, false, &worker->ring);
@@ -130,7 +137,8 @@ fbk_journal_destroy(struct fbk_journal *journal)
     fbk_memory_give_back(journal, sizeof *journal);
 }
 
-/* Bytes in the rings that were not taken; FBK_E_POISONED.  before_sleep: with the order that a sleeper needs. */
+/* Bytes in the rings that were not taken; FBK_E_POISONED.  before_sleep: with the order that a
+ * sleeper needs. */
 static int64_t
 look(struct fbk_journal *journal, bool before_sleep)
 {
@@ -138,8 +146,10 @@ look(struct fbk_journal *journal, bool before_sleep)
     for (uint32_t w = 0; w < journal->options.worker_count; w++) {
         struct fbk_journal_worker *worker = &journal->workers[w];
         const struct fbk_cursor *cursor = &worker->segment->add_written;
-        uint64_t written = before_sleep ? fbk_cursor_load_before_sleep(cursor) : fbk_cursor_load(cursor);
-        if (FBK_UNLIKELY(written - worker->taken > worker->ring.size_bytes || written < worker->written))
+        uint64_t written =
+            before_sleep ? fbk_cursor_load_before_sleep(cursor) : fbk_cursor_load(cursor);
+        if (FBK_UNLIKELY(written - worker->taken > worker->ring.size_bytes ||
+                         written < worker->written))
             return fbk_journal_poison(journal, FBK_POISON_CURSOR, w, written, 0);
         worker->written = written;
         waiting += written - worker->taken;
@@ -147,7 +157,8 @@ look(struct fbk_journal *journal, bool before_sleep)
     return (int64_t)waiting;
 }
 
-/* How much has to wait in the rings before the next batch is taken; 0 = however much, none can be taken. */
+/* How much has to wait in the rings before the next batch is taken; 0 = however much, none can be
+ * taken. */
 static uint64_t
 needed_bytes(const struct fbk_journal *journal)
 {
@@ -200,8 +211,9 @@ prepare_sleep(struct fbk_journal *journal)
 {
     uint64_t needed = needed_bytes(journal);
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
-        fbk_cursor_publish(&journal->segment->wake_at[w],
-                           needed && !journal->stalled ? journal->workers[w].taken + needed : UINT64_MAX);
+        fbk_cursor_publish(&journal->segment->wake_at[w], needed && !journal->stalled
+                                                              ? journal->workers[w].taken + needed
+                                                              : UINT64_MAX);
     fbk_sleeper_begin(&journal->segment->sleeper);
     int64_t waiting = look(journal, true);
     if (waiting < 0)
@@ -218,20 +230,22 @@ spin(struct fbk_journal *journal, struct fbk_io_completion *completions, int32_t
         return 0;
     fbk_count(&journal->segment->stats, FBK_C_JOURNAL_SPINS, 1);
     while (fbk_now_ns() - journal->slots[journal->first_slot].submitted_ns < spin_ns) {
-        int32_t count = journal->io->operations->wait(journal->io, journal->options.bell_fd, 0, completions,
-                                                      FBK_JOURNAL_DEPTH_MAX, rung);
+        int32_t count = journal->io->operations->wait(journal->io, journal->options.bell_fd, 0,
+                                                      completions, FBK_JOURNAL_DEPTH_MAX, rung);
         if (count != 0 || *rung)
             return count;
         int64_t waiting = look(journal, false);
         if (waiting < 0 || (needed && !journal->stalled && (uint64_t)waiting >= needed))
             return 0; /* prepare_sleep sees it, too */
-        sched_yield(); /* the kernel's threads that complete the write may need this processor */
+        /* the kernel's threads that complete the write may need this processor */
+        sched_yield();
     }
     return 0;
 }
 
 static int32_t
-sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *rung) /* *rung: by no worker */
+/* *rung: by no worker */
+sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *rung)
 {
     struct fbk_io_completion completions[FBK_JOURNAL_DEPTH_MAX];
     int32_t count = timeout_ms == 0 ? 0 : spin(journal, completions, rung);
@@ -241,8 +255,8 @@ sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *run
             timeout_ms = 0;
         else if (journal->stalled && (timeout_ms < 0 || timeout_ms > STALLED_WAIT_MS))
             timeout_ms = STALLED_WAIT_MS;
-        count = journal->io->operations->wait(journal->io, journal->options.bell_fd, timeout_ms, completions,
-                                              FBK_JOURNAL_DEPTH_MAX, rung);
+        count = journal->io->operations->wait(journal->io, journal->options.bell_fd, timeout_ms,
+                                              completions, FBK_JOURNAL_DEPTH_MAX, rung);
     }
     fbk_sleeper_end(&journal->segment->sleeper);
     if (rc < 0)
@@ -257,7 +271,9 @@ sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *run
         *rung = needed == 0 || (uint64_t)waiting < needed;
     }
     if (count < 0)
-        return count == -EINTR ? 0 : fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, count);
+        return count == -EINTR
+                   ? 0
+                   : fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, count);
     return fbk_journal_completed(journal, completions, count);
 }
 
@@ -330,11 +346,13 @@ void
 fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit)
 {
     journal->limit = limit;
-    journal->need_roll = false; /* what did not fit may be refused now, or fit the file to come */
+    /* what did not fit may be refused now, or fit the file to come */
+    journal->need_roll = false;
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LIMIT, limit);
 }
 
-_Static_assert(FBK_JOURNAL_DELAY_MS_MAX == FBK_IO_DELAY_MS_MAX && FBK_JOURNAL_DEPTH_MAX <= FBK_IO_DELAYED_WRITES_MAX,
+_Static_assert(FBK_JOURNAL_DELAY_MS_MAX == FBK_IO_DELAY_MS_MAX &&
+                   FBK_JOURNAL_DEPTH_MAX <= FBK_IO_DELAYED_WRITES_MAX,
                "the boundary's numbers");
 
 int32_t

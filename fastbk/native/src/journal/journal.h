@@ -1,5 +1,5 @@
-/* The journal: takes records out of the workers' add rings, decides about each, commits them in batches, publishes one
- * descriptor a batch.  Its order is the bookie's only order.
+/* The journal: takes records out of the workers' add rings, decides about each, commits them in
+ * batches, publishes one descriptor a batch.  Its order is the bookie's only order.
  *
  *   journal.c   create, step: what happens when
  *   drain.c     rings -> batch buffer, as decide.c decides (INV-F1, INV-F2)
@@ -50,9 +50,9 @@ struct fbk_journal_slot {
     uint32_t content_bytes;
     uint32_t records_crc;
     uint32_t state;
-    uint32_t worker_mask;  /* whose records it holds: woken first */
-    bool wake_index;       /* fences and checks wait for it */
-    bool is_full;          /* something was left in a ring */
+    uint32_t worker_mask; /* whose records it holds: woken first */
+    bool wake_index;      /* fences and checks wait for it */
+    bool is_full;         /* something was left in a ring */
     bool has_normal_add;
     uint32_t normal_add_us; /* when its first normal add was received */
     uint32_t first_received_us;
@@ -60,7 +60,8 @@ struct fbk_journal_slot {
     uint64_t ticket;
     uint64_t submitted_ns;
     uint64_t completed_ns;
-    uint64_t free_ns;      /* as of its begin: journal->completed_ns, away_ns, flight_flags */
+    /* as of its begin: journal->completed_ns, away_ns, flight_flags */
+    uint64_t free_ns;
     uint64_t away_ns;
     uint32_t flight_flags;
     uint64_t first_record_sequence;
@@ -90,31 +91,33 @@ struct fbk_journal {
 
     struct fbk_journal_file file; /* file_id 0: none yet */
     uint64_t offset_bytes;
-    uint64_t sequence;           /* of the last batch submitted */
+    uint64_t sequence; /* of the last batch submitted */
     uint64_t published_sequence;
     uint64_t next_record_sequence;
     uint64_t last_file_id;
-    uint32_t last_crc;           /* the chain */
+    uint32_t last_crc; /* the chain */
     uint64_t journal_bytes;
     uint64_t ticket;
 
-    uint64_t order;              /* descriptors ever made */
-    uint64_t published;          /* descriptors ever published */
-    uint64_t exceptions;         /* ever made: those of unpublished batches are in the segment already, unseen */
-    uint64_t notices;            /* of the index's, applied */
+    uint64_t order;     /* descriptors ever made */
+    uint64_t published; /* descriptors ever published */
+    /* ever made: those of unpublished batches are in the segment already, unseen */
+    uint64_t exceptions;
+    uint64_t notices; /* of the index's, applied */
     uint64_t index_rung;
     uint64_t index_rung_ns;
 
     uint32_t limit;
     bool need_roll;
     struct fbk_flight_recorder recorder;
-    uint64_t completed_ns;       /* when the last write completed */
-    uint64_t returned_ns;        /* when the last step ended */
-    uint64_t away_ns;            /* the longest time between two steps, since the last batch began */
-    uint32_t flight_flags;       /* FBK_FLIGHT_..., since the last batch began */
+    uint64_t completed_ns; /* when the last write completed */
+    uint64_t returned_ns;  /* when the last step ended */
+    /* the longest time between two steps, since the last batch began */
+    uint64_t away_ns;
+    uint32_t flight_flags; /* FBK_FLIGHT_..., since the last batch began */
 
-    uint64_t reads_only;         /* the index's word, at the last take */
-    bool stalled;                /* a consumer of descriptors is too far behind: no take */
+    uint64_t reads_only; /* the index's word, at the last take */
+    bool stalled;        /* a consumer of descriptors is too far behind: no take */
     bool closed;
     uint32_t poison;
     uint32_t poison_worker;
@@ -135,14 +138,18 @@ void fbk_journal_show_ledgers(struct fbk_journal *journal);
 int32_t fbk_journal_apply_notices(struct fbk_journal *journal);
 
 /* All return FBK_E_POISONED after having set why, or >= 0. */
-int32_t fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position, int32_t error);
+int32_t fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker,
+                           uint64_t position, int32_t error);
 
-/* journal/drain.c: fills the slot until it is full or the rings are empty.  1 = something was taken. */
+/* journal/drain.c: fills the slot until it is full or the rings are empty.  1 = something was
+ * taken. */
 int32_t fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot);
 
 /* journal/commit.c */
-int32_t fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags);
-int32_t fbk_journal_completed(struct fbk_journal *journal, const struct fbk_io_completion *completions, int32_t count);
+int32_t fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot,
+                           uint32_t flags);
+int32_t fbk_journal_completed(struct fbk_journal *journal,
+                              const struct fbk_io_completion *completions, int32_t count);
 
 /* journal/publish.c */
 int32_t fbk_journal_room(struct fbk_journal *journal, uint64_t *exceptions_room);
@@ -154,7 +161,9 @@ int32_t fbk_journal_publish(struct fbk_journal *journal);
 void fbk_journal_note_turn(struct fbk_journal *journal, uint64_t now_ns);
 int32_t fbk_journal_note_return(struct fbk_journal *journal, uint64_t now_ns, int32_t reasons);
 void fbk_journal_note_sleep(struct fbk_journal *journal, bool timed_out);
-void fbk_journal_note_slow(struct fbk_journal *journal, const struct fbk_journal_slot *slot, uint64_t now_ns);
+void fbk_journal_note_slow(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
+                           uint64_t now_ns);
 
 /* journal/publish.c */
-void fbk_journal_add_exception(struct fbk_journal *journal, uint32_t worker, uint64_t position, uint32_t verdict);
+void fbk_journal_add_exception(struct fbk_journal *journal, uint32_t worker, uint64_t position,
+                               uint32_t verdict);

@@ -1,4 +1,5 @@
-/* The journal's table of ledger states: loaded at start, changed by the index's notices, shown in gauges. */
+/* The journal's table of ledger states: loaded at start, changed by the index's notices, shown in
+ * gauges. */
 #include "journal/journal.h"
 
 #include <unistd.h>
@@ -19,7 +20,8 @@ int32_t
 fbk_journal_load_states(struct fbk_journal *journal, int32_t states_fd, uint64_t count)
 {
     struct fbk_ledger_state states[64];
-    (void)fbk_ledgers_reserve(&journal->ledgers, count); /* without it they are added all the same, moved several times */
+    /* without it they are added all the same, moved several times */
+    (void)fbk_ledgers_reserve(&journal->ledgers, count);
     for (uint64_t done = 0; done < count;) {
         uint64_t some = count - done < 64 ? count - done : 64;
         size_t size = some * sizeof states[0];
@@ -28,7 +30,8 @@ fbk_journal_load_states(struct fbk_journal *journal, int32_t states_fd, uint64_t
             return got < 0 ? -errno : FBK_E_CORRUPT;
         for (uint64_t i = 0; i < some; i++) {
             const struct fbk_ledger_state *from = &states[i];
-            if (fbk_crc32c(0, from, offsetof(struct fbk_ledger_state, crc)) != from->crc || from->ledger_id < 0)
+            if (fbk_crc32c(0, from, offsetof(struct fbk_ledger_state, crc)) != from->crc ||
+                from->ledger_id < 0)
                 return FBK_E_CORRUPT;
             struct fbk_ledger_state *to = fbk_ledgers_add(&journal->ledgers, from->ledger_id);
             if (!to)
@@ -42,13 +45,15 @@ fbk_journal_load_states(struct fbk_journal *journal, int32_t states_fd, uint64_t
     return 0;
 }
 
-/* A deleted ledger that no file knows any more, unless something came of it that the index had not flushed then.  From the
- * next batch on it is one that was never heard of; the index forgets it at the same place in the order. */
+/* A deleted ledger that no file knows any more, unless something came of it that the index had not
+ * flushed then.  From the next batch on it is one that was never heard of; the index forgets it at
+ * the same place in the order. */
 static uint64_t
 forget(struct fbk_journal *journal, const struct fbk_notice *notice)
 {
     const struct fbk_ledger_state *state = fbk_ledgers_find(&journal->ledgers, notice->ledger_id);
-    if (state && (!(state->flags & FBK_LEDGER_DELETED) || state->changed_sequence > notice->sequence))
+    if (state &&
+        (!(state->flags & FBK_LEDGER_DELETED) || state->changed_sequence > notice->sequence))
         return FBK_NOTICE_KEPT;
     if (state)
         journal->unconfirmed -= fbk_is_unconfirmed(state);
@@ -56,8 +61,8 @@ forget(struct fbk_journal *journal, const struct fbk_notice *notice)
     return journal->order + journal->slot_count;
 }
 
-/* What metadata says of ledgers: deleted, out of limbo; and which are forgotten.  Before anything is taken, so that an add that comes behind the
- * index's word is decided by it. */
+/* What metadata says of ledgers: deleted, out of limbo; and which are forgotten.  Before anything
+ * is taken, so that an add that comes behind the index's word is decided by it. */
 int32_t
 fbk_journal_apply_notices(struct fbk_journal *journal)
 {
@@ -67,13 +72,16 @@ fbk_journal_apply_notices(struct fbk_journal *journal)
     if (FBK_UNLIKELY(written - journal->notices > FBK_NOTICE_COUNT))
         return fbk_journal_poison(journal, FBK_POISON_CURSOR, FBK_WORKERS_MAX, written, 0);
     for (; journal->notices != written; journal->notices++) {
-        const struct fbk_notice notice = journal->index->notices[journal->notices % FBK_NOTICE_COUNT];
+        const struct fbk_notice notice =
+            journal->index->notices[journal->notices % FBK_NOTICE_COUNT];
         if (notice.what == FBK_NOTICE_FORGOTTEN) {
-            journal->segment->notice_answers[journal->notices % FBK_NOTICE_COUNT] = forget(journal, &notice);
+            journal->segment->notice_answers[journal->notices % FBK_NOTICE_COUNT] =
+                forget(journal, &notice);
             continue;
         }
         struct fbk_ledger_state *state = fbk_ledgers_find(&journal->ledgers, notice.ledger_id);
-        if (!state && notice.what == FBK_NOTICE_LISTED && (state = fbk_ledgers_add(&journal->ledgers, notice.ledger_id)) != NULL)
+        if (!state && notice.what == FBK_NOTICE_LISTED &&
+            (state = fbk_ledgers_add(&journal->ledgers, notice.ledger_id)) != NULL)
             state->flags = FBK_LEDGER_LISTED;
         if (!state)
             continue;

@@ -1,6 +1,7 @@
-/* The next journal file, ahead of need, by a thread of its own.  A new one is filled with zeros: blocks that were only allocated cost half as
- * much again at each commit (one more disk write for the extent); a second Python thread doubles the journal's p99.9, so this
- * one never sees the interpreter. */
+/* The next journal file, ahead of need, by a thread of its own.  A new one is filled with zeros:
+ * blocks that were only allocated cost half as much again at each commit (one more disk write for
+ * the extent); a second Python thread doubles the journal's p99.9, so this one never sees the
+ * interpreter. */
 
 #include "base/fault.h"
 #include "journal/journal.h"
@@ -14,7 +15,8 @@
 #define PATH_BYTES_MAX 4096u
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)
-#define NICE_LITTLE 5 /* the lowest would leave it nothing on a busy machine, and the journal waiting for it */
+/* the lowest would leave it nothing on a busy machine, and the journal waiting for it */
+#define NICE_LITTLE 5
 
 struct fbk_prewrite {
     struct fbk_io *io;
@@ -49,7 +51,8 @@ write_zeros(struct fbk_prewrite *prewrite)
     int32_t rc = 0;
     for (uint64_t at = 0; rc >= 0 && at < prewrite->size_bytes; at += prewrite->piece_bytes) {
         uint64_t end = at + prewrite->piece_bytes;
-        rc = io->preallocate(prewrite->io, file, at, end < prewrite->size_bytes ? end : prewrite->size_bytes);
+        rc = io->preallocate(prewrite->io, file, at,
+                             end < prewrite->size_bytes ? end : prewrite->size_bytes);
         FBK_KILL_POINT("journal.prewrite_piece");
         pause_between(prewrite);
     }
@@ -77,7 +80,8 @@ static void *
 thread_main(void *argument)
 {
     struct fbk_prewrite *prewrite = argument;
-    /* Both are hints: where they are refused the pauses still hold. On Linux they go for the thread. */
+    /* Both are hints: where they are refused the pauses still hold. On Linux they go for the
+     * thread. */
     syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
     setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
     int32_t rc = make_file(prewrite);
@@ -86,8 +90,8 @@ thread_main(void *argument)
 }
 
 struct fbk_prewrite *
-fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path, const char *old_path, uint64_t size_bytes,
-                   uint32_t piece_bytes, uint32_t pause_us, int32_t *error)
+fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path, const char *old_path,
+                   uint64_t size_bytes, uint32_t piece_bytes, uint32_t pause_us, int32_t *error)
 {
     *error = -EINVAL;
     if (!old_path)

@@ -5,27 +5,30 @@
 #include "journal/format.h"
 #include "journal/journal.h"
 
-/* The index is woken for these, and at the latest so long after the last time while there is something for it (woken at
- * every commit it costs a lone add a third). */
+/* The index is woken for these, and at the latest so long after the last time while there is
+ * something for it (woken at every commit it costs a lone add a third). */
 #define INDEX_WAKE_NS (5u * 1000u * 1000u)
 
-/* The furthest consumer of a counted ring of `size`: how many more may be made.  A cursor that claims more than was
- * published is no cursor. */
+/* The furthest consumer of a counted ring of `size`: how many more may be made.  A cursor that
+ * claims more than was published is no cursor. */
 static int32_t
-room_behind(struct fbk_journal *journal, uint64_t made, uint64_t published, uint64_t size, bool exceptions, uint64_t *room)
+room_behind(struct fbk_journal *journal, uint64_t made, uint64_t published, uint64_t size,
+            bool exceptions, uint64_t *room)
 {
     uint64_t slowest = made;
     for (uint32_t w = 0; w <= journal->options.worker_count; w++) {
         bool is_index = w == journal->options.worker_count;
         const struct fbk_cursor *cursor;
         if (is_index)
-            cursor = exceptions ? &journal->index->exceptions_consumed : &journal->index->descriptors_consumed;
+            cursor = exceptions ? &journal->index->exceptions_consumed
+                                : &journal->index->descriptors_consumed;
         else
             cursor = exceptions ? &journal->workers[w].segment->exceptions_consumed
                                 : &journal->workers[w].segment->descriptors_consumed;
         uint64_t consumed = fbk_cursor_load(cursor);
         if (consumed == FBK_CONSUMER_GONE && !is_index)
-            continue; /* what its drain left in its ring is taken in all the same, and nobody is told */
+            /* what its drain left in its ring is taken in all the same, and nobody is told */
+            continue;
         if (consumed > published)
             return fbk_journal_poison(journal, FBK_POISON_CURSOR, w, consumed, 0);
         if (consumed < slowest)
@@ -36,12 +39,14 @@ room_behind(struct fbk_journal *journal, uint64_t made, uint64_t published, uint
     return 0;
 }
 
-/* 1: there is room for a descriptor, and *exceptions_room says for how many exceptions; 0: there is not. */
+/* 1: there is room for a descriptor, and *exceptions_room says for how many exceptions; 0: there is
+ * not. */
 int32_t
 fbk_journal_room(struct fbk_journal *journal, uint64_t *exceptions_room)
 {
     uint64_t room;
-    int32_t rc = room_behind(journal, journal->order, journal->published, FBK_DESCRIPTOR_COUNT, false, &room);
+    int32_t rc = room_behind(journal, journal->order, journal->published, FBK_DESCRIPTOR_COUNT,
+                             false, &room);
     if (rc < 0)
         return rc;
     if (room <= journal->slot_count) /* those begun have no order yet */
@@ -49,18 +54,23 @@ fbk_journal_room(struct fbk_journal *journal, uint64_t *exceptions_room)
     /* The published end of the exceptions is in the last published descriptor. */
     uint64_t seen = 0;
     if (journal->published > 0)
-        seen = journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT].exceptions_end;
-    rc = room_behind(journal, journal->exceptions, seen, FBK_EXCEPTION_COUNT, true, exceptions_room);
+        seen = journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT]
+                   .exceptions_end;
+    rc =
+        room_behind(journal, journal->exceptions, seen, FBK_EXCEPTION_COUNT, true, exceptions_room);
     if (rc < 0)
         return rc;
     return *exceptions_room > 0;
 }
 
 void
-fbk_journal_add_exception(struct fbk_journal *journal, uint32_t worker, uint64_t position, uint32_t verdict)
+fbk_journal_add_exception(struct fbk_journal *journal, uint32_t worker, uint64_t position,
+                          uint32_t verdict)
 {
-    /* Not visible before a descriptor's exceptions_end passes it; fbk_journal_room saw that its slot is free. */
-    struct fbk_exception *exception = &journal->segment->exceptions[journal->exceptions % FBK_EXCEPTION_COUNT];
+    /* Not visible before a descriptor's exceptions_end passes it; fbk_journal_room saw that its
+     * slot is free. */
+    struct fbk_exception *exception =
+        &journal->segment->exceptions[journal->exceptions % FBK_EXCEPTION_COUNT];
     exception->position = position;
     exception->worker = worker;
     exception->verdict = verdict;
@@ -71,7 +81,8 @@ struct fbk_journal_slot *
 fbk_journal_begin_slot(struct fbk_journal *journal)
 {
     FBK_ASSERT(journal->slot_count < journal->options.depth);
-    struct fbk_journal_slot *slot = &journal->slots[(journal->first_slot + journal->slot_count) % journal->options.depth];
+    struct fbk_journal_slot *slot =
+        &journal->slots[(journal->first_slot + journal->slot_count) % journal->options.depth];
     FBK_ASSERT(slot->state == FBK_SLOT_FREE);
     slot->content_bytes = sizeof(struct fbk_batch_header);
     slot->records_crc = 0;
@@ -101,13 +112,18 @@ index_needs_bell(const struct fbk_journal *journal, uint64_t now_ns)
     if (fbk_cursor_load(&journal->index->wants_wake))
         return true;
     uint64_t consumed = fbk_cursor_load(&journal->index->descriptors_consumed);
-    if (journal->published - consumed >= FBK_DESCRIPTOR_COUNT / 4 || now_ns - journal->index_rung_ns >= INDEX_WAKE_NS)
+    if (journal->published - consumed >= FBK_DESCRIPTOR_COUNT / 4 ||
+        now_ns - journal->index_rung_ns >= INDEX_WAKE_NS)
         return true;
-    uint64_t exceptions = journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT].exceptions_end;
-    if (exceptions - fbk_cursor_load(&journal->index->exceptions_consumed) >= FBK_EXCEPTION_COUNT / 4)
+    uint64_t exceptions =
+        journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT]
+            .exceptions_end;
+    if (exceptions - fbk_cursor_load(&journal->index->exceptions_consumed) >=
+        FBK_EXCEPTION_COUNT / 4)
         return true;
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
-        if (journal->workers[w].taken - fbk_cursor_load(&journal->index->indexed[w]) >= journal->workers[w].ring.size_bytes / 4)
+        if (journal->workers[w].taken - fbk_cursor_load(&journal->index->indexed[w]) >=
+            journal->workers[w].ring.size_bytes / 4)
             return true;
     return false;
 }
@@ -115,15 +131,20 @@ index_needs_bell(const struct fbk_journal *journal, uint64_t now_ns)
 static void
 ring_bells(struct fbk_journal *journal, uint32_t worker_mask, bool wake_index, uint64_t now_ns)
 {
-    uint64_t exceptions = journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT].exceptions_end;
+    uint64_t exceptions =
+        journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT]
+            .exceptions_end;
     for (uint32_t w = 0; w < journal->options.worker_count; w++) {
         struct fbk_journal_worker *worker = &journal->workers[w];
         /* A worker without traffic has to move its cursors now and then, or there is no room. */
         if (fbk_cursor_load(&worker->segment->descriptors_consumed) == FBK_CONSUMER_GONE)
             continue;
-        bool lags = journal->published - fbk_cursor_load(&worker->segment->descriptors_consumed) >= FBK_DESCRIPTOR_COUNT / 4 ||
-                    exceptions - fbk_cursor_load(&worker->segment->exceptions_consumed) >= FBK_EXCEPTION_COUNT / 4;
-        if (((worker_mask >> w & 1u) || lags) && fbk_bell_needed(&worker->segment->sleeper, &worker->rung)) {
+        bool lags = journal->published - fbk_cursor_load(&worker->segment->descriptors_consumed) >=
+                        FBK_DESCRIPTOR_COUNT / 4 ||
+                    exceptions - fbk_cursor_load(&worker->segment->exceptions_consumed) >=
+                        FBK_EXCEPTION_COUNT / 4;
+        if (((worker_mask >> w & 1u) || lags) &&
+            fbk_bell_needed(&worker->segment->sleeper, &worker->rung)) {
             fbk_bell_ring(worker->bell_fd);
             fbk_count(&journal->segment->stats, FBK_C_JOURNAL_WORKER_BELLS, 1);
         }
@@ -141,7 +162,8 @@ ring_bells(struct fbk_journal *journal, uint32_t worker_mask, bool wake_index, u
 static bool
 is_slow(const struct fbk_journal_slot *slot, uint64_t now_ns)
 {
-    return (int32_t)((uint32_t)(now_ns / 1000u) - slot->first_received_us) >= (int32_t)FBK_FLIGHT_SLOW_US &&
+    return (int32_t)((uint32_t)(now_ns / 1000u) - slot->first_received_us) >=
+               (int32_t)FBK_FLIGHT_SLOW_US &&
            slot->descriptor.record_count > 0;
 }
 

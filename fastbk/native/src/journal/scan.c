@@ -1,12 +1,14 @@
-/* Reading a journal file back.  Bytes from disk are checked before they are used; memory is taken in steps up to the batch
- * in hand, never by a length that was not covered by a checksum, never beyond FBK_BATCH_BYTES_MAX. */
+/* Reading a journal file back.  Bytes from disk are checked before they are used; memory is taken
+ * in steps up to the batch in hand, never by a length that was not covered by a checksum, never
+ * beyond FBK_BATCH_BYTES_MAX. */
 
 #include "journal/scan.h"
 
 #include "base/segment.h"
 #include "journal/format.h"
 
-#define PIECE_BYTES (4u * 1024u * 1024u) /* of each, what is left of half a batch is moved to the front */
+/* of each, what is left of half a batch is moved to the front */
+#define PIECE_BYTES (4u * 1024u * 1024u)
 #define HEADER_BYTES (2u * FBK_BLOCK_BYTES_MAX)
 
 struct fbk_journal_scan {
@@ -15,13 +17,14 @@ struct fbk_journal_scan {
     int32_t file;
     uint32_t block_size_bytes;
     uint64_t salt;
-    uint64_t size_bytes;         /* what is there, in whole blocks */
-    uint64_t offset_bytes;       /* of the next batch */
+    uint64_t size_bytes;   /* what is there, in whole blocks */
+    uint64_t offset_bytes; /* of the next batch */
     uint64_t next_sequence;
     uint64_t next_record_sequence;
     uint32_t previous_crc;
-    bool chain_broken;           /* behind the mark only: the next batch's link can't be checked */
-    uint8_t *window;             /* the file's bytes [window_offset, + window_bytes) */
+    /* behind the mark only: the next batch's link can't be checked */
+    bool chain_broken;
+    uint8_t *window; /* the file's bytes [window_offset, + window_bytes) */
     uint64_t window_capacity;
     uint64_t window_offset;
     uint64_t window_bytes;
@@ -30,7 +33,8 @@ struct fbk_journal_scan {
 
 /* FBK_HEADER_* or an error.  What can't be read is damaged; the other block may serve. */
 static int32_t
-read_header(struct fbk_io *io, int32_t file, uint8_t *buffer, struct fbk_journal_file_header *header)
+read_header(struct fbk_io *io, int32_t file, uint8_t *buffer,
+            struct fbk_journal_file_header *header)
 {
     int32_t got = io->operations->read(io, file, buffer, HEADER_BYTES, 0);
     if (got < 0) {
@@ -46,11 +50,13 @@ read_header(struct fbk_io *io, int32_t file, uint8_t *buffer, struct fbk_journal
 static int32_t
 open_file(struct fbk_io *io, const char *path, uint32_t lock)
 {
-    return io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT | (lock ? FBK_IO_LOCK : 0u));
+    return io->operations->open(io, path,
+                                FBK_IO_READ_ONLY | FBK_IO_DIRECT | (lock ? FBK_IO_LOCK : 0u));
 }
 
 int32_t
-fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock, struct fbk_journal_header *header)
+fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock,
+                        struct fbk_journal_header *header)
 {
     struct fbk_journal_file_header found;
     memset(&found, 0, sizeof found);
@@ -60,7 +66,9 @@ fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock, stru
         return file;
     int64_t size = io->operations->size(io, file);
     uint8_t *buffer = fbk_memory_take(HEADER_BYTES);
-    int32_t state = !buffer ? -ENOMEM : size < 0 ? (int32_t)size : read_header(io, file, buffer, &found);
+    int32_t state = !buffer    ? -ENOMEM
+                    : size < 0 ? (int32_t)size
+                               : read_header(io, file, buffer, &found);
     if (buffer)
         fbk_memory_give_back(buffer, HEADER_BYTES);
     io->operations->close(io, file);
@@ -120,8 +128,8 @@ begin(struct fbk_journal_scan *scan, const char *path, uint32_t lock)
 }
 
 struct fbk_journal_scan *
-fbk_journal_scan_open(struct fbk_io *io, const char *path, uint32_t lock, const struct fbk_journal_expectation *expectation,
-                      int32_t *error)
+fbk_journal_scan_open(struct fbk_io *io, const char *path, uint32_t lock,
+                      const struct fbk_journal_expectation *expectation, int32_t *error)
 {
     struct fbk_journal_scan *scan = fbk_memory_take(sizeof *scan);
     if (!scan) {
@@ -173,7 +181,8 @@ need(struct fbk_journal_scan *scan, uint64_t offset, uint64_t size, const uint8_
             *bytes = scan->window + skip;
             return 1;
         }
-        memmove(scan->window, scan->window + skip, kept); /* whole blocks: direct reads stay aligned */
+        /* whole blocks: direct reads stay aligned */
+        memmove(scan->window, scan->window + skip, kept);
     }
     scan->window_offset = offset;
     scan->window_bytes = kept;
@@ -181,8 +190,9 @@ need(struct fbk_journal_scan *scan, uint64_t offset, uint64_t size, const uint8_
     if (want > scan->size_bytes - offset - kept)
         want = scan->size_bytes - offset - kept;
     while (scan->window_bytes < size) {
-        int32_t got = scan->io->operations->read(scan->io, scan->file, scan->window + scan->window_bytes, (uint32_t)want,
-                                                 offset + scan->window_bytes);
+        int32_t got =
+            scan->io->operations->read(scan->io, scan->file, scan->window + scan->window_bytes,
+                                       (uint32_t)want, offset + scan->window_bytes);
         if (got < 0 && want > size - scan->window_bytes) {
             want = size - scan->window_bytes; /* what cannot be read may lie further on */
             continue;
@@ -199,18 +209,18 @@ need(struct fbk_journal_scan *scan, uint64_t offset, uint64_t size, const uint8_
     return 1;
 }
 
-/* A valid batch at offset, without a word about what it follows: 1 and its header, 0, -errno.  Bodies are read
- * only when with_records. */
+/* A valid batch at offset, without a word about what it follows: 1 and its header, 0, -errno.
+ * Bodies are read only when with_records. */
 static int32_t
-valid_at(struct fbk_journal_scan *scan, uint64_t offset, bool with_records, struct fbk_batch_header *header,
-         const uint8_t **bytes)
+valid_at(struct fbk_journal_scan *scan, uint64_t offset, bool with_records,
+         struct fbk_batch_header *header, const uint8_t **bytes)
 {
     int32_t rc = need(scan, offset, scan->block_size_bytes, bytes);
     if (rc <= 0)
         return rc;
     memcpy(header, *bytes, sizeof *header);
-    if (!fbk_batch_header_ok(header, scan->expectation.file_id, scan->salt, offset, scan->size_bytes - offset,
-                             scan->block_size_bytes))
+    if (!fbk_batch_header_ok(header, scan->expectation.file_id, scan->salt, offset,
+                             scan->size_bytes - offset, scan->block_size_bytes))
         return 0;
     if (!with_records)
         return 1;
@@ -227,10 +237,13 @@ at_end(struct fbk_journal_scan *scan, uint32_t kind)
     return 0;
 }
 
-/* The first valid batch from `offset` on that `wanted` accepts; 1, 0 none, -errno of a failed read when none was found. */
+/* The first valid batch from `offset` on that `wanted` accepts; 1, 0 none, -errno of a failed read
+ * when none was found. */
 static int32_t
-find_later(struct fbk_journal_scan *scan, uint64_t offset, bool (*wanted)(const struct fbk_journal_scan *scan,
-           const struct fbk_batch_header *header), bool with_records, struct fbk_batch_header *header)
+find_later(struct fbk_journal_scan *scan, uint64_t offset,
+           bool (*wanted)(const struct fbk_journal_scan *scan,
+                          const struct fbk_batch_header *header),
+           bool with_records, struct fbk_batch_header *header)
 {
     int32_t error = 0;
     for (; offset < scan->size_bytes; offset += scan->block_size_bytes) {
@@ -266,11 +279,12 @@ proves_damage(const struct fbk_journal_scan *scan, const struct fbk_batch_header
 static bool
 resumes_behind_mark(const struct fbk_journal_scan *scan, const struct fbk_batch_header *header)
 {
-    return header->sequence > scan->next_sequence && header->sequence <= scan->expectation.mark_sequence + 1;
+    return header->sequence > scan->next_sequence &&
+           header->sequence <= scan->expectation.mark_sequence + 1;
 }
 
-/* Batch next_sequence is not there.  The tail, damage, or, when all of it lies behind the mark, a hole to pass over:
- * 1 = go on at the new offset. */
+/* Batch next_sequence is not there.  The tail, damage, or, when all of it lies behind the mark, a
+ * hole to pass over: 1 = go on at the new offset. */
 static int32_t
 judge_end(struct fbk_journal_scan *scan, int32_t read_error)
 {
@@ -341,7 +355,8 @@ fbk_journal_scan_next(struct fbk_journal_scan *scan, struct fbk_journal_batch *b
         if (rc == -ENOMEM)
             return rc;
         bool follows = rc == 1 && header.sequence == scan->next_sequence &&
-                       header.first_record_sequence == scan->next_record_sequence && header.acked_through < header.sequence &&
+                       header.first_record_sequence == scan->next_record_sequence &&
+                       header.acked_through < header.sequence &&
                        (scan->chain_broken || header.previous_crc == scan->previous_crc);
         if (!follows) {
             rc = judge_end(scan, rc < 0 ? rc : 0);

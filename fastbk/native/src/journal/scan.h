@@ -1,5 +1,5 @@
-/* Reads a journal file back, batch by batch, trusting nothing: see fastbk/storage/README.md for what makes a
- * batch valid and where a file ends.
+/* Reads a journal file back, batch by batch, trusting nothing: see fastbk/storage/README.md for
+ * what makes a batch valid and where a file ends.
  *
  *     scan = fbk_journal_scan_open(io, path, 1, &expectation, &error);
  *     while (fbk_journal_scan_next(scan, &batch) == 1)
@@ -15,14 +15,15 @@
 
 #include "boundary/journal_scan.h"
 
-/* The record at *offset_bytes of a batch that fbk_journal_scan_next returned, and moves the offset behind it; NULL
- * at the end. */
+/* The record at *offset_bytes of a batch that fbk_journal_scan_next returned, and moves the offset
+ * behind it; NULL at the end. */
 static inline const struct fbk_record *
 fbk_journal_batch_record(const struct fbk_journal_batch *batch, uint32_t *offset_bytes)
 {
     if (*offset_bytes >= batch->records_bytes)
         return NULL;
-    const struct fbk_record *record = (const struct fbk_record *)(const void *)(batch->records + *offset_bytes);
+    const struct fbk_record *record =
+        (const struct fbk_record *)(const void *)(batch->records + *offset_bytes);
     *offset_bytes += record->size_bytes;
     return record;
 }

@@ -1,8 +1,10 @@
-/* How the journal stands: poisoned or not, for Python; and what Python knows of its files, for the counters. */
+/* How the journal stands: poisoned or not, for Python; and what Python knows of its files, for the
+ * counters. */
 #include "journal/journal.h"
 
 int32_t
-fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position, int32_t error)
+fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position,
+                   int32_t error)
 {
     if (journal->poison == FBK_POISON_NONE) {
         journal->poison = reason;
@@ -14,7 +16,8 @@ fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker
 }
 
 void
-fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled, uint64_t made)
+fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled,
+                       uint64_t made)
 {
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_BEHIND_BYTES, behind_bytes);
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_RECYCLED, recycled);
@@ -34,7 +37,8 @@ fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_sta
     status->journal_bytes = journal->journal_bytes;
     status->mark_sequence = fbk_cursor_load(&journal->index->mark_sequence);
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
-        status->waiting_bytes += fbk_cursor_load(&journal->workers[w].segment->add_written) - journal->workers[w].taken;
+        status->waiting_bytes +=
+            fbk_cursor_load(&journal->workers[w].segment->add_written) - journal->workers[w].taken;
     status->ledgers = journal->ledgers.count;
     status->position = journal->poison_position;
     status->last_crc = journal->last_crc;

@@ -1,7 +1,9 @@
-/* The load generator behind `fastbk bench`: one thread, no allocation after create, closed or open loop.
+/* The load generator behind `fastbk bench`: one thread, no allocation after create, closed or open
+ * loop.
  *
- * Every add's latency runs from its *intended* start: in a closed loop the moment it is encoded, in an open
- * loop the moment the schedule says, also when the window held it back (no coordinated omission). */
+ * Every add's latency runs from its *intended* start: in a closed loop the moment it is encoded, in
+ * an open loop the moment the schedule says, also when the window held it back (no coordinated
+ * omission). */
 #include "load/load.h"
 
 #include "apache/apache.h"
@@ -30,7 +32,7 @@ struct load_slot {
     uint32_t ledger_index;
     uint32_t next_free;
     uint32_t next_sent; /* version 2: the one asked behind it on its connection */
-    bool tail; /* a read of an entry that was just acknowledged */
+    bool tail;          /* a read of an entry that was just acknowledged */
 };
 
 struct load_ledger {
@@ -46,7 +48,8 @@ struct load_connection {
     uint32_t receive_used;
     uint32_t send_used;
     uint32_t send_done;
-    uint32_t first_sent, last_sent; /* version 2, whose answers carry no numbers: slots in the order of their requests */
+    /* version 2, whose answers carry no numbers: slots in the order of their requests */
+    uint32_t first_sent, last_sent;
     uint8_t *receive;
     uint8_t *send;
 };
@@ -103,8 +106,10 @@ load_mix(uint64_t seed)
 void
 fbk_load_data(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
 {
-    /* splitmix64 over (ledger, entry), one word repeated with a counter: cheap, and no two entries agree. */
-    uint64_t seed = load_mix((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull + (uint64_t)entry_id + 0x632be59bd9b4e019ull);
+    /* splitmix64 over (ledger, entry), one word repeated with a counter: cheap, and no two entries
+     * agree. */
+    uint64_t seed = load_mix((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull + (uint64_t)entry_id +
+                             0x632be59bd9b4e019ull);
     uint32_t at = 0;
     for (; at + 8u <= size_bytes; at += 8u)
         fbk_store_u64(out + at, seed + at);
@@ -112,10 +117,11 @@ fbk_load_data(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entr
         out[at] = (uint8_t)(seed >> ((at % 8u) * 8u));
 }
 
-/* Stored entries as the load generator would have written them: for benches that build a store directly. */
+/* Stored entries as the load generator would have written them: for benches that build a store
+ * directly. */
 int32_t
-fbk_load_entries(uint8_t *out, uint32_t *crcs, int64_t first_ledger_id, uint32_t ledger_count, uint32_t entries_a_ledger,
-                 uint32_t size_bytes, uint32_t digest_type)
+fbk_load_entries(uint8_t *out, uint32_t *crcs, int64_t first_ledger_id, uint32_t ledger_count,
+                 uint32_t entries_a_ledger, uint32_t size_bytes, uint32_t digest_type)
 {
     const int32_t digest_bytes = fbk_digest_bytes(digest_type);
     if (digest_bytes < 0 || digest_type == FBK_DIGEST_HMAC)
@@ -151,25 +157,31 @@ fbk_load_create(const struct fbk_load_options *options, const int64_t *ledger_id
     const uint64_t connections = options->connection_count;
     const uint64_t ledgers = options->ledger_count;
     *error = -EINVAL;
-    const bool is_known = options->protocol == 0 || options->protocol == 2 || (options->protocol == 3 && options->entries_a_read <= 1);
-    if (!is_known || fbk_digest_bytes(options->digest_type) < 0 || options->digest_type == FBK_DIGEST_HMAC)
+    const bool is_known = options->protocol == 0 || options->protocol == 2 ||
+                          (options->protocol == 3 && options->entries_a_read <= 1);
+    if (!is_known || fbk_digest_bytes(options->digest_type) < 0 ||
+        options->digest_type == FBK_DIGEST_HMAC)
         return NULL;
-    if (connections == 0 || connections > LOAD_CONNECTIONS_MAX || ledgers < connections || options->window == 0
-        || options->window > (1u << 20) || options->size_bytes > 5u * 1024u * 1024u)
+    if (connections == 0 || connections > LOAD_CONNECTIONS_MAX || ledgers < connections ||
+        options->window == 0 || options->window > (1u << 20) ||
+        options->size_bytes > 5u * 1024u * 1024u)
         return NULL;
     const uint32_t frame_bytes = options->size_bytes + LOAD_FRAME_OVERHEAD_BYTES;
-    uint32_t send_bytes = frame_bytes * 2u > LOAD_SEND_BYTES_MIN ? frame_bytes * 2u : LOAD_SEND_BYTES_MIN;
+    uint32_t send_bytes =
+        frame_bytes * 2u > LOAD_SEND_BYTES_MIN ? frame_bytes * 2u : LOAD_SEND_BYTES_MIN;
     uint32_t receive_bytes = connections > 64 ? 64u * 1024u + frame_bytes : LOAD_RECEIVE_BYTES;
     if (connections > 64)
         send_bytes = frame_bytes * 2u > 64u * 1024u ? frame_bytes * 2u : 64u * 1024u;
-    const uint64_t memory_bytes = fbk_round_up(sizeof(struct fbk_load), 64)
-                                  + fbk_round_up(options->window * sizeof(struct load_slot), 64)
-                                  + fbk_round_up(ledgers * sizeof(struct load_ledger), 64)
-                                  + fbk_round_up(connections * sizeof(struct load_connection), 64)
-                                  + fbk_round_up(connections * sizeof(struct pollfd), 64)
-                                  + connections * (fbk_round_up(send_bytes, 64) + fbk_round_up(receive_bytes, 64))
-                                  + fbk_round_up(options->size_bytes + 8u, 64) + fbk_round_up(frame_bytes, 64);
-    uint8_t *memory = mmap(NULL, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const uint64_t memory_bytes =
+        fbk_round_up(sizeof(struct fbk_load), 64) +
+        fbk_round_up(options->window * sizeof(struct load_slot), 64) +
+        fbk_round_up(ledgers * sizeof(struct load_ledger), 64) +
+        fbk_round_up(connections * sizeof(struct load_connection), 64) +
+        fbk_round_up(connections * sizeof(struct pollfd), 64) +
+        connections * (fbk_round_up(send_bytes, 64) + fbk_round_up(receive_bytes, 64)) +
+        fbk_round_up(options->size_bytes + 8u, 64) + fbk_round_up(frame_bytes, 64);
+    uint8_t *memory =
+        mmap(NULL, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         *error = -errno;
         return NULL;
@@ -190,7 +202,8 @@ fbk_load_create(const struct fbk_load_options *options, const int64_t *ledger_id
     for (uint32_t i = 0; i < options->window; i++)
         load->slots[i].next_free = i + 1 < options->window ? i + 1 : UINT32_MAX;
     for (uint32_t i = 0; i < ledgers; i++)
-        load->ledgers[i] = (struct load_ledger){.ledger_id = ledger_ids[i], .last_add_confirmed = -1};
+        load->ledgers[i] =
+            (struct load_ledger){.ledger_id = ledger_ids[i], .last_add_confirmed = -1};
     for (uint32_t i = 0; i < connections; i++) {
         load->connections[i].socket = -1;
         load->connections[i].first_sent = load->connections[i].last_sent = LOAD_NO_SLOT;
@@ -215,7 +228,9 @@ fbk_load_destroy(struct fbk_load *load)
 uint64_t
 fbk_load_ledger_entries(const struct fbk_load *load, uint32_t index)
 {
-    return index < load->options.ledger_count ? (uint64_t)(load->ledgers[index].last_add_confirmed + 1) : 0;
+    return index < load->options.ledger_count
+               ? (uint64_t)(load->ledgers[index].last_add_confirmed + 1)
+               : 0;
 }
 
 void
@@ -224,7 +239,7 @@ fbk_load_result_get(const struct fbk_load *load, struct fbk_load_result *result)
     *result = load->result;
 }
 
-/* ------------------------------------------------------------------ connecting */
+/* ------------ connecting */
 
 static int32_t
 load_wait(int socket_fd, short events, uint64_t deadline_ns)
@@ -243,18 +258,20 @@ load_wait(int socket_fd, short events, uint64_t deadline_ns)
 }
 
 static int32_t
-load_say_hello(struct load_connection *connection, const uint8_t *hello, uint32_t hello_bytes, uint64_t deadline_ns)
+load_say_hello(struct load_connection *connection, const uint8_t *hello, uint32_t hello_bytes,
+               uint64_t deadline_ns)
 {
     static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 1};
     uint32_t used = 0;
-    if (send(connection->socket, magic, sizeof magic, MSG_NOSIGNAL) != (ssize_t)sizeof magic
-        || send(connection->socket, hello, hello_bytes, MSG_NOSIGNAL) != (ssize_t)hello_bytes)
+    if (send(connection->socket, magic, sizeof magic, MSG_NOSIGNAL) != (ssize_t)sizeof magic ||
+        send(connection->socket, hello, hello_bytes, MSG_NOSIGNAL) != (ssize_t)hello_bytes)
         return -EPIPE;
     while (used < 4 || used < 4 + fbk_load_u32(connection->receive)) {
         int32_t error = load_wait(connection->socket, POLLIN, deadline_ns);
         if (error != 0)
             return error;
-        ssize_t got = recv(connection->socket, connection->receive + used, 16384 - used, MSG_DONTWAIT);
+        ssize_t got =
+            recv(connection->socket, connection->receive + used, 16384 - used, MSG_DONTWAIT);
         if (got <= 0)
             return got == 0 ? -ECONNRESET : -errno;
         used += (uint32_t)got;
@@ -268,7 +285,8 @@ load_say_hello(struct load_connection *connection, const uint8_t *hello, uint32_
 }
 
 int32_t
-fbk_load_connect(struct fbk_load *load, const uint8_t *hello_frame, uint32_t hello_bytes, uint32_t timeout_ms)
+fbk_load_connect(struct fbk_load *load, const uint8_t *hello_frame, uint32_t hello_bytes,
+                 uint32_t timeout_ms)
 {
     const uint64_t deadline_ns = fbk_load_now_ns() + timeout_ms * 1000000ull;
     for (uint32_t i = 0; i < load->options.connection_count; i++) {
@@ -276,27 +294,31 @@ fbk_load_connect(struct fbk_load *load, const uint8_t *hello_frame, uint32_t hel
         connection->socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (connection->socket < 0)
             return -errno;
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)load->options.port)};
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_port = htons((uint16_t)load->options.port)};
         address.sin_addr.s_addr = load->options.ipv4;
         if (connect(connection->socket, (struct sockaddr *)&address, sizeof address) != 0)
             return -errno;
         int on = 1;
         setsockopt(connection->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         /* Apache's protocols begin with a request. */
-        int32_t error = load->options.protocol == 0 ? load_say_hello(connection, hello_frame, hello_bytes, deadline_ns) : 0;
+        int32_t error = load->options.protocol == 0
+                            ? load_say_hello(connection, hello_frame, hello_bytes, deadline_ns)
+                            : 0;
         if (error != 0)
             return error;
     }
     return 0;
 }
 
-/* ------------------------------------------------------------------ Apache's protocols */
+/* ------------ Apache's protocols */
 
-/* Version 3's answers carry the slot that they are for; version 2's name the ledger and the entry, and are looked for among
- * what the connection asked, from the oldest on: mostly it is that one. */
+/* Version 3's answers carry the slot that they are for; version 2's name the ledger and the entry,
+ * and are looked for among what the connection asked, from the oldest on: mostly it is that one. */
 
 static void
-apache_put(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, struct fbk_apache_request *request)
+apache_put(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index,
+           struct fbk_apache_request *request)
 {
     struct load_slot *slot = &load->slots[slot_index];
     request->protocol = (uint8_t)load->options.protocol;
@@ -305,7 +327,8 @@ apache_put(struct fbk_load *load, struct load_connection *connection, uint32_t s
     request->ledger_id = load->ledgers[slot->ledger_index].ledger_id;
     request->entry_id = slot->entry_id;
     uint64_t room = load->send_bytes - connection->send_used;
-    connection->send_used += (uint32_t)fbk_apache_put_request(connection->send + connection->send_used, room, request);
+    connection->send_used +=
+        (uint32_t)fbk_apache_put_request(connection->send + connection->send_used, room, request);
     slot->next_sent = LOAD_NO_SLOT;
     if (connection->last_sent == LOAD_NO_SLOT)
         connection->first_sent = slot_index;
@@ -315,7 +338,8 @@ apache_put(struct fbk_load *load, struct load_connection *connection, uint32_t s
 }
 
 static void
-apache_add(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, uint32_t entry_bytes)
+apache_add(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index,
+           uint32_t entry_bytes)
 {
     struct fbk_apache_request request = {
         .operation = FBK_APACHE_ADD,
@@ -328,7 +352,8 @@ apache_add(struct fbk_load *load, struct load_connection *connection, uint32_t s
 
 /* Entries from the slot's on; one: a single read. */
 static void
-apache_read(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, uint32_t count)
+apache_read(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index,
+            uint32_t count)
 {
     bool is_batch = load->options.entries_a_read > 1 && !load->slots[slot_index].tail;
     struct fbk_apache_request request = {
@@ -340,19 +365,22 @@ apache_read(struct fbk_load *load, struct load_connection *connection, uint32_t 
 }
 
 static bool
-is_request_of(const struct fbk_load *load, uint32_t slot_index, const struct fbk_apache_reply *reply)
+is_request_of(const struct fbk_load *load, uint32_t slot_index,
+              const struct fbk_apache_reply *reply)
 {
     const struct load_slot *slot = &load->slots[slot_index];
     if (load->options.protocol == 3)
         return reply->echo.transaction_id == slot_index;
     bool is_add = !load->reading && !slot->tail;
-    return (reply->echo.operation == FBK_APACHE_ADD) == is_add && reply->echo.entry_id == slot->entry_id &&
+    return (reply->echo.operation == FBK_APACHE_ADD) == is_add &&
+           reply->echo.entry_id == slot->entry_id &&
            reply->echo.ledger_id == load->ledgers[slot->ledger_index].ledger_id;
 }
 
 /* Out of what the connection asked; LOAD_NO_SLOT: nobody asked for that. */
 static uint32_t
-take_request(struct fbk_load *load, struct load_connection *connection, const struct fbk_apache_reply *reply)
+take_request(struct fbk_load *load, struct load_connection *connection,
+             const struct fbk_apache_reply *reply)
 {
     uint32_t before = LOAD_NO_SLOT, slot_index = connection->first_sent;
     while (slot_index != LOAD_NO_SLOT && !is_request_of(load, slot_index, reply)) {
@@ -373,8 +401,8 @@ take_request(struct fbk_load *load, struct load_connection *connection, const st
 
 /* A frame as our protocol's answer to the slot that it is for.  0 or FBK_E_PROTOCOL. */
 static int32_t
-apache_answer(struct fbk_load *load, struct load_connection *connection, const uint8_t *frame, uint32_t frame_bytes,
-                       struct fbk_response *response)
+apache_answer(struct fbk_load *load, struct load_connection *connection, const uint8_t *frame,
+              uint32_t frame_bytes, struct fbk_response *response)
 {
     struct fbk_apache_reply reply;
     memset(response, 0, sizeof *response);
@@ -386,24 +414,27 @@ apache_answer(struct fbk_load *load, struct load_connection *connection, const u
     response->request_id = slot_index;
     response->status = reply.status; /* Apache's number; OK is 0 in both */
     /* A batch's entries lie between their sizes. */
-    response->entry = reply.echo.operation == FBK_APACHE_READ_BATCH ? reply.entry_sizes : reply.entry;
+    response->entry =
+        reply.echo.operation == FBK_APACHE_READ_BATCH ? reply.entry_sizes : reply.entry;
     response->entry_bytes = reply.entry_bytes;
     response->entry_count = reply.entry_count;
     response->entry_sizes = reply.entry_sizes;
     return 0;
 }
 
-/* ------------------------------------------------------------------ requests */
+/* ------------ requests */
 
-/* Adds of a ledger go out in order on one connection; their request id is a slot of the window, so that an answer finds its
- * start time without a search. */
+/* Adds of a ledger go out in order on one connection; their request id is a slot of the window, so
+ * that an answer finds its start time without a search. */
 
 static void
-load_encode_add(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, uint64_t started_ns)
+load_encode_add(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index,
+                uint64_t started_ns)
 {
     struct load_slot *slot = &load->slots[slot_index];
     const uint32_t connection_index = (uint32_t)(connection - load->connections);
-    const uint32_t ledger_index = connection_index + connection->next_ledger * load->options.connection_count;
+    const uint32_t ledger_index =
+        connection_index + connection->next_ledger * load->options.connection_count;
     struct load_ledger *ledger = &load->ledgers[ledger_index];
     if (ledger_index + load->options.connection_count < load->options.ledger_count)
         connection->next_ledger++;
@@ -419,29 +450,33 @@ load_encode_add(struct fbk_load *load, struct load_connection *connection, uint3
     const uint32_t entry_bytes = FBK_ENTRY_HEADER_BYTES + digest_bytes + load->options.size_bytes;
     uint8_t *entry = load->entry;
     if (load->options.protocol == 0)
-        connection->send_used += fbk_wire_put_add(connection->send + connection->send_used, slot_index, ledger->ledger_id,
-                                                  slot->entry_id, 0, load->options.digest_type, load->options.master_key,
-                                                  NULL, entry_bytes, &entry);
+        connection->send_used += fbk_wire_put_add(
+            connection->send + connection->send_used, slot_index, ledger->ledger_id, slot->entry_id,
+            0, load->options.digest_type, load->options.master_key, NULL, entry_bytes, &entry);
     fbk_store_be64(entry, (uint64_t)ledger->ledger_id);
     fbk_store_be64(entry + 8, (uint64_t)slot->entry_id);
     fbk_store_be64(entry + 16, (uint64_t)ledger->last_add_confirmed);
     fbk_store_be64(entry + 24, ledger->length_bytes);
-    fbk_load_data(entry + FBK_ENTRY_HEADER_BYTES + digest_bytes, load->options.size_bytes, ledger->ledger_id, slot->entry_id);
+    fbk_load_data(entry + FBK_ENTRY_HEADER_BYTES + digest_bytes, load->options.size_bytes,
+                  ledger->ledger_id, slot->entry_id);
     fbk_digest_put(load->options.digest_type, entry, entry_bytes);
     if (load->options.protocol != 0)
         apache_add(load, connection, slot_index, entry_bytes);
 }
 
 static void
-load_encode_read(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, uint64_t started_ns)
+load_encode_read(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index,
+                 uint64_t started_ns)
 {
     struct load_slot *slot = &load->slots[slot_index];
     const uint32_t connection_index = (uint32_t)(connection - load->connections);
-    const uint32_t ledger_index = connection_index + connection->next_ledger * load->options.connection_count;
+    const uint32_t ledger_index =
+        connection_index + connection->next_ledger * load->options.connection_count;
     struct load_ledger *ledger = &load->ledgers[ledger_index];
     const int64_t count = (int64_t)load->entry_counts[ledger_index];
     if (load->options.is_random)
-        ledger->next_entry_id = (int64_t)(load_mix(load->reads_started++ * 0x9e3779b97f4a7c15ull) % (uint64_t)count);
+        ledger->next_entry_id =
+            (int64_t)(load_mix(load->reads_started++ * 0x9e3779b97f4a7c15ull) % (uint64_t)count);
     slot->started_ns = started_ns;
     slot->entry_id = ledger->next_entry_id;
     slot->ledger_index = ledger_index;
@@ -450,17 +485,20 @@ load_encode_read(struct fbk_load *load, struct load_connection *connection, uint
     if (load->options.protocol != 0)
         apache_read(load, connection, slot_index, (uint32_t)(last - slot->entry_id + 1));
     else if (load->options.entries_a_read <= 1)
-        connection->send_used += fbk_wire_put_read_request(connection->send + connection->send_used, slot_index,
-                                                           ledger->ledger_id, slot->entry_id, 0, NULL);
+        connection->send_used +=
+            fbk_wire_put_read_request(connection->send + connection->send_used, slot_index,
+                                      ledger->ledger_id, slot->entry_id, 0, NULL);
     else
-        connection->send_used += fbk_wire_put_read_batch_request(connection->send + connection->send_used, slot_index,
-                                                                 ledger->ledger_id, slot->entry_id, last,
-                                                                 load->options.entries_a_read, 1024u * 1024u);
+        connection->send_used += fbk_wire_put_read_batch_request(
+            connection->send + connection->send_used, slot_index, ledger->ledger_id, slot->entry_id,
+            last, load->options.entries_a_read, 1024u * 1024u);
     ledger->next_entry_id = last + 1;
     if (ledger->next_entry_id >= count) {
         ledger->next_entry_id = 0;
-        connection->next_ledger = ledger_index + load->options.connection_count < load->options.ledger_count
-                                      ? connection->next_ledger + 1 : 0;
+        connection->next_ledger =
+            ledger_index + load->options.connection_count < load->options.ledger_count
+                ? connection->next_ledger + 1
+                : 0;
     }
 }
 
@@ -468,8 +506,9 @@ static int32_t
 load_send(struct load_connection *connection)
 {
     while (connection->send_done < connection->send_used) {
-        ssize_t sent = send(connection->socket, connection->send + connection->send_done,
-                            connection->send_used - connection->send_done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent =
+            send(connection->socket, connection->send + connection->send_done,
+                 connection->send_used - connection->send_done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0) {
             if (errno == EAGAIN || errno == EINTR)
                 return 0;
@@ -486,8 +525,11 @@ static int32_t
 load_start(struct fbk_load *load, uint64_t now_ns)
 {
     const uint32_t count = load->options.connection_count;
-    const uint64_t gap_ns = load->options.rate_per_s == 0 ? 0 : 1000000000ull / load->options.rate_per_s;
-    const uint32_t frame_bytes = load->reading ? LOAD_FRAME_OVERHEAD_BYTES : load->options.size_bytes + LOAD_FRAME_OVERHEAD_BYTES;
+    const uint64_t gap_ns =
+        load->options.rate_per_s == 0 ? 0 : 1000000000ull / load->options.rate_per_s;
+    const uint32_t frame_bytes = load->reading
+                                     ? LOAD_FRAME_OVERHEAD_BYTES
+                                     : load->options.size_bytes + LOAD_FRAME_OVERHEAD_BYTES;
     uint32_t full = 0;
     while (load->free_slot != UINT32_MAX && now_ns < load->stop_ns && full < count) {
         uint64_t started_ns = now_ns;
@@ -531,7 +573,8 @@ load_start(struct fbk_load *load, uint64_t now_ns)
 
 /* Reads what was just acknowledged, in the slot of its add.  False: there is no room to send. */
 static bool
-load_read_back(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, uint64_t now_ns)
+load_read_back(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index,
+               uint64_t now_ns)
 {
     struct load_slot *slot = &load->slots[slot_index];
     if (connection->send_used + LOAD_FRAME_OVERHEAD_BYTES > load->send_bytes)
@@ -542,37 +585,44 @@ load_read_back(struct fbk_load *load, struct load_connection *connection, uint32
         apache_read(load, connection, slot_index, 1);
         return true;
     }
-    connection->send_used += fbk_wire_put_read_request(connection->send + connection->send_used, slot_index,
-                                                       load->ledgers[slot->ledger_index].ledger_id, slot->entry_id, 0, NULL);
+    connection->send_used += fbk_wire_put_read_request(
+        connection->send + connection->send_used, slot_index,
+        load->ledgers[slot->ledger_index].ledger_id, slot->entry_id, 0, NULL);
     return true;
 }
 
-/* ------------------------------------------------------------------ answers */
+/* ------------ answers */
 
 static bool
-load_entry_is_right(struct fbk_load *load, const struct load_slot *slot, const uint8_t *entry, uint32_t entry_bytes,
-                    int64_t entry_id)
+load_entry_is_right(struct fbk_load *load, const struct load_slot *slot, const uint8_t *entry,
+                    uint32_t entry_bytes, int64_t entry_id)
 {
-    const uint32_t overhead = FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(load->options.digest_type);
+    const uint32_t overhead =
+        FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(load->options.digest_type);
     const int64_t ledger_id = load->ledgers[slot->ledger_index].ledger_id;
-    if (entry_bytes != overhead + load->options.size_bytes || fbk_load_be64(entry) != (uint64_t)ledger_id
-        || fbk_load_be64(entry + 8) != (uint64_t)entry_id
-        || fbk_digest_check(load->options.digest_type, entry, entry_bytes) != FBK_S_OK)
+    if (entry_bytes != overhead + load->options.size_bytes ||
+        fbk_load_be64(entry) != (uint64_t)ledger_id ||
+        fbk_load_be64(entry + 8) != (uint64_t)entry_id ||
+        fbk_digest_check(load->options.digest_type, entry, entry_bytes) != FBK_S_OK)
         return false;
     fbk_load_data(load->expected, load->options.size_bytes, ledger_id, entry_id);
     return memcmp(load->expected, entry + overhead, load->options.size_bytes) == 0;
 }
 
 static uint32_t
-load_check_read(struct fbk_load *load, const struct load_slot *slot, const struct fbk_response *response)
+load_check_read(struct fbk_load *load, const struct load_slot *slot,
+                const struct fbk_response *response)
 {
     if (load->options.entries_a_read <= 1)
-        return response->entry != NULL
-               && load_entry_is_right(load, slot, response->entry, response->entry_bytes, slot->entry_id);
+        return response->entry != NULL &&
+               load_entry_is_right(load, slot, response->entry, response->entry_bytes,
+                                   slot->entry_id);
     const uint8_t *entry = response->entry;
-    const bool sizes_are_between = load->options.protocol != 0; /* Apache's: big-endian, each in front of its entry */
+    /* Apache's: big-endian, each in front of its entry */
+    const bool sizes_are_between = load->options.protocol != 0;
     for (uint32_t i = 0; i < response->entry_count; i++) {
-        const uint32_t size_bytes = sizes_are_between ? fbk_load_be32(entry) : fbk_load_u32(response->entry_sizes + 4u * i);
+        const uint32_t size_bytes =
+            sizes_are_between ? fbk_load_be32(entry) : fbk_load_u32(response->entry_sizes + 4u * i);
         entry += sizes_are_between ? 4 : 0;
         if (!load_entry_is_right(load, slot, entry, size_bytes, slot->entry_id + i))
             return 0;
@@ -582,12 +632,13 @@ load_check_read(struct fbk_load *load, const struct load_slot *slot, const struc
 }
 
 static void
-load_end_tail_read(struct fbk_load *load, struct load_slot *slot, const struct fbk_response *response, uint64_t now_ns)
+load_end_tail_read(struct fbk_load *load, struct load_slot *slot,
+                   const struct fbk_response *response, uint64_t now_ns)
 {
     const uint64_t latency_ns = now_ns - slot->started_ns;
     slot->tail = false;
-    if (response->status != FBK_S_OK || response->entry == NULL
-        || !load_entry_is_right(load, slot, response->entry, response->entry_bytes, slot->entry_id)) {
+    if (response->status != FBK_S_OK || response->entry == NULL ||
+        !load_entry_is_right(load, slot, response->entry, response->entry_bytes, slot->entry_id)) {
         load->result.errors++;
         if (load->result.first_error_status == 0)
             load->result.first_error_status = response->status;
@@ -607,7 +658,8 @@ load_free_slot(struct fbk_load *load, uint32_t slot_index)
 }
 
 static int32_t
-load_answer(struct fbk_load *load, struct load_connection *connection, const struct fbk_response *response, uint64_t now_ns)
+load_answer(struct fbk_load *load, struct load_connection *connection,
+            const struct fbk_response *response, uint64_t now_ns)
 {
     if (response->request_id >= load->options.window || load->in_flight == 0)
         return FBK_E_PROTOCOL;
@@ -639,8 +691,8 @@ load_answer(struct fbk_load *load, struct load_connection *connection, const str
             ledger->last_add_confirmed = slot->entry_id;
     }
     const uint32_t tail_every = load->reading || entries == 0 ? 0 : load->options.tail_every;
-    if (tail_every == 0 || slot->entry_id % tail_every != 0
-        || !load_read_back(load, connection, (uint32_t)response->request_id, now_ns))
+    if (tail_every == 0 || slot->entry_id % tail_every != 0 ||
+        !load_read_back(load, connection, (uint32_t)response->request_id, now_ns))
         load_free_slot(load, (uint32_t)response->request_id);
     return 0;
 }
@@ -681,7 +733,7 @@ load_receive(struct fbk_load *load, struct load_connection *connection)
     return 0;
 }
 
-/* ------------------------------------------------------------------ the loop */
+/* ------------ the loop */
 
 static int32_t
 load_wait_for_answers(struct fbk_load *load, uint64_t now_ns, uint64_t deadline_ns)
@@ -689,11 +741,12 @@ load_wait_for_answers(struct fbk_load *load, uint64_t now_ns, uint64_t deadline_
     const uint32_t count = load->options.connection_count;
     for (uint32_t i = 0; i < count; i++) {
         load->polls[i].fd = load->connections[i].socket;
-        load->polls[i].events = (short)(POLLIN | (load->connections[i].send_used != 0 ? POLLOUT : 0));
+        load->polls[i].events =
+            (short)(POLLIN | (load->connections[i].send_used != 0 ? POLLOUT : 0));
     }
     uint64_t until_ns = deadline_ns;
-    if (load->options.rate_per_s != 0 && load->free_slot != UINT32_MAX && now_ns < load->stop_ns
-        && load->next_start_ns < until_ns)
+    if (load->options.rate_per_s != 0 && load->free_slot != UINT32_MAX && now_ns < load->stop_ns &&
+        load->next_start_ns < until_ns)
         until_ns = load->next_start_ns;
     struct timespec timeout = {0, 0};
     if (until_ns > now_ns) {
@@ -733,7 +786,8 @@ load_run(struct fbk_load *load, uint64_t duration_ns, uint64_t drain_timeout_ns)
         }
         int32_t error = load_start(load, now_ns);
         if (error == 0)
-            error = load_wait_for_answers(load, now_ns, load->in_flight != 0 ? deadline_ns : load->stop_ns);
+            error = load_wait_for_answers(load, now_ns,
+                                          load->in_flight != 0 ? deadline_ns : load->stop_ns);
         if (error != 0) {
             load->result.errors += load->in_flight;
             return error;

@@ -1,5 +1,5 @@
-/* The disk's own limit, measured the way the journal commits: one outstanding O_DIRECT + RWF_DSYNC write at a
- * time on a file whose blocks have all been written before. */
+/* The disk's own limit, measured the way the journal commits: one outstanding O_DIRECT + RWF_DSYNC
+ * write at a time on a file whose blocks have all been written before. */
 #include "load/load.h"
 
 #include <fcntl.h>

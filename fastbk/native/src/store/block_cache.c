@@ -1,4 +1,5 @@
-/* Location blocks that passed their checks, by (file, block): a fixed number of them, the least recently used goes. */
+/* Location blocks that passed their checks, by (file, block): a fixed number of them, the least
+ * recently used goes. */
 #include "base/segment.h"
 #include "store/parts.h"
 
@@ -73,7 +74,8 @@ fbk_block_cache_find(struct fbk_block_cache *cache, uint64_t file_id, uint64_t b
 }
 
 void
-fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block, const uint8_t *bytes)
+fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block,
+                    const uint8_t *bytes)
 {
     if (fbk_block_cache_find(cache, file_id, block))
         return;
@@ -85,7 +87,8 @@ fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t bl
     } else {
         fresh = cache->oldest;
         unlink_block(cache, fresh);
-        struct fbk_cached_block **at = &cache->buckets[bucket_of(cache, fresh->file_id, fresh->block)];
+        struct fbk_cached_block **at =
+            &cache->buckets[bucket_of(cache, fresh->file_id, fresh->block)];
         while (*at != fresh)
             at = &(*at)->next_in_bucket;
         *at = fresh->next_in_bucket;

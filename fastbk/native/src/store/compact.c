@@ -1,9 +1,11 @@
-/* Compaction: runs that still live are read, checked, sorted, joined, and written into a log of their own.
+/* Compaction: runs that still live are read, checked, sorted, joined, and written into a log of
+ * their own.
  *
- * A window of runs at a time: what lies close together is read at once, past the page cache, which is for readers.  Every
- * entry is checked against its own checksum.  What is damaged is not moved and stops nothing: its ids get a location that
- * stands for damage.  A log with so many bad runs that the disk rather than some of its sectors must be at fault stays as
- * it is.  Background thread. */
+ * A window of runs at a time: what lies close together is read at once, past the page cache, which
+ * is for readers.  Every entry is checked against its own checksum.  What is damaged is not moved
+ * and stops nothing: its ids get a location that stands for damage.  A log with so many bad runs
+ * that the disk rather than some of its sectors must be at fault stays as it is.  Background
+ * thread. */
 #include "store/compact.h"
 
 #include "base/fault.h"
@@ -43,7 +45,8 @@ make_log(struct fbk_compact *compact)
 }
 
 struct fbk_compact *
-fbk_compact_begin(struct fbk_store *store, const struct fbk_compact_options *options, int32_t *error)
+fbk_compact_begin(struct fbk_store *store, const struct fbk_compact_options *options,
+                  int32_t *error)
 {
     struct fbk_compact *compact = calloc(1, sizeof *compact);
     *error = -ENOMEM;
@@ -63,14 +66,15 @@ fbk_compact_begin(struct fbk_store *store, const struct fbk_compact_options *opt
     return compact;
 }
 
-/* ---------------------------------------------------------------- writing a window */
+/* ------------ writing a window */
 
 static int
 compare_items(const void *a, const void *b)
 {
     const struct fbk_flush_item *x = a, *y = b;
     int order = fbk_location_compare(x->ledger_id, x->entry_id, y->ledger_id, y->entry_id);
-    /* Of two copies the one that was written first comes first: a window lies in memory as in the logs. */
+    /* Of two copies the one that was written first comes first: a window lies in memory as in the
+     * logs. */
     return order != 0 ? order : (x->data > y->data) - (x->data < y->data);
 }
 
@@ -80,7 +84,8 @@ without_copies(struct fbk_flush_item *items, uint64_t count)
 {
     uint64_t kept = 0;
     for (uint64_t i = 0; i < count; i++) {
-        if (kept > 0 && items[kept - 1].ledger_id == items[i].ledger_id && items[kept - 1].entry_id == items[i].entry_id)
+        if (kept > 0 && items[kept - 1].ledger_id == items[i].ledger_id &&
+            items[kept - 1].entry_id == items[i].entry_id)
             continue;
         items[kept++] = items[i];
     }
@@ -102,15 +107,16 @@ close_window(struct fbk_compact *compact)
 static int32_t
 write_some(struct fbk_compact *compact)
 {
-    const struct fbk_flush_item *items = (const struct fbk_flush_item *)(const void *)compact->items.bytes;
+    const struct fbk_flush_item *items =
+        (const struct fbk_flush_item *)(const void *)compact->items.bytes;
     uint64_t stop_at = compact->counts.moved_bytes + FBK_COMPACT_SLICE_BYTES;
     while (compact->item_next < compact->item_count && compact->counts.moved_bytes < stop_at) {
         struct fbk_location *location = fbk_compact_new_location(compact);
         if (!location)
             return -ENOMEM;
-        int32_t taken =
-            fbk_run_put(&compact->writer, items + compact->item_next, compact->item_count - compact->item_next,
-                        compact->options.log_id, compact->options.log_salt, location);
+        int32_t taken = fbk_run_put(&compact->writer, items + compact->item_next,
+                                    compact->item_count - compact->item_next,
+                                    compact->options.log_id, compact->options.log_salt, location);
         if (taken < 0)
             return taken;
         if (compact->writer.error < 0)
@@ -130,11 +136,13 @@ write_some(struct fbk_compact *compact)
 }
 
 int32_t
-fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count, uint64_t *taken)
+fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count,
+                 uint64_t *taken)
 {
     int32_t result = compact->log < 0 ? -EINVAL : compact->error;
     *taken = 0;
-    if (result >= 0 && !compact->is_writing && compact->window_used > 0 && !fbk_compact_has_room(compact, runs, run_count))
+    if (result >= 0 && !compact->is_writing && compact->window_used > 0 &&
+        !fbk_compact_has_room(compact, runs, run_count))
         close_window(compact);
     if (result >= 0 && compact->is_writing) {
         result = write_some(compact);
@@ -149,7 +157,7 @@ fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, u
     return result;
 }
 
-/* ---------------------------------------------------------------- the end */
+/* ------------ the end */
 
 int32_t
 fbk_compact_end_log(struct fbk_compact *compact, uint64_t *log_end_bytes)
@@ -178,20 +186,25 @@ static int
 compare_locations(const void *a, const void *b)
 {
     const struct fbk_location *x = a, *y = b;
-    int order = fbk_location_compare(x->ledger_id, x->first_entry_id, y->ledger_id, y->first_entry_id);
-    return order != 0 ? order : (x->last_entry_id > y->last_entry_id) - (x->last_entry_id < y->last_entry_id);
+    int order =
+        fbk_location_compare(x->ledger_id, x->first_entry_id, y->ledger_id, y->first_entry_id);
+    return order != 0
+               ? order
+               : (x->last_entry_id > y->last_entry_id) - (x->last_entry_id < y->last_entry_id);
 }
 
 int32_t
-fbk_compact_write_locations(struct fbk_compact *compact, uint64_t file_id, uint64_t generation, uint64_t *file_size_bytes)
+fbk_compact_write_locations(struct fbk_compact *compact, uint64_t file_id, uint64_t generation,
+                            uint64_t *file_size_bytes)
 {
     struct fbk_location *locations = (struct fbk_location *)(void *)compact->locations.bytes;
     if (compact->log >= 0 || compact->error < 0)
         return compact->error < 0 ? compact->error : -EINVAL;
     if (compact->location_count > 1)
         qsort(locations, compact->location_count, sizeof *locations, compare_locations);
-    int32_t result = fbk_locations_write_begin(&compact->to, compact->store, &compact->writer, file_id, generation,
-                                               generation, compact->options.created_s);
+    int32_t result =
+        fbk_locations_write_begin(&compact->to, compact->store, &compact->writer, file_id,
+                                  generation, generation, compact->options.created_s);
     if (result < 0)
         return result;
     for (uint64_t i = 0; i < compact->location_count; i++)
@@ -212,7 +225,8 @@ fbk_compact_counts_get(const struct fbk_compact *compact, struct fbk_compact_cou
 uint64_t
 fbk_compact_damaged(const struct fbk_compact *compact, int64_t *ids, uint64_t ranges_max)
 {
-    const struct fbk_location *locations = (const struct fbk_location *)(const void *)compact->locations.bytes;
+    const struct fbk_location *locations =
+        (const struct fbk_location *)(const void *)compact->locations.bytes;
     uint64_t count = 0;
     for (uint64_t i = 0; i < compact->location_count; i++) {
         if (!(locations[i].flags & FBK_LOCATION_DAMAGED))
@@ -232,7 +246,8 @@ fbk_compact_free(struct fbk_compact *compact)
 {
     struct fbk_io *io = compact->store->background_io;
     if (compact->log >= 0) {
-        (void)fbk_file_writer_finish(&compact->writer); /* the kernel lets go of the buffers */
+        /* the kernel lets go of the buffers */
+        (void)fbk_file_writer_finish(&compact->writer);
         io->operations->close(io, compact->log);
     }
     fbk_locations_write_abandon(&compact->to);

@@ -1,15 +1,17 @@
 /* One entry of a run, without the rest of it: what a single read of a large run costs.
  *
- * Read and checked are the run's header, its item table and the entry.  The entry goes into the read cache as a run of one.
- * Whoever reads more of the same run soon has it read whole: once SINGLES_MAX entries of it are in the cache alone.  Reader
- * threads read small runs whole at once: there a second read of the disk costs more than the rest of the run. */
+ * Read and checked are the run's header, its item table and the entry.  The entry goes into the
+ * read cache as a run of one. Whoever reads more of the same run soon has it read whole: once
+ * SINGLES_MAX entries of it are in the cache alone.  Reader threads read small runs whole at once:
+ * there a second read of the disk costs more than the rest of the run. */
 #include "base/checksum.h"
 #include "store/entry_log.h"
 #include "store/parts.h"
 
 #define SINGLES_MAX 8u
 #define WHOLE_BYTES_MAX (32u * 1024u)
-#define CACHED_BYTES_MAX (64u * 1024u) /* of an entry that the main loop may copy and check itself */
+/* of an entry that the main loop may copy and check itself */
+#define CACHED_BYTES_MAX (64u * 1024u)
 
 struct table {
     struct fbk_run_header header;
@@ -25,7 +27,8 @@ struct single {
     uint64_t buffer_bytes;
 };
 
-/* The bytes of a run of one entry: header, item, entry.  Nobody reads the header of a run in memory: it stays zero. */
+/* The bytes of a run of one entry: header, item, entry.  Nobody reads the header of a run in
+ * memory: it stays zero. */
 #define ENTRY_AT (sizeof(struct fbk_run_header) + sizeof(struct fbk_run_item))
 
 static int32_t
@@ -34,7 +37,8 @@ read_all(const struct single *single, void *data, uint64_t size_bytes, uint64_t 
     struct fbk_io *io = single->store->reader_io;
     if (!single->cached)
         return fbk_store_read_all(io, single->log->handle, data, size_bytes, offset_bytes);
-    int32_t result = io->operations->read_cached(io, single->log->handle, data, (uint32_t)size_bytes, offset_bytes);
+    int32_t result = io->operations->read_cached(io, single->log->handle, data,
+                                                 (uint32_t)size_bytes, offset_bytes);
     single->store->cannot_read_cached = result == -EOPNOTSUPP;
     return result;
 }
@@ -48,7 +52,8 @@ read_item(const struct single *single, int64_t entry_id, struct fbk_run_item *it
     uint64_t table_bytes = sizeof table.header + location->entry_count * sizeof table.items[0];
     int32_t result = read_all(single, &table, table_bytes, location->offset_bytes);
     if (result >= 0)
-        result = fbk_run_table_check((const uint8_t *)&table, location, single->log->has_salt ? &single->log->salt : NULL);
+        result = fbk_run_table_check((const uint8_t *)&table, location,
+                                     single->log->has_salt ? &single->log->salt : NULL);
     if (result < 0)
         return result;
     const struct fbk_run run = {
@@ -68,11 +73,13 @@ static int32_t
 read_entry(const struct single *single, const struct fbk_run_item *item)
 {
     uint8_t *entry = single->buffer + ENTRY_AT;
-    struct fbk_run_item *own = (struct fbk_run_item *)(void *)(single->buffer + sizeof(struct fbk_run_header));
+    struct fbk_run_item *own =
+        (struct fbk_run_item *)(void *)(single->buffer + sizeof(struct fbk_run_header));
     memset(single->buffer, 0, sizeof(struct fbk_run_header));
     *own = *item;
     own->offset_bytes = ENTRY_AT;
-    int32_t result = read_all(single, entry, item->size_bytes, single->location->offset_bytes + item->offset_bytes);
+    int32_t result = read_all(single, entry, item->size_bytes,
+                              single->location->offset_bytes + item->offset_bytes);
     if (result < 0)
         return result;
     return fbk_crc32c(0, entry, item->size_bytes) == item->crc ? 0 : FBK_E_CORRUPT;
@@ -86,7 +93,8 @@ keep_entry(struct single *single, const struct fbk_run_item *item)
     struct fbk_cached_run *run = NULL;
     uint64_t size_bytes = ENTRY_AT + fbk_round_up(item->size_bytes, 8);
     fbk_store_lock(store);
-    single->buffer = fbk_read_cache_take_buffer(&store->read_cache, size_bytes, FBK_RUN_KEPT, &single->buffer_bytes);
+    single->buffer = fbk_read_cache_take_buffer(&store->read_cache, size_bytes, FBK_RUN_KEPT,
+                                                &single->buffer_bytes);
     fbk_store_unlock(store);
     if (!single->buffer)
         return NULL;
@@ -105,16 +113,21 @@ keep_entry(struct single *single, const struct fbk_run_item *item)
         };
         store->counts.run_reads++;
         store->counts.run_read_bytes += sizeof(struct fbk_run_header) +
-                                        whole->entry_count * sizeof(struct fbk_run_item) + item->size_bytes;
-        run = fbk_read_cache_insert(&store->read_cache, &location, single->buffer, single->buffer_bytes, FBK_RUN_KEPT);
+                                        whole->entry_count * sizeof(struct fbk_run_item) +
+                                        item->size_bytes;
+        run = fbk_read_cache_insert(&store->read_cache, &location, single->buffer,
+                                    single->buffer_bytes, FBK_RUN_KEPT);
     }
     if (!run)
-        fbk_read_cache_return_buffer(&store->read_cache, single->buffer, single->buffer_bytes, FBK_RUN_KEPT);
+        fbk_read_cache_return_buffer(&store->read_cache, single->buffer, single->buffer_bytes,
+                                     FBK_RUN_KEPT);
     fbk_store_unlock(store);
     return run;
 }
 
-/* 0, with *run; 1 if the run at the location does not hold the entry; < 0: look at the whole of it. */
+/* 0, with *run; 1 if the run at the location does not hold the entry; < 0: look at the whole of
+
+ * it. */
 static int32_t
 read_single(struct single *single, int64_t entry_id, struct fbk_cached_run **run)
 {
@@ -130,9 +143,11 @@ read_single(struct single *single, int64_t entry_id, struct fbk_cached_run **run
     return result;
 }
 
-/* Mutex held.  Whether this entry is better read alone; *run if something that holds it is in the cache. */
+/* Mutex held.  Whether this entry is better read alone; *run if something that holds it is in the
+ * cache. */
 static bool
-is_single(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id, struct fbk_cached_run **run)
+is_single(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
+          struct fbk_cached_run **run)
 {
     uint32_t singles;
     if (!fbk_location_is_sane(location))
@@ -147,7 +162,8 @@ is_single(struct fbk_store *store, const struct fbk_location *location, int64_t 
 }
 
 int32_t
-fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id, struct fbk_cached_run **run)
+fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
+                struct fbk_cached_run **run)
 {
     *run = NULL;
     fbk_store_lock(store);
@@ -164,8 +180,8 @@ fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, in
 }
 
 int32_t
-fbk_entry_fetch_cached(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
-                       struct fbk_cached_run **run)
+fbk_entry_fetch_cached(struct fbk_store *store, const struct fbk_location *location,
+                       int64_t entry_id, struct fbk_cached_run **run)
 {
     *run = NULL;
     fbk_store_lock(store);

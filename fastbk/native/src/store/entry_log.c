@@ -14,7 +14,8 @@ count_items(const struct fbk_flush_item *items, uint64_t item_count, uint64_t *s
         if (item->size_bytes == 0 || item->entry_id < 0 || item->ledger_id < 0)
             break; /* said by -EINVAL when it comes first */
         if (count > 0) {
-            if (item->ledger_id != items[0].ledger_id || item->entry_id - items[0].entry_id >= FBK_RUN_SPAN_MAX ||
+            if (item->ledger_id != items[0].ledger_id ||
+                item->entry_id - items[0].entry_id >= FBK_RUN_SPAN_MAX ||
                 size + more > FBK_RUN_BYTES_MAX)
                 break;
             FBK_ASSERT(item->entry_id > items[count - 1].entry_id);
@@ -27,8 +28,9 @@ count_items(const struct fbk_flush_item *items, uint64_t item_count, uint64_t *s
 }
 
 void
-fbk_run_head(uint8_t *bytes, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes, uint64_t offset_bytes,
-             uint64_t log_id, uint64_t log_salt, struct fbk_location *location)
+fbk_run_head(uint8_t *bytes, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes,
+             uint64_t offset_bytes, uint64_t log_id, uint64_t log_salt,
+             struct fbk_location *location)
 {
     const struct fbk_run_item *items =
         (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
@@ -58,8 +60,8 @@ fbk_run_head(uint8_t *bytes, int64_t ledger_id, uint32_t entry_count, uint32_t s
 }
 
 int32_t
-fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, uint64_t item_count, uint64_t log_id,
-            uint64_t log_salt, struct fbk_location *location)
+fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, uint64_t item_count,
+            uint64_t log_id, uint64_t log_salt, struct fbk_location *location)
 {
     struct {
         struct fbk_run_header header;
@@ -80,11 +82,12 @@ fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, 
         at += fbk_round_up(items[i].size_bytes, 8);
     }
     FBK_ASSERT(at == size_bytes);
-    fbk_run_head((uint8_t *)&front, items[0].ledger_id, count, (uint32_t)size_bytes, fbk_file_writer_position(writer), log_id,
-                 log_salt, location);
+    fbk_run_head((uint8_t *)&front, items[0].ledger_id, count, (uint32_t)size_bytes,
+                 fbk_file_writer_position(writer), log_id, log_salt, location);
     fbk_file_writer_put(writer, &front, sizeof front.header + count * sizeof(struct fbk_run_item));
     for (uint32_t i = 0; i < count; i++) {
-        /* Entries lie in the cache in the order they came: of many ledgers, the next one is somewhere else. */
+        /* Entries lie in the cache in the order they came: of many ledgers, the next one is
+         * somewhere else. */
         if (i + 2 < count)
             __builtin_prefetch(items[i + 2].data);
         fbk_file_writer_put(writer, items[i].data, items[i].size_bytes);
@@ -107,7 +110,8 @@ fbk_log_header_fill(uint8_t *block, const struct fbk_log_header *values)
 }
 
 int32_t
-fbk_log_header_check(const uint8_t *block, uint64_t log_id, uint64_t incarnation, struct fbk_log_header *header)
+fbk_log_header_check(const uint8_t *block, uint64_t log_id, uint64_t incarnation,
+                     struct fbk_log_header *header)
 {
     memcpy(header, block, sizeof *header);
     if (header->magic != FBK_LOG_MAGIC)
@@ -138,14 +142,19 @@ fbk_location_is_sane(const struct fbk_location *location)
 }
 
 static bool
-header_agrees(const struct fbk_run_header *header, const struct fbk_location *location, const uint64_t *salt)
+header_agrees(const struct fbk_run_header *header, const struct fbk_location *location,
+              const uint64_t *salt)
 {
     return header->magic == FBK_RUN_MAGIC &&
-           header->header_crc == fbk_crc32c(0, header, offsetof(struct fbk_run_header, header_crc)) &&
+           header->header_crc ==
+               fbk_crc32c(0, header, offsetof(struct fbk_run_header, header_crc)) &&
            header->entry_count == location->entry_count && header->log_id == location->log_id &&
-           (salt == NULL || header->salt == *salt) && header->offset_bytes == location->offset_bytes &&
-           header->ledger_id == location->ledger_id && header->first_entry_id == location->first_entry_id &&
-           header->last_entry_id == location->last_entry_id && header->size_bytes == location->size_bytes;
+           (salt == NULL || header->salt == *salt) &&
+           header->offset_bytes == location->offset_bytes &&
+           header->ledger_id == location->ledger_id &&
+           header->first_entry_id == location->first_entry_id &&
+           header->last_entry_id == location->last_entry_id &&
+           header->size_bytes == location->size_bytes;
 }
 
 int32_t
@@ -155,7 +164,8 @@ fbk_run_table_check(const uint8_t *bytes, const struct fbk_location *location, c
     memcpy(&header, bytes, sizeof header);
     if (!header_agrees(&header, location, salt))
         return FBK_E_CORRUPT;
-    const struct fbk_run_item *items = (const struct fbk_run_item *)(const void *)(bytes + sizeof header);
+    const struct fbk_run_item *items =
+        (const struct fbk_run_item *)(const void *)(bytes + sizeof header);
     uint64_t table_bytes = header.entry_count * sizeof(struct fbk_run_item);
     if (header.items_crc != fbk_crc32c(0, items, table_bytes))
         return FBK_E_CORRUPT;
@@ -170,25 +180,29 @@ fbk_run_table_check(const uint8_t *bytes, const struct fbk_location *location, c
         previous = item->entry_id;
         at += fbk_round_up(item->size_bytes, 8);
     }
-    bool agrees = items[0].entry_id == header.first_entry_id && previous == header.last_entry_id && at == header.size_bytes;
+    bool agrees = items[0].entry_id == header.first_entry_id && previous == header.last_entry_id &&
+                  at == header.size_bytes;
     return agrees ? 0 : FBK_E_CORRUPT;
 }
 
 int32_t
-fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location, const uint64_t *salt)
+fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location,
+              const uint64_t *salt)
 {
     if (!fbk_location_is_sane(location) || size_bytes != location->size_bytes)
         return FBK_E_CORRUPT;
     int32_t result = fbk_run_table_check(bytes, location, salt);
     if (result < 0)
         return result;
-    struct fbk_run_item *items = (struct fbk_run_item *)(void *)(bytes + sizeof(struct fbk_run_header));
+    struct fbk_run_item *items =
+        (struct fbk_run_item *)(void *)(bytes + sizeof(struct fbk_run_header));
     int32_t damaged = 0;
     for (uint32_t i = 0; i < location->entry_count; i++) {
         struct fbk_run_item *item = &items[i];
         if (fbk_crc32c(0, bytes + item->offset_bytes, item->size_bytes) == item->crc)
             continue;
-        /* The others are good and are served; this one can't be, by anyone who only looks at the item. */
+        /* The others are good and are served; this one can't be, by anyone who only looks at the
+         * item. */
         item->offset_bytes = 0;
         item->size_bytes = 0;
         damaged++;
@@ -224,7 +238,8 @@ fbk_run_find(const struct fbk_run *run, int64_t entry_id)
 {
     uint32_t index = fbk_run_lower_bound(run, entry_id);
     const struct fbk_run_item *items = fbk_run_items(run);
-    if (index == run->entry_count || items[index].entry_id != entry_id || items[index].size_bytes == 0)
+    if (index == run->entry_count || items[index].entry_id != entry_id ||
+        items[index].size_bytes == 0)
         return NULL;
     return &items[index];
 }

@@ -1,5 +1,5 @@
-/* The searched set: which locations files are looked into, and which entry logs count.  Immutable; changed by swapping in
- * another one, by the main loop alone. */
+/* The searched set: which locations files are looked into, and which entry logs count.  Immutable;
+ * changed by swapping in another one, by the main loop alone. */
 #include "store/parts.h"
 
 struct fbk_file_set *
@@ -100,7 +100,8 @@ fbk_store_prepare_locations(struct fbk_store *store, uint64_t file_id)
     if (room)
         store->prepared[store->prepared_count++] = file;
     if (room && is_damaged(file))
-        store->counts.damaged_blocks += file->damaged_whole ? 1 : file->damaged_blocks + file->damaged_state_blocks;
+        store->counts.damaged_blocks +=
+            file->damaged_whole ? 1 : file->damaged_blocks + file->damaged_state_blocks;
     fbk_store_unlock(store);
     if (!room) {
         fbk_locations_unref(store, file);
@@ -143,9 +144,11 @@ swap_set(struct fbk_store *store, struct fbk_file_set *set)
     fbk_file_set_unref(store, old);
 }
 
-/* Only the main loop changes the set, so it can be read here without the mutex; a file's references can't. */
+/* Only the main loop changes the set, so it can be read here without the mutex; a file's references
+ * can't. */
 static struct fbk_file_set *
-copy_set(struct fbk_store *store, const struct fbk_locations_file *without, struct fbk_locations_file *with)
+copy_set(struct fbk_store *store, const struct fbk_locations_file *without,
+         struct fbk_locations_file *with)
 {
     const struct fbk_file_set *old = store->set;
     struct fbk_file_set *set = malloc(sizeof *set + (old->count + 1) * sizeof set->files[0]);
@@ -158,8 +161,10 @@ copy_set(struct fbk_store *store, const struct fbk_locations_file *without, stru
     if (set->logs)
         set->logs->references++;
     for (uint32_t i = 0; i <= old->count; i++) {
-        /* A file whose header is lost has generation 0: the order of what is damaged does not matter. */
-        if (with && (i == old->count || with->header.last_generation >= old->files[i]->header.last_generation)) {
+        /* A file whose header is lost has generation 0: the order of what is damaged does not
+         * matter. */
+        if (with && (i == old->count ||
+                     with->header.last_generation >= old->files[i]->header.last_generation)) {
             with->references++;
             set->files[set->count++] = with;
             with = NULL;

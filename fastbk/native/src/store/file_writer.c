@@ -11,7 +11,8 @@ fbk_file_writer_init(struct fbk_file_writer *writer, struct fbk_io *io)
     writer->piece_count = io->depth_max < FBK_PIECES_MAX ? io->depth_max : FBK_PIECES_MAX;
     if (writer->piece_count == 0)
         writer->piece_count = 1;
-    writer->align_bytes = io->block_size_bytes > FBK_PAGE_BYTES ? io->block_size_bytes : FBK_PAGE_BYTES;
+    writer->align_bytes =
+        io->block_size_bytes > FBK_PAGE_BYTES ? io->block_size_bytes : FBK_PAGE_BYTES;
     if (FBK_PIECE_BYTES % writer->align_bytes != 0)
         return -EINVAL;
     writer->memory = fbk_memory_take((uint64_t)writer->piece_count * FBK_PIECE_BYTES);
@@ -43,7 +44,8 @@ static void
 take_completion(struct fbk_file_writer *writer, const struct fbk_io_completion *completion)
 {
     uint32_t piece = (uint32_t)(completion->ticket & 0xff);
-    if (completion->ticket >> 8 != writer->use || piece >= writer->piece_count || !writer->busy[piece])
+    if (completion->ticket >> 8 != writer->use || piece >= writer->piece_count ||
+        !writer->busy[piece])
         return;
     writer->busy[piece] = false;
     writer->in_flight--;
@@ -51,15 +53,15 @@ take_completion(struct fbk_file_writer *writer, const struct fbk_io_completion *
         writer->error = completion->result < 0 ? completion->result : -EIO;
 }
 
-/* Waits for at least one completion.  An io that can't even be waited for leaves its buffers in the kernel's
- * hands: nothing is written any more, and the memory is never given back. */
+/* Waits for at least one completion.  An io that can't even be waited for leaves its buffers in the
+ * kernel's hands: nothing is written any more, and the memory is never given back. */
 static void
 wait_for_some(struct fbk_file_writer *writer)
 {
     struct fbk_io_completion completions[FBK_PIECES_MAX];
     int32_t rung = 0;
-    int32_t count =
-        writer->io->operations->wait(writer->io, -1, -1, completions, (int32_t)FBK_PIECES_MAX, &rung);
+    int32_t count = writer->io->operations->wait(writer->io, -1, -1, completions,
+                                                 (int32_t)FBK_PIECES_MAX, &rung);
     if (count < 0) {
         if (count == -EINTR)
             return;
@@ -81,8 +83,9 @@ submit(struct fbk_file_writer *writer, const uint8_t *data, uint32_t size_bytes)
     if (writer->error == 0) {
         writer->busy[piece] = true;
         writer->sizes[piece] = size_bytes;
-        int32_t result = writer->io->operations->write(
-            writer->io, writer->file, data, size_bytes, writer->offset_bytes, 0, (uint64_t)writer->use << 8 | piece);
+        int32_t result = writer->io->operations->write(writer->io, writer->file, data, size_bytes,
+                                                       writer->offset_bytes, 0,
+                                                       (uint64_t)writer->use << 8 | piece);
         if (result < 0) {
             writer->busy[piece] = false;
             writer->error = result;
@@ -113,7 +116,8 @@ fbk_file_writer_put(struct fbk_file_writer *writer, const void *data, uint64_t s
     while (size_bytes > 0) {
         uint64_t room = FBK_PIECE_BYTES - writer->fill_bytes;
         uint64_t now = size_bytes < room ? size_bytes : room;
-        memcpy(writer->memory + (size_t)writer->current * FBK_PIECE_BYTES + writer->fill_bytes, from, now);
+        memcpy(writer->memory + (size_t)writer->current * FBK_PIECE_BYTES + writer->fill_bytes,
+               from, now);
         writer->fill_bytes += (uint32_t)now;
         from += now;
         size_bytes -= now;
@@ -141,9 +145,11 @@ fbk_file_writer_align(struct fbk_file_writer *writer)
 }
 
 void
-fbk_file_writer_put_in_place(struct fbk_file_writer *writer, const uint8_t *data, uint64_t size_bytes)
+fbk_file_writer_put_in_place(struct fbk_file_writer *writer, const uint8_t *data,
+                             uint64_t size_bytes)
 {
-    FBK_ASSERT(fbk_file_writer_position(writer) % writer->align_bytes == 0 && size_bytes % writer->align_bytes == 0);
+    FBK_ASSERT(fbk_file_writer_position(writer) % writer->align_bytes == 0 &&
+               size_bytes % writer->align_bytes == 0);
     submit_piece(writer);
     while (size_bytes > 0) {
         uint64_t now = size_bytes < FBK_PIECE_BYTES ? size_bytes : FBK_PIECE_BYTES;

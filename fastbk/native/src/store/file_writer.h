@@ -1,4 +1,5 @@
-/* Writes a file from front to back in aligned pieces, several in flight.  Owned by one thread, like its io. */
+/* Writes a file from front to back in aligned pieces, several in flight.  Owned by one thread, like
+ * its io. */
 #pragma once
 
 #include "io/io.h"
@@ -16,9 +17,10 @@ struct fbk_file_writer {
     uint32_t current;
     uint32_t fill_bytes;
     uint32_t in_flight;
-    uint32_t use; /* of this writer, in tickets: a late completion of an earlier file is not taken for ours */
+    /* of this writer, in tickets: a late completion of an earlier file is not taken for ours */
+    uint32_t use;
     uint64_t offset_bytes; /* in the file, of the current piece */
-    bool lost; /* the io failed while pieces were under way */
+    bool lost;             /* the io failed while pieces were under way */
     bool busy[FBK_PIECES_MAX];
     uint32_t sizes[FBK_PIECES_MAX];
 };
@@ -31,9 +33,12 @@ void fbk_file_writer_put(struct fbk_file_writer *writer, const void *data, uint6
 void fbk_file_writer_zeros(struct fbk_file_writer *writer, uint64_t size_bytes);
 /* Pads with zeros to the alignment. */
 void fbk_file_writer_align(struct fbk_file_writer *writer);
-/* At an aligned position: writes from `data` itself, aligned, too, which stays untouched until finish or settle. */
-void fbk_file_writer_put_in_place(struct fbk_file_writer *writer, const uint8_t *data, uint64_t size_bytes);
-/* Pads to the alignment, waits until nothing is in flight; 0 or the first error.  Nothing is synced yet. */
+/* At an aligned position: writes from `data` itself, aligned, too, which stays untouched until
+ * finish or settle. */
+void fbk_file_writer_put_in_place(struct fbk_file_writer *writer, const uint8_t *data,
+                                  uint64_t size_bytes);
+/* Pads to the alignment, waits until nothing is in flight; 0 or the first error.  Nothing is synced
+ * yet. */
 int32_t fbk_file_writer_finish(struct fbk_file_writer *writer);
 
 /* Waits until nothing is in flight, so that another writer may use the same io meanwhile. */

@@ -1,7 +1,8 @@
-/* One flush: runs into an entry log, then their locations and the changed ledger states into a locations file.  The
- * flush thread's alone.
+/* One flush: runs into an entry log, then their locations and the changed ledger states into a
+ * locations file.  The flush thread's alone.
  *
- * Chunks go first, each at an aligned place and from where it lies in memory; then what is copied into runs. */
+ * Chunks go first, each at an aligned place and from where it lies in memory; then what is copied
+ * into runs. */
 #include "base/fault.h"
 #include "base/segment.h"
 #include "store/entry_log.h"
@@ -14,7 +15,8 @@ struct fbk_flush {
     uint64_t chunk_next;
     uint64_t run_next;
     uint64_t item_next;
-    struct fbk_location *locations; /* of the runs in chunks, then of the others, by ledger and id */
+    /* of the runs in chunks, then of the others, by ledger and id */
+    struct fbk_location *locations;
     uint64_t locations_bytes; /* of memory */
     uint64_t location_count;
     uint64_t run_bytes;
@@ -79,7 +81,8 @@ fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options
     flush->contents = *contents;
     flush->log = -1;
     flush->to.handle = -1;
-    *error = contents->item_count + contents->run_count > 0 ? open_log(flush) : 0; /* states alone need no log */
+    /* states alone need no log */
+    *error = contents->item_count + contents->run_count > 0 ? open_log(flush) : 0;
     if (*error < 0) {
         free_flush(flush);
         return NULL;
@@ -93,8 +96,9 @@ next_location(struct fbk_flush *flush)
     uint64_t needed = (flush->location_count + 1) * sizeof(struct fbk_location);
     if (needed > flush->locations_bytes) {
         uint64_t more = flush->locations_bytes ? flush->locations_bytes * 2 : 64 * FBK_KIB;
-        void *grown = flush->locations ? fbk_memory_grow(flush->locations, flush->locations_bytes, more)
-                                       : fbk_memory_take(more);
+        void *grown = flush->locations
+                          ? fbk_memory_grow(flush->locations, flush->locations_bytes, more)
+                          : fbk_memory_take(more);
         if (!grown)
             return NULL;
         flush->locations = grown;
@@ -117,10 +121,11 @@ put_chunk(struct fbk_flush *flush)
         struct fbk_location *location = next_location(flush);
         if (!location)
             return -ENOMEM;
-        FBK_ASSERT(run->bytes >= chunk->bytes && run->bytes + run->size_bytes <= chunk->bytes + chunk->size_bytes);
+        FBK_ASSERT(run->bytes >= chunk->bytes &&
+                   run->bytes + run->size_bytes <= chunk->bytes + chunk->size_bytes);
         fbk_run_head(run->bytes, run->ledger_id, run->entry_count, run->size_bytes,
-                     begins_at + (uint64_t)(run->bytes - chunk->bytes), flush->options.log_id, flush->options.log_salt,
-                     location);
+                     begins_at + (uint64_t)(run->bytes - chunk->bytes), flush->options.log_id,
+                     flush->options.log_salt, location);
         flush->location_count++;
         flush->run_bytes += run->size_bytes;
     }
@@ -137,8 +142,8 @@ put_run(struct fbk_flush *flush)
     if (!location)
         return -ENOMEM;
     int32_t taken = fbk_run_put(&flush->store->writer, flush->contents.items + flush->item_next,
-                                flush->contents.item_count - flush->item_next, flush->options.log_id,
-                                flush->options.log_salt, location);
+                                flush->contents.item_count - flush->item_next,
+                                flush->options.log_id, flush->options.log_salt, location);
     if (taken < 0)
         return taken;
     flush->item_next += (uint32_t)taken;
@@ -150,7 +155,8 @@ put_run(struct fbk_flush *flush)
 static bool
 has_more(const struct fbk_flush *flush)
 {
-    return flush->chunk_next < flush->contents.chunk_count || flush->item_next < flush->contents.item_count;
+    return flush->chunk_next < flush->contents.chunk_count ||
+           flush->item_next < flush->contents.item_count;
 }
 
 int32_t
@@ -212,12 +218,14 @@ compare_locations(const void *a, const void *b)
 static void
 write_locations(struct fbk_flush *flush)
 {
-    struct fbk_location *in_chunks = flush->locations, *copied = flush->locations + flush->contents.run_count;
+    struct fbk_location *in_chunks = flush->locations,
+                        *copied = flush->locations + flush->contents.run_count;
     const struct fbk_location *end = flush->locations + flush->location_count, *chunks_end = copied;
     if (flush->contents.run_count > 0)
         qsort(in_chunks, flush->contents.run_count, sizeof *in_chunks, compare_locations);
     while (in_chunks < chunks_end || copied < end) {
-        bool first = copied == end || (in_chunks < chunks_end && compare_locations(in_chunks, copied) < 0);
+        bool first =
+            copied == end || (in_chunks < chunks_end && compare_locations(in_chunks, copied) < 0);
         fbk_locations_write_location(&flush->to, first ? in_chunks++ : copied++);
     }
 }
@@ -232,10 +240,9 @@ fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result)
     if (error >= 0)
         error = end_log(flush, &result->log_end_bytes);
     if (error >= 0)
-        error = fbk_locations_write_begin(&flush->to, flush->store, &flush->store->writer,
-                                          flush->options.locations_file_id,
-                                          flush->options.generation, flush->options.generation,
-                                          flush->options.created_s);
+        error = fbk_locations_write_begin(
+            &flush->to, flush->store, &flush->store->writer, flush->options.locations_file_id,
+            flush->options.generation, flush->options.generation, flush->options.created_s);
     if (error < 0) {
         fbk_flush_abandon(flush);
         return error;
@@ -257,7 +264,8 @@ fbk_flush_abandon(struct fbk_flush *flush)
 {
     struct fbk_io *io = flush->store->io;
     if (flush->log >= 0) {
-        (void)fbk_file_writer_finish(&flush->store->writer); /* the kernel lets go of the buffers */
+        /* the kernel lets go of the buffers */
+        (void)fbk_file_writer_finish(&flush->store->writer);
         io->operations->close(io, flush->log);
     }
     fbk_locations_write_abandon(&flush->to);

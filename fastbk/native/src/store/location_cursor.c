@@ -37,8 +37,8 @@ next_in_file(struct fbk_location_cursor *cursor, uint32_t i, int32_t *error)
     }
 }
 
-/* Puts each file's position at the first location that can matter.  Runs span less than FBK_RUN_SPAN_MAX ids, so one
- * that begins earlier than that can't reach `first`. */
+/* Puts each file's position at the first location that can matter.  Runs span less than
+ * FBK_RUN_SPAN_MAX ids, so one that begins earlier than that can't reach `first`. */
 static void
 place(struct fbk_location_cursor *cursor, int64_t first_entry_id)
 {
@@ -47,8 +47,9 @@ place(struct fbk_location_cursor *cursor, int64_t first_entry_id)
         const struct fbk_sparse_key *keys = cursor->walks[i].file->keys;
         int64_t block = fbk_walk_block_of(cursor->walks[i].file, cursor->ledger_id, from);
         /* Repeated keys stand for damaged blocks and for equal locations: begin before them. */
-        while (block > 0 && fbk_location_compare(keys[block].ledger_id, keys[block].first_entry_id,
-                                                 keys[block - 1].ledger_id, keys[block - 1].first_entry_id) == 0)
+        while (block > 0 &&
+               fbk_location_compare(keys[block].ledger_id, keys[block].first_entry_id,
+                                    keys[block - 1].ledger_id, keys[block - 1].first_entry_id) == 0)
             block--;
         cursor->blocks[i] = block < 0 ? 0 : block;
         cursor->indexes[i] = 0;
@@ -56,8 +57,8 @@ place(struct fbk_location_cursor *cursor, int64_t first_entry_id)
 }
 
 int32_t
-fbk_location_cursor_begin(struct fbk_location_cursor *cursor, struct fbk_store *store, const struct fbk_file_set *set,
-                          int64_t ledger_id, int64_t first_entry_id)
+fbk_location_cursor_begin(struct fbk_location_cursor *cursor, struct fbk_store *store,
+                          const struct fbk_file_set *set, int64_t ledger_id, int64_t first_entry_id)
 {
     *cursor = (struct fbk_location_cursor){
         .walks = calloc(set->count + 1, sizeof(struct fbk_walk)),

@@ -23,7 +23,8 @@ locations_in_block(const struct fbk_locations_header *header, uint64_t block)
 
 /* The checksum says that these bytes are the ones once written; this says that they make sense. */
 static bool
-location_block_is_good(const struct fbk_locations_header *header, const uint8_t *bytes, uint64_t block)
+location_block_is_good(const struct fbk_locations_header *header, const uint8_t *bytes,
+                       uint64_t block)
 {
     if (!block_is_whole(bytes, 1 + block))
         return false;
@@ -34,7 +35,8 @@ location_block_is_good(const struct fbk_locations_header *header, const uint8_t 
         if (!fbk_location_is_sane(&location) ||
             fbk_location_compare(previous.ledger_id, previous.first_entry_id, location.ledger_id,
                                  location.first_entry_id) > 0 ||
-            (previous.ledger_id == location.ledger_id && previous.last_entry_id_max > location.last_entry_id_max))
+            (previous.ledger_id == location.ledger_id &&
+             previous.last_entry_id_max > location.last_entry_id_max))
             return false;
         previous = location;
     }
@@ -42,7 +44,8 @@ location_block_is_good(const struct fbk_locations_header *header, const uint8_t 
 }
 
 static int32_t
-check_header(const struct fbk_locations_header *header, uint64_t file_id, uint64_t incarnation, int64_t file_bytes)
+check_header(const struct fbk_locations_header *header, uint64_t file_id, uint64_t incarnation,
+             int64_t file_bytes)
 {
     if (header->magic != FBK_LOCATIONS_MAGIC ||
         header->crc != fbk_crc32c(0, header, offsetof(struct fbk_locations_header, crc)))
@@ -56,8 +59,10 @@ check_header(const struct fbk_locations_header *header, uint64_t file_id, uint64
     if (header->location_blocks >= blocks_max || header->state_blocks >= blocks_max ||
         1 + header->location_blocks + header->state_blocks > blocks_max)
         return FBK_E_CORRUPT;
-    if (header->location_blocks != (header->location_count + FBK_LOCATIONS_PER_BLOCK - 1) / FBK_LOCATIONS_PER_BLOCK ||
-        header->state_blocks != (header->state_count + FBK_STATES_PER_BLOCK - 1) / FBK_STATES_PER_BLOCK)
+    if (header->location_blocks !=
+            (header->location_count + FBK_LOCATIONS_PER_BLOCK - 1) / FBK_LOCATIONS_PER_BLOCK ||
+        header->state_blocks !=
+            (header->state_count + FBK_STATES_PER_BLOCK - 1) / FBK_STATES_PER_BLOCK)
         return FBK_E_CORRUPT;
     return 0;
 }
@@ -70,7 +75,8 @@ index_block(struct fbk_locations_file *file, uint64_t block, const uint8_t *byte
     bool good = bytes != NULL && location_block_is_good(&file->header, bytes, block);
     if (good) {
         memcpy(&location, bytes, sizeof location);
-        if (block > 0 && fbk_location_compare(file->keys[block - 1].ledger_id, file->keys[block - 1].first_entry_id,
+        if (block > 0 && fbk_location_compare(file->keys[block - 1].ledger_id,
+                                              file->keys[block - 1].first_entry_id,
                                               location.ledger_id, location.first_entry_id) > 0)
             good = false;
     }
@@ -87,7 +93,8 @@ index_block(struct fbk_locations_file *file, uint64_t block, const uint8_t *byte
     file->keys[block] = block > 0 ? file->keys[block - 1] : (struct fbk_sparse_key){-1, -1};
 }
 
-/* A disk that does not give its bytes may do so later.  A file that is gone, short or wrong is damaged for good. */
+/* A disk that does not give its bytes may do so later.  A file that is gone, short or wrong is
+ * damaged for good. */
 static bool
 may_pass(int32_t error)
 {
@@ -107,8 +114,8 @@ read_through(struct fbk_store *store, struct fbk_locations_file *file)
     for (uint64_t block = 0; block < total;) {
         uint64_t count = total - block < step ? total - block : step;
         uint64_t offset = (1 + block) * FBK_LOCATIONS_BLOCK_BYTES;
-        int32_t result =
-            fbk_store_read_all(store->reader_io, file->handle, memory, count * FBK_LOCATIONS_BLOCK_BYTES, offset);
+        int32_t result = fbk_store_read_all(store->reader_io, file->handle, memory,
+                                            count * FBK_LOCATIONS_BLOCK_BYTES, offset);
         if (result < 0 && count > 1) {
             step = 1; /* find out which block it is */
             continue;
@@ -208,18 +215,21 @@ fbk_locations_unref(struct fbk_store *store, struct fbk_locations_file *file)
 
 /* 0, or < 0 if it can't be read or is not the block that was there when the file was loaded. */
 static int32_t
-read_location_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block, uint8_t *bytes)
+read_location_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
+                    uint8_t *bytes)
 {
     struct fbk_location first;
-    int32_t result = fbk_store_read_all(store->reader_io, file->handle, bytes, FBK_LOCATIONS_BLOCK_BYTES,
-                                        (1 + block) * FBK_LOCATIONS_BLOCK_BYTES);
+    int32_t result =
+        fbk_store_read_all(store->reader_io, file->handle, bytes, FBK_LOCATIONS_BLOCK_BYTES,
+                           (1 + block) * FBK_LOCATIONS_BLOCK_BYTES);
     if (result < 0)
         return result;
     if (!location_block_is_good(&file->header, bytes, block))
         return FBK_E_CORRUPT;
     memcpy(&first, bytes, sizeof first);
-    if (!file->damaged[block] && fbk_location_compare(first.ledger_id, first.first_entry_id, file->keys[block].ledger_id,
-                                                      file->keys[block].first_entry_id) != 0)
+    if (!file->damaged[block] &&
+        fbk_location_compare(first.ledger_id, first.first_entry_id, file->keys[block].ledger_id,
+                             file->keys[block].first_entry_id) != 0)
         return FBK_E_CORRUPT;
     return 0;
 }
@@ -254,13 +264,14 @@ fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *fi
         store->counts.damaged_blocks++;
         /* One that was damaged when the file was loaded was told of then. */
         if (!file->damaged[block] && result != -ENOMEM)
-            fbk_store_note_damage(store, &(struct fbk_location){
-                                             .ledger_id = -1,
-                                             .first_entry_id = -1,
-                                             .last_entry_id = -1,
-                                             .log_id = file->file_id,
-                                             .offset_bytes = (1 + block) * FBK_LOCATIONS_BLOCK_BYTES,
-                                         });
+            fbk_store_note_damage(store,
+                                  &(struct fbk_location){
+                                      .ledger_id = -1,
+                                      .first_entry_id = -1,
+                                      .last_entry_id = -1,
+                                      .log_id = file->file_id,
+                                      .offset_bytes = (1 + block) * FBK_LOCATIONS_BLOCK_BYTES,
+                                  });
     } else if (use == FBK_BLOCK_KEPT)
         fbk_block_cache_put(&store->block_cache, file->file_id, block, bytes);
     fbk_store_unlock(store);
@@ -268,14 +279,14 @@ fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *fi
 }
 
 int32_t
-fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
-                          struct fbk_ledger_state *out)
+fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_file *file,
+                          uint64_t block, struct fbk_ledger_state *out)
 {
     FBK_ASSERT(block < file->header.state_blocks);
     _Alignas(FBK_PAGE_BYTES) uint8_t bytes[FBK_LOCATIONS_BLOCK_BYTES];
     uint64_t number = 1 + file->header.location_blocks + block;
-    int32_t result =
-        fbk_store_read_all(store->reader_io, file->handle, bytes, sizeof bytes, number * FBK_LOCATIONS_BLOCK_BYTES);
+    int32_t result = fbk_store_read_all(store->reader_io, file->handle, bytes, sizeof bytes,
+                                        number * FBK_LOCATIONS_BLOCK_BYTES);
     if (result < 0)
         return result;
     if (!block_is_whole(bytes, number))
@@ -284,7 +295,8 @@ fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_fi
     uint32_t count = left < FBK_STATES_PER_BLOCK ? (uint32_t)left : FBK_STATES_PER_BLOCK;
     memcpy(out, bytes, count * sizeof *out);
     for (uint32_t i = 0; i < count; i++) {
-        if (out[i].ledger_id < 0 || out[i].crc != fbk_crc32c(0, &out[i], offsetof(struct fbk_ledger_state, crc)) ||
+        if (out[i].ledger_id < 0 ||
+            out[i].crc != fbk_crc32c(0, &out[i], offsetof(struct fbk_ledger_state, crc)) ||
             (i > 0 && out[i].ledger_id <= out[i - 1].ledger_id))
             return FBK_E_CORRUPT;
     }

@@ -1,4 +1,5 @@
-/* Locations files, read for themselves: is every block whole, which ledger states are, and writing a new one from runs. */
+/* Locations files, read for themselves: is every block whole, which ledger states are, and writing
+ * a new one from runs. */
 #include "store/scrub.h"
 
 #include "base/checksum.h"
@@ -15,27 +16,32 @@ struct checking {
     uint64_t states_max;
     struct fbk_scanned_run *lost;
     uint64_t lost_max;
-    uint64_t location_blocks; /* of them the first so many hold locations; where the header is lost: unknown */
+    /* of them the first so many hold locations; where the header is lost: unknown */
+    uint64_t location_blocks;
 };
 
 static bool
 block_is_whole(const uint8_t *bytes, uint64_t number)
 {
     return fbk_load_u32(bytes + FBK_LOCATIONS_BLOCK_BYTES - 8) == (uint32_t)number &&
-           fbk_load_u32(bytes + FBK_LOCATIONS_BLOCK_BYTES - 4) == fbk_crc32c(0, bytes, FBK_LOCATIONS_BLOCK_BYTES - 4);
+           fbk_load_u32(bytes + FBK_LOCATIONS_BLOCK_BYTES - 4) ==
+               fbk_crc32c(0, bytes, FBK_LOCATIONS_BLOCK_BYTES - 4);
 }
 
-/* States have checksums of their own, so that they are known for what they are also without the header. */
+/* States have checksums of their own, so that they are known for what they are also without the
+ * header. */
 static void
 take_states(struct checking *checking, const uint8_t *bytes)
 {
     for (uint32_t i = 0; i < FBK_STATES_PER_BLOCK; i++) {
         struct fbk_ledger_state state;
         memcpy(&state, bytes + i * sizeof state, sizeof state);
-        if (state.crc != fbk_crc32c(0, &state, offsetof(struct fbk_ledger_state, crc)) || state.ledger_id < 0)
+        if (state.crc != fbk_crc32c(0, &state, offsetof(struct fbk_ledger_state, crc)) ||
+            state.ledger_id < 0)
             continue;
         if (checking->found->state_count < checking->states_max)
-            memcpy(checking->states + checking->found->state_count * sizeof state, &state, sizeof state);
+            memcpy(checking->states + checking->found->state_count * sizeof state, &state,
+                   sizeof state);
         checking->found->state_count++;
     }
 }
@@ -93,14 +99,16 @@ check_blocks(struct checking *checking)
     for (uint64_t block = 0; block < checking->found->blocks;) {
         uint64_t left = checking->found->blocks - block, count = left < step ? left : step;
         uint64_t size = count * FBK_LOCATIONS_BLOCK_BYTES;
-        int32_t got = io->operations->read(io, checking->handle, memory, (uint32_t)size, (1 + block) * FBK_LOCATIONS_BLOCK_BYTES);
+        int32_t got = io->operations->read(io, checking->handle, memory, (uint32_t)size,
+                                           (1 + block) * FBK_LOCATIONS_BLOCK_BYTES);
         if (got < 0 && count > 1) {
             step = 1; /* find out which block it is */
             continue;
         }
         for (uint64_t i = 0; i < count; i++) {
             bool is_there = got >= 0 && (uint64_t)got >= (i + 1) * FBK_LOCATIONS_BLOCK_BYTES;
-            check_block(checking, block + i, is_there ? memory + i * FBK_LOCATIONS_BLOCK_BYTES : NULL);
+            check_block(checking, block + i,
+                        is_there ? memory + i * FBK_LOCATIONS_BLOCK_BYTES : NULL);
         }
         block += count;
     }
@@ -109,13 +117,17 @@ check_blocks(struct checking *checking)
 }
 
 static bool
-header_is_good(const struct fbk_locations_header *header, uint64_t file_id, uint64_t incarnation, uint64_t blocks_max)
+header_is_good(const struct fbk_locations_header *header, uint64_t file_id, uint64_t incarnation,
+               uint64_t blocks_max)
 {
     return header->file_id == file_id && header->incarnation == incarnation &&
-           header->first_generation <= header->last_generation && header->location_blocks <= blocks_max &&
+           header->first_generation <= header->last_generation &&
+           header->location_blocks <= blocks_max &&
            header->state_blocks <= blocks_max - header->location_blocks &&
-           header->location_blocks == (header->location_count + FBK_LOCATIONS_PER_BLOCK - 1) / FBK_LOCATIONS_PER_BLOCK &&
-           header->state_blocks == (header->state_count + FBK_STATES_PER_BLOCK - 1) / FBK_STATES_PER_BLOCK;
+           header->location_blocks ==
+               (header->location_count + FBK_LOCATIONS_PER_BLOCK - 1) / FBK_LOCATIONS_PER_BLOCK &&
+           header->state_blocks ==
+               (header->state_count + FBK_STATES_PER_BLOCK - 1) / FBK_STATES_PER_BLOCK;
 }
 
 static int32_t
@@ -132,12 +144,14 @@ check_header(struct checking *checking, uint64_t file_id, uint64_t incarnation)
     fbk_memory_give_back(bytes, FBK_LOCATIONS_BLOCK_BYTES);
     uint64_t blocks_max = found->size_bytes / FBK_LOCATIONS_BLOCK_BYTES;
     blocks_max -= blocks_max > 0;
-    bool is_header = result >= 0 && header.magic == FBK_LOCATIONS_MAGIC &&
-                     header.crc == fbk_crc32c(0, &header, offsetof(struct fbk_locations_header, crc));
+    bool is_header =
+        result >= 0 && header.magic == FBK_LOCATIONS_MAGIC &&
+        header.crc == fbk_crc32c(0, &header, offsetof(struct fbk_locations_header, crc));
     if (is_header && header.version > FBK_LOCATIONS_VERSION)
         return FBK_E_TOO_NEW;
     found->blocks = blocks_max;
-    found->header_damaged = !is_header || !header_is_good(&header, file_id, incarnation, blocks_max);
+    found->header_damaged =
+        !is_header || !header_is_good(&header, file_id, incarnation, blocks_max);
     if (found->header_damaged)
         return 0;
     found->blocks = header.location_blocks + header.state_blocks;
@@ -175,13 +189,14 @@ fbk_locations_check(struct fbk_io *io, const char *path, uint64_t file_id, uint6
     return result;
 }
 
-/* ---------------------------------------------------------------- rebuilding */
+/* ------------ rebuilding */
 
 static int
 compare_runs(const void *a, const void *b)
 {
     const struct fbk_scanned_run *x = a, *y = b;
-    int order = fbk_location_compare(x->ledger_id, x->first_entry_id, y->ledger_id, y->first_entry_id);
+    int order =
+        fbk_location_compare(x->ledger_id, x->first_entry_id, y->ledger_id, y->first_entry_id);
     if (order != 0)
         return order;
     if (x->log_id != y->log_id)
@@ -190,12 +205,14 @@ compare_runs(const void *a, const void *b)
 }
 
 int32_t
-fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_options *options, struct fbk_scanned_run *runs,
-                      uint64_t count, const uint8_t *states, uint64_t state_count, uint64_t *size_bytes)
+fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_options *options,
+                      struct fbk_scanned_run *runs, uint64_t count, const uint8_t *states,
+                      uint64_t state_count, uint64_t *size_bytes)
 {
     struct fbk_locations_writer to;
-    int32_t result = fbk_locations_write_begin(&to, store, &store->writer, options->file_id, options->generation,
-                                               options->generation, options->created_s);
+    int32_t result =
+        fbk_locations_write_begin(&to, store, &store->writer, options->file_id, options->generation,
+                                  options->generation, options->created_s);
     if (result < 0) {
         fbk_locations_write_abandon(&to);
         return result;
@@ -222,13 +239,15 @@ fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_options 
     return fbk_locations_write_end(&to, size_bytes);
 }
 
-/* ---------------------------------------------------------------- one entry */
+/* ------------ one entry */
 
 int32_t
 fbk_store_probe(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
 {
-    struct fbk_job job = {
-        .ledger_id = ledger_id, .first_entry_id = entry_id, .last_entry_id = entry_id, .kind = FBK_JOB_READ};
+    struct fbk_job job = {.ledger_id = ledger_id,
+                          .first_entry_id = entry_id,
+                          .last_entry_id = entry_id,
+                          .kind = FBK_JOB_READ};
     struct fbk_store_result result;
     fbk_lookup_read(store, &job, &result);
     if (result.run)
@@ -237,8 +256,8 @@ fbk_store_probe(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
 }
 
 int32_t
-fbk_store_list_now(struct fbk_store *store, int64_t ledger_id, int64_t first_entry_id, int64_t *ranges,
-                   uint32_t range_count_max, uint32_t *range_count, int64_t *go_on)
+fbk_store_list_now(struct fbk_store *store, int64_t ledger_id, int64_t first_entry_id,
+                   int64_t *ranges, uint32_t range_count_max, uint32_t *range_count, int64_t *go_on)
 {
     struct fbk_job job = {.ledger_id = ledger_id,
                           .first_entry_id = first_entry_id,

@@ -1,11 +1,12 @@
-/* Writing a locations file: for a flush and for a merge.  Its header comes last: a file that was cut short has
- * none and can't be taken for a whole one. */
+/* Writing a locations file: for a flush and for a merge.  Its header comes last: a file that was
+ * cut short has none and can't be taken for a whole one. */
 #include "base/checksum.h"
 #include "store/parts.h"
 
 int32_t
-fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, struct fbk_file_writer *writer,
-                          uint64_t file_id, uint64_t first_generation, uint64_t last_generation, uint64_t created_s)
+fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store,
+                          struct fbk_file_writer *writer, uint64_t file_id,
+                          uint64_t first_generation, uint64_t last_generation, uint64_t created_s)
 {
     memset(to, 0, sizeof *to);
     to->store = store;
@@ -25,8 +26,10 @@ fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *sto
     int32_t result = fbk_store_path(store, to->path, "locations", file_id, "loc");
     if (result < 0)
         return result;
-    /* The header is written on its own: where the device's blocks are larger than ours, without O_DIRECT. */
-    uint32_t flags = FBK_IO_CREATE | (to->writer->align_bytes == FBK_LOCATIONS_BLOCK_BYTES ? FBK_IO_DIRECT : 0);
+    /* The header is written on its own: where the device's blocks are larger than ours, without
+     * O_DIRECT. */
+    uint32_t flags =
+        FBK_IO_CREATE | (to->writer->align_bytes == FBK_LOCATIONS_BLOCK_BYTES ? FBK_IO_DIRECT : 0);
     to->handle = writer->io->operations->open(writer->io, to->path, flags);
     if (to->handle < 0)
         return to->handle;
@@ -45,7 +48,8 @@ end_block(struct fbk_locations_writer *to, uint32_t used_bytes)
     uint64_t number = 1 + to->header.location_blocks + to->header.state_blocks;
     memset(to->block + used_bytes, 0, FBK_LOCATIONS_BLOCK_BYTES - used_bytes);
     fbk_store_u32(to->block + FBK_LOCATIONS_BLOCK_BYTES - 8, (uint32_t)number);
-    fbk_store_u32(to->block + FBK_LOCATIONS_BLOCK_BYTES - 4, fbk_crc32c(0, to->block, FBK_LOCATIONS_BLOCK_BYTES - 4));
+    fbk_store_u32(to->block + FBK_LOCATIONS_BLOCK_BYTES - 4,
+                  fbk_crc32c(0, to->block, FBK_LOCATIONS_BLOCK_BYTES - 4));
     fbk_file_writer_put(to->writer, to->block, FBK_LOCATIONS_BLOCK_BYTES);
     if (to->in_states)
         to->header.state_blocks++;

@@ -1,4 +1,5 @@
-/* Passes over all locations of some files: which runs of which logs live.  Streams, holds a block and what is asked for. */
+/* Passes over all locations of some files: which runs of which logs live.  Streams, holds a block
+ * and what is asked for. */
 #include "store/parts.h"
 
 static bool
@@ -39,8 +40,8 @@ typedef int32_t take_location(void *context, const struct fbk_location *location
 
 /* Gives `take` each location of the scope that lies in a log.  ledger_id -1: of all ledgers. */
 static int32_t
-pass_over_file(struct fbk_store *store, const struct fbk_locations_file *file, struct fbk_scope_view *view,
-               int64_t ledger_id, take_location *take, void *context)
+pass_over_file(struct fbk_store *store, const struct fbk_locations_file *file,
+               struct fbk_scope_view *view, int64_t ledger_id, take_location *take, void *context)
 {
     struct fbk_walk walk;
     if (file->damaged_whole || file->damaged_blocks > 0)
@@ -56,8 +57,8 @@ pass_over_file(struct fbk_store *store, const struct fbk_locations_file *file, s
             return count;
         for (int32_t i = 0; i < count; i++) {
             const struct fbk_location *location = &walk.locations[i];
-            if ((ledger_id >= 0 && location->ledger_id != ledger_id) || location->flags & FBK_LOCATION_DAMAGED ||
-                !fbk_scope_takes(view, location))
+            if ((ledger_id >= 0 && location->ledger_id != ledger_id) ||
+                location->flags & FBK_LOCATION_DAMAGED || !fbk_scope_takes(view, location))
                 continue;
             int32_t result = take(context, location);
             if (result < 0)
@@ -67,9 +68,11 @@ pass_over_file(struct fbk_store *store, const struct fbk_locations_file *file, s
     return 0;
 }
 
-/* All files are taken before the first is read: a merge that ends meanwhile takes none of them away. */
+/* All files are taken before the first is read: a merge that ends meanwhile takes none of them
+ * away. */
 static int32_t
-pass_over(struct fbk_store *store, const struct fbk_location_scope *scope, take_location *take, void *context)
+pass_over(struct fbk_store *store, const struct fbk_location_scope *scope, take_location *take,
+          void *context)
 {
     struct fbk_locations_file *files[FBK_STORE_FILES_MAX];
     struct fbk_scope_view view = {.scope = scope, .ledger_id = -1};
@@ -90,7 +93,7 @@ pass_over(struct fbk_store *store, const struct fbk_location_scope *scope, take_
     return result;
 }
 
-/* ---------------------------------------------------------------- live bytes */
+/* ------------ live bytes */
 
 struct byte_counts {
     struct fbk_log_bytes *pairs;
@@ -113,7 +116,8 @@ count_bytes(void *context, const struct fbk_location *location)
     if (low == counts->count || counts->pairs[low].log_id != location->log_id) {
         if (counts->count == counts->pairs_max)
             return -E2BIG;
-        memmove(&counts->pairs[low + 1], &counts->pairs[low], (counts->count - low) * sizeof counts->pairs[0]);
+        memmove(&counts->pairs[low + 1], &counts->pairs[low],
+                (counts->count - low) * sizeof counts->pairs[0]);
         counts->pairs[low] = (struct fbk_log_bytes){.log_id = location->log_id};
         counts->count++;
     }
@@ -122,8 +126,8 @@ count_bytes(void *context, const struct fbk_location *location)
 }
 
 int64_t
-fbk_store_log_bytes(struct fbk_store *store, const struct fbk_location_scope *scope, struct fbk_log_bytes *pairs,
-                    uint64_t pairs_max)
+fbk_store_log_bytes(struct fbk_store *store, const struct fbk_location_scope *scope,
+                    struct fbk_log_bytes *pairs, uint64_t pairs_max)
 {
     struct byte_counts counts = {.pairs = pairs, .pairs_max = pairs_max};
     int32_t result = pass_over(store, scope, count_bytes, &counts);
@@ -131,7 +135,8 @@ fbk_store_log_bytes(struct fbk_store *store, const struct fbk_location_scope *sc
 }
 
 int64_t
-fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_log_bytes *pairs, uint64_t pairs_max)
+fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_log_bytes *pairs,
+                       uint64_t pairs_max)
 {
     struct byte_counts counts = {.pairs = pairs, .pairs_max = pairs_max};
     struct fbk_file_set *set = fbk_file_set_take(store);
@@ -147,7 +152,7 @@ fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_lo
     return result < 0 ? result : (int64_t)counts.count;
 }
 
-/* ---------------------------------------------------------------- runs in the order of a log */
+/* ------------ runs in the order of a log */
 
 /* The least runs so far: a heap with the greatest of them on top. */
 struct least_runs {
@@ -187,7 +192,8 @@ take_run(void *context, const struct fbk_location *location)
 {
     struct least_runs *least = context;
     if (location->log_id < least->from_log_id ||
-        (location->log_id == least->from_log_id && location->offset_bytes < least->from_offset_bytes))
+        (location->log_id == least->from_log_id &&
+         location->offset_bytes < least->from_offset_bytes))
         return 0;
     if (least->count < least->runs_max) {
         uint64_t at = least->count++;
@@ -203,8 +209,9 @@ take_run(void *context, const struct fbk_location *location)
 }
 
 int64_t
-fbk_store_log_runs(struct fbk_store *store, const struct fbk_location_scope *scope, uint64_t from_log_id,
-                   uint64_t from_offset_bytes, struct fbk_location *runs, uint64_t runs_max)
+fbk_store_log_runs(struct fbk_store *store, const struct fbk_location_scope *scope,
+                   uint64_t from_log_id, uint64_t from_offset_bytes, struct fbk_location *runs,
+                   uint64_t runs_max)
 {
     struct least_runs least = {
         .runs = runs,
@@ -226,11 +233,11 @@ fbk_store_log_runs(struct fbk_store *store, const struct fbk_location_scope *sco
     return (int64_t)least.count;
 }
 
-/* ---------------------------------------------------------------- states */
+/* ------------ states */
 
 int32_t
-fbk_store_count_states(struct fbk_store *store, const uint64_t *file_ids, uint32_t file_count, uint64_t deleted_before_s,
-                       uint64_t *states, uint64_t *forgettable)
+fbk_store_count_states(struct fbk_store *store, const uint64_t *file_ids, uint32_t file_count,
+                       uint64_t deleted_before_s, uint64_t *states, uint64_t *forgettable)
 {
     struct fbk_ledger_state block_states[FBK_STATES_PER_BLOCK];
     int32_t result = 0;
@@ -244,7 +251,8 @@ fbk_store_count_states(struct fbk_store *store, const uint64_t *file_ids, uint32
             for (int32_t s = 0; s < result; s++) {
                 const struct fbk_ledger_state *state = &block_states[s];
                 ++*states;
-                *forgettable += state->flags & FBK_LEDGER_DELETED && state->deleted_s < deleted_before_s;
+                *forgettable +=
+                    state->flags & FBK_LEDGER_DELETED && state->deleted_s < deleted_before_s;
             }
         }
         fbk_locations_unref(store, file);

@@ -1,7 +1,7 @@
 /* Reading an entry log from end to end: by its runs' own headers, or by what locations say.
  *
- * A window of the file is held, aligned for direct reads.  A part that the disk refuses to read is replaced by bytes that
- * no run has, block by block, so that what lies around it is still found. */
+ * A window of the file is held, aligned for direct reads.  A part that the disk refuses to read is
+ * replaced by bytes that no run has, block by block, so that what lies around it is still found. */
 #include "store/scrub.h"
 
 #include "base/checksum.h"
@@ -22,11 +22,11 @@ struct fbk_log_scan {
     uint32_t block_bytes;
     uint8_t *window;
     uint64_t window_bytes;
-    uint64_t from_bytes;   /* what the window holds: [from, from + filled) */
+    uint64_t from_bytes; /* what the window holds: [from, from + filled) */
     uint64_t filled_bytes;
 };
 
-/* ---------------------------------------------------------------- the window */
+/* ------------ the window */
 
 /* Fills the window from `from` on; the end of the file ends it earlier. */
 static void
@@ -59,7 +59,8 @@ fill(struct fbk_log_scan *scan, uint64_t from, uint64_t size_bytes)
     }
 }
 
-/* The bytes at [at, at + size_bytes), 8-byte aligned if `at` is; NULL with *error where the file is shorter. */
+/* The bytes at [at, at + size_bytes), 8-byte aligned if `at` is; NULL with *error where the file is
+ * shorter. */
 static uint8_t *
 load(struct fbk_log_scan *scan, uint64_t at, uint64_t size_bytes, int32_t *error)
 {
@@ -86,7 +87,7 @@ load(struct fbk_log_scan *scan, uint64_t at, uint64_t size_bytes, int32_t *error
     return scan->window + (at - scan->from_bytes);
 }
 
-/* ---------------------------------------------------------------- open, close */
+/* ------------ open, close */
 
 static int32_t
 read_log_header(struct fbk_log_scan *scan)
@@ -96,8 +97,9 @@ read_log_header(struct fbk_log_scan *scan)
     const uint8_t *block = load(scan, 0, FBK_PAGE_BYTES, &error);
     if (!block && error == -ENOMEM)
         return error;
-    int32_t result =
-        block ? fbk_log_header_check(block, scan->options.log_id, scan->options.incarnation, &header) : FBK_E_CORRUPT;
+    int32_t result = block ? fbk_log_header_check(block, scan->options.log_id,
+                                                  scan->options.incarnation, &header)
+                           : FBK_E_CORRUPT;
     if (result == FBK_E_TOO_NEW)
         return result;
     scan->status.header_damaged = result < 0;
@@ -107,7 +109,8 @@ read_log_header(struct fbk_log_scan *scan)
 }
 
 struct fbk_log_scan *
-fbk_log_scan_open(struct fbk_io *io, const char *path, const struct fbk_log_scan_options *options, int32_t *error)
+fbk_log_scan_open(struct fbk_io *io, const char *path, const struct fbk_log_scan_options *options,
+                  int32_t *error)
 {
     struct fbk_log_scan *scan = calloc(1, sizeof *scan);
     *error = -ENOMEM;
@@ -115,7 +118,8 @@ fbk_log_scan_open(struct fbk_io *io, const char *path, const struct fbk_log_scan
         return NULL;
     scan->io = io;
     scan->options = *options;
-    scan->block_bytes = io->block_size_bytes > FBK_PAGE_BYTES ? io->block_size_bytes : FBK_PAGE_BYTES;
+    scan->block_bytes =
+        io->block_size_bytes > FBK_PAGE_BYTES ? io->block_size_bytes : FBK_PAGE_BYTES;
     scan->handle = io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT);
     *error = scan->handle < 0 ? scan->handle : 0;
     if (*error >= 0) {
@@ -151,7 +155,7 @@ fbk_log_scan_get_status(const struct fbk_log_scan *scan, struct fbk_log_scan_sta
     *status = scan->status;
 }
 
-/* ---------------------------------------------------------------- runs */
+/* ------------ runs */
 
 static struct fbk_location
 location_of(const struct fbk_scanned_run *run)
@@ -168,7 +172,9 @@ location_of(const struct fbk_scanned_run *run)
     };
 }
 
-/* Entries that fail, or < 0. What was read may have been the disk's moment: it is read once more. */
+/* Entries that fail, or < 0. What was read may have been the disk's moment: it is read once
+
+ * more. */
 static int32_t
 check_run(struct fbk_log_scan *scan, const struct fbk_location *location, uint8_t **bytes)
 {
@@ -178,7 +184,8 @@ check_run(struct fbk_log_scan *scan, const struct fbk_location *location, uint8_
             scan->filled_bytes = 0; /* checking changes what it has found damaged */
         *bytes = load(scan, location->offset_bytes, location->size_bytes, &result);
         if (*bytes)
-            result = fbk_run_check(*bytes, location->size_bytes, location, scan->has_salt ? &scan->salt : NULL);
+            result = fbk_run_check(*bytes, location->size_bytes, location,
+                                   scan->has_salt ? &scan->salt : NULL);
     }
     return result;
 }
@@ -186,7 +193,8 @@ check_run(struct fbk_log_scan *scan, const struct fbk_location *location, uint8_
 static int64_t
 highest_lac(const uint8_t *bytes, uint32_t entry_count)
 {
-    const struct fbk_run_item *items = (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
+    const struct fbk_run_item *items =
+        (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
     int64_t highest = -1;
     for (uint32_t i = 0; i < entry_count; i++) {
         if (items[i].size_bytes < FBK_ENTRY_HEADER_BYTES)
@@ -205,7 +213,8 @@ begins_run(const struct fbk_log_scan *scan, const uint8_t *bytes, struct fbk_sca
     struct fbk_run_header header;
     memcpy(&header, bytes, sizeof header);
     if (header.magic != FBK_RUN_MAGIC || header.log_id != scan->options.log_id ||
-        header.offset_bytes != scan->status.at_bytes || (scan->has_salt && header.salt != scan->salt) ||
+        header.offset_bytes != scan->status.at_bytes ||
+        (scan->has_salt && header.salt != scan->salt) ||
         header.header_crc != fbk_crc32c(0, &header, offsetof(struct fbk_run_header, header_crc)))
         return false;
     *run = (struct fbk_scanned_run){
@@ -219,7 +228,8 @@ begins_run(const struct fbk_log_scan *scan, const uint8_t *bytes, struct fbk_sca
         .entry_count = header.entry_count,
     };
     struct fbk_location location = location_of(run);
-    return fbk_location_is_sane(&location) && run->size_bytes <= scan->options.end_bytes - scan->status.at_bytes;
+    return fbk_location_is_sane(&location) &&
+           run->size_bytes <= scan->options.end_bytes - scan->status.at_bytes;
 }
 
 int32_t
@@ -252,11 +262,11 @@ fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint3
     return (int32_t)count;
 }
 
-/* ---------------------------------------------------------------- verifying */
+/* ------------ verifying */
 
 static void
-note_bad_digest(struct fbk_digests_found *found, struct fbk_id_range *bad, uint64_t bad_max, int64_t ledger_id,
-                int64_t entry_id, bool goes_on)
+note_bad_digest(struct fbk_digests_found *found, struct fbk_id_range *bad, uint64_t bad_max,
+                int64_t ledger_id, int64_t entry_id, bool goes_on)
 {
     found->bad_entries++;
     found->bad_count += !goes_on;
@@ -276,10 +286,12 @@ can_check(uint32_t digest_type, const uint8_t *mac_key)
 }
 
 static bool
-is_digest_right(uint32_t digest_type, const uint8_t *mac_key, const uint8_t *entry, uint32_t entry_bytes)
+is_digest_right(uint32_t digest_type, const uint8_t *mac_key, const uint8_t *entry,
+                uint32_t entry_bytes)
 {
-    return (digest_type == FBK_DIGEST_HMAC ? fbk_digest_check_mac(mac_key, entry, entry_bytes)
-                                           : fbk_digest_check(digest_type, entry, entry_bytes)) == FBK_S_OK;
+    return (digest_type == FBK_DIGEST_HMAC
+                ? fbk_digest_check_mac(mac_key, entry, entry_bytes)
+                : fbk_digest_check(digest_type, entry, entry_bytes)) == FBK_S_OK;
 }
 
 /* Of a run that was checked: entries that fail their checksum have no bytes any more. */
@@ -287,7 +299,8 @@ static void
 check_digests(const uint8_t *bytes, const struct fbk_scanned_run *run, const uint8_t *mac_key,
               struct fbk_digests_found *found, struct fbk_id_range *bad, uint64_t bad_max)
 {
-    const struct fbk_run_item *items = (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
+    const struct fbk_run_item *items =
+        (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
     int64_t bad_entry_id = -2; /* the last one */
     if (!can_check(run->digest_type, mac_key))
         return;
@@ -296,16 +309,19 @@ check_digests(const uint8_t *bytes, const struct fbk_scanned_run *run, const uin
         if (item->size_bytes == 0)
             continue;
         found->entries++;
-        if (is_digest_right(run->digest_type, mac_key, bytes + item->offset_bytes, item->size_bytes))
+        if (is_digest_right(run->digest_type, mac_key, bytes + item->offset_bytes,
+                            item->size_bytes))
             continue;
-        note_bad_digest(found, bad, bad_max, run->ledger_id, item->entry_id, item->entry_id - bad_entry_id == 1);
+        note_bad_digest(found, bad, bad_max, run->ledger_id, item->entry_id,
+                        item->entry_id - bad_entry_id == 1);
         bad_entry_id = item->entry_id;
     }
 }
 
 int32_t
-fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count, const uint8_t *mac_keys,
-                    struct fbk_digests_found *digests, struct fbk_id_range *ranges, uint64_t ranges_max)
+fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count,
+                    const uint8_t *mac_keys, struct fbk_digests_found *digests,
+                    struct fbk_id_range *ranges, uint64_t ranges_max)
 {
     int32_t bad = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -319,8 +335,9 @@ fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uin
         if (runs[i].damaged == -ENOMEM)
             return runs[i].damaged;
         if (digests && runs[i].damaged >= 0)
-            check_digests(bytes, &runs[i], mac_keys ? mac_keys + (uint64_t)i * FBK_MAC_KEY_BYTES : NULL, digests, ranges,
-                          ranges_max);
+            check_digests(bytes, &runs[i],
+                          mac_keys ? mac_keys + (uint64_t)i * FBK_MAC_KEY_BYTES : NULL, digests,
+                          ranges, ranges_max);
         bad += runs[i].damaged != 0;
     }
     return bad;

@@ -1,17 +1,19 @@
 /* Finding the smallest id in a range.
  *
- * Every file of the set is asked, newest first.  In each, the locations that span `first` (first id <= first <= last
- * id) need their run read, since ids may have gaps; of those behind, the nearest is enough: its first id is
- * certainly there.  What could not be read is remembered as `doubt`: the smallest id in range that may lie there.
- * A found id above the doubt proves nothing, so the answer is then CANNOT_TELL (INV-X1); one at or below it is
- * right whatever else is broken.
+ * Every file of the set is asked, newest first.  In each, the locations that span `first` (first id
+ * <= first <= last id) need their run read, since ids may have gaps; of those behind, the nearest
+ * is enough: its first id is certainly there.  What could not be read is remembered as `doubt`: the
+ * smallest id in range that may lie there. A found id above the doubt proves nothing, so the answer
+ * is then CANNOT_TELL (INV-X1); one at or below it is right whatever else is broken.
  *
- * Locations in logs that the set does not list are passed over (INV-X5).  A set that was replaced meanwhile may name logs
- * that are gone: doubt that arises under such a set is looked into again, under the current one. */
+ * Locations in logs that the set does not list are passed over (INV-X5).  A set that was replaced
+ * meanwhile may name logs that are gone: doubt that arises under such a set is looked into again,
+ * under the current one. */
 #include "store/entry_log.h"
 #include "store/parts.h"
 
-#define SETS_MAX 8u /* looks under newer and newer sets, then CANNOT_TELL: sets change a few times a second at most */
+/* looks under newer and newer sets, then CANNOT_TELL: sets change a few times a second at most */
+#define SETS_MAX 8u
 
 struct lookup {
     struct fbk_store *store;
@@ -23,8 +25,8 @@ struct lookup {
     int64_t found;              /* -1 = none */
     int64_t doubt;              /* -1 = none */
     enum fbk_run_use use;
-    bool cached;                /* only what is in memory: what is not is doubt */
-    bool no_room;               /* the read cache was full of pinned runs */
+    bool cached;  /* only what is in memory: what is not is doubt */
+    bool no_room; /* the read cache was full of pinned runs */
 };
 
 static void
@@ -98,16 +100,19 @@ look_back(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t i
         struct fbk_location location = walk->locations[index];
         if (location.ledger_id != lookup->ledger_id || location.last_entry_id_max < lookup->first)
             return;
-        if (location.last_entry_id >= lookup->first && fbk_location_counts(lookup->set->logs, &location))
+        if (location.last_entry_id >= lookup->first &&
+            fbk_location_counts(lookup->set->logs, &location))
             try_run(lookup, &location);
         index--;
     }
 }
 
-/* The first location behind (block, index) that counts: true if it holds an id in range.  One that stands for damage is
- * noted as doubt and passed over: behind it may be a good one with the same first id. */
+/* The first location behind (block, index) that counts: true if it holds an id in range.  One that
+ * stands for damage is noted as doubt and passed over: behind it may be a good one with the same
+ * first id. */
 static bool
-look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index, struct fbk_location *next)
+look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index,
+           struct fbk_location *next)
 {
     const struct fbk_locations_file *file = walk->file;
     for (;;) {
@@ -115,10 +120,12 @@ look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t 
             return false;
         const struct fbk_sparse_key *key = &file->keys[block];
         if (index == 0 && !file->damaged[block] &&
-            fbk_location_compare(key->ledger_id, key->first_entry_id, lookup->ledger_id, lookup->last) > 0)
+            fbk_location_compare(key->ledger_id, key->first_entry_id, lookup->ledger_id,
+                                 lookup->last) > 0)
             return false;
         if (fbk_walk_load(walk, (uint64_t)block) < 0) {
-            doubt_at(lookup, index == 0 && !file->damaged[block] ? key->first_entry_id : lookup->first);
+            doubt_at(lookup,
+                     index == 0 && !file->damaged[block] ? key->first_entry_id : lookup->first);
             return false;
         }
         for (; index < walk->count; index++) {
@@ -137,7 +144,8 @@ look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t 
 
 /* Spanning runs are read; *next gets the nearest location behind, if any. */
 static bool
-look_into_file(struct lookup *lookup, const struct fbk_locations_file *file, struct fbk_location *next)
+look_into_file(struct lookup *lookup, const struct fbk_locations_file *file,
+               struct fbk_location *next)
 {
     struct fbk_walk walk;
     if (file->damaged_whole) {
@@ -152,7 +160,8 @@ look_into_file(struct lookup *lookup, const struct fbk_locations_file *file, str
         if (fbk_walk_load(&walk, (uint64_t)block) < 0) {
             doubt_at(lookup, lookup->first);
             look_back(lookup, &walk, block, -1);
-            return false; /* what lies ahead can't be told from what lies in the damaged block */
+            /* what lies ahead can't be told from what lies in the damaged block */
+            return false;
         }
         behind = fbk_walk_upper_bound(&walk, lookup->ledger_id, lookup->first);
         look_back(lookup, &walk, block, behind - 1);
@@ -162,14 +171,16 @@ look_into_file(struct lookup *lookup, const struct fbk_locations_file *file, str
     return look_ahead(lookup, &walk, block < 0 ? 0 : block, behind, next);
 }
 
-/* Takes the nearest of the locations behind; if it turns out damaged, others that begin at the same id. */
+/* Takes the nearest of the locations behind; if it turns out damaged, others that begin at the same
+ * id. */
 static void
 take_nearest(struct lookup *lookup, struct fbk_location *nexts, uint32_t count)
 {
     for (;;) {
         struct fbk_location *nearest = NULL;
         for (uint32_t i = 0; i < count; i++) {
-            if (nexts[i].ledger_id >= 0 && (!nearest || nexts[i].first_entry_id < nearest->first_entry_id))
+            if (nexts[i].ledger_id >= 0 &&
+                (!nearest || nexts[i].first_entry_id < nearest->first_entry_id))
                 nearest = &nexts[i];
         }
         if (!nearest || (lookup->found >= 0 && nearest->first_entry_id >= lookup->found) ||
@@ -194,15 +205,17 @@ run_lookup(struct lookup *lookup)
         take_nearest(lookup, nexts, next_count);
 }
 
-/* The first id of the nearest location behind (block, index) that counts, if it is at most `through`; INT64_MAX if there is
- * none, -1 if it can't be read. */
+/* The first id of the nearest location behind (block, index) that counts, if it is at most
+ * `through`; INT64_MAX if there is none, -1 if it can't be read. */
 static int64_t
-next_first_id(struct fbk_walk *walk, const struct fbk_log_list *logs, int64_t block, int32_t index, int64_t ledger_id,
-              int64_t through)
+next_first_id(struct fbk_walk *walk, const struct fbk_log_list *logs, int64_t block, int32_t index,
+              int64_t ledger_id, int64_t through)
 {
     const struct fbk_locations_file *file = walk->file;
     for (; block < (int64_t)file->header.location_blocks; block++, index = 0) {
-        if (index == 0 && fbk_location_compare(file->keys[block].ledger_id, file->keys[block].first_entry_id, ledger_id, through) > 0)
+        if (index == 0 &&
+            fbk_location_compare(file->keys[block].ledger_id, file->keys[block].first_entry_id,
+                                 ledger_id, through) > 0)
             break;
         if (fbk_walk_load(walk, (uint64_t)block) < 0)
             return -1;
@@ -217,11 +230,11 @@ next_first_id(struct fbk_walk *walk, const struct fbk_log_list *logs, int64_t bl
     return INT64_MAX;
 }
 
-/* How far ids on disk from `found` on all lie in the run at `own`: up to the next location that begins behind `found`;
- * nowhere if another one spans it, or if something can't be read. */
+/* How far ids on disk from `found` on all lie in the run at `own`: up to the next location that
+ * begins behind `found`; nowhere if another one spans it, or if something can't be read. */
 static int64_t
-alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file, const struct fbk_log_list *logs,
-              const struct fbk_cached_run *own, int64_t found)
+alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file,
+              const struct fbk_log_list *logs, const struct fbk_cached_run *own, int64_t found)
 {
     struct fbk_walk walk;
     int64_t ledger_id = own->run.ledger_id, through = own->run.last_entry_id;
@@ -248,7 +261,8 @@ alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file, co
         const struct fbk_location *location = &walk.locations[index--];
         if (location->ledger_id != ledger_id || location->last_entry_id_max < found)
             break;
-        bool is_own = location->log_id == own->log_id && location->offset_bytes == own->offset_bytes;
+        bool is_own =
+            location->log_id == own->log_id && location->offset_bytes == own->offset_bytes;
         if (location->last_entry_id >= found && !is_own && fbk_location_counts(logs, location))
             return found;
     }
@@ -259,7 +273,8 @@ alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file, co
 }
 
 static int64_t
-alone_through(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_cached_run *own, int64_t found)
+alone_through(struct fbk_store *store, const struct fbk_file_set *set,
+              const struct fbk_cached_run *own, int64_t found)
 {
     int64_t through = own->run.last_entry_id;
     for (uint32_t i = 0; i < set->count && through > found; i++) {
@@ -270,9 +285,11 @@ alone_through(struct fbk_store *store, const struct fbk_file_set *set, const str
     return through;
 }
 
-/* Looks under one set; true if *result is the answer, false if it is worth another look under a newer set. */
+/* Looks under one set; true if *result is the answer, false if it is worth another look under a
+ * newer set. */
 static bool
-look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job, struct fbk_store_result *result)
+look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job,
+          struct fbk_store_result *result)
 {
     struct lookup lookup = {
         .store = store,
@@ -286,7 +303,8 @@ look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct 
     };
     if (lookup.first <= lookup.last && job->ledger_id >= 0)
         run_lookup(&lookup);
-    *result = (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
+    *result =
+        (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
     if (lookup.found >= 0 && (lookup.doubt < 0 || lookup.found <= lookup.doubt)) {
         result->status = FBK_S_OK;
         result->found_entry_id = lookup.found;
@@ -297,7 +315,9 @@ look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct 
     }
     if (lookup.run)
         fbk_run_let_go(store, lookup.run);
-    result->status = lookup.no_room ? FBK_S_TOO_MANY_REQUESTS : lookup.doubt >= 0 ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
+    result->status = lookup.no_room      ? FBK_S_TOO_MANY_REQUESTS
+                     : lookup.doubt >= 0 ? FBK_S_CANNOT_TELL
+                                         : FBK_S_NO_ENTRY;
     return result->status != FBK_S_CANNOT_TELL;
 }
 
@@ -306,7 +326,8 @@ fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
 {
     for (uint32_t sets = 1;; sets++) {
         struct fbk_file_set *set = fbk_file_set_take(store);
-        bool is_answer = look_once(store, set, job, result) || sets == SETS_MAX || !fbk_file_set_is_old(store, set);
+        bool is_answer = look_once(store, set, job, result) || sets == SETS_MAX ||
+                         !fbk_file_set_is_old(store, set);
         fbk_file_set_unref(store, set);
         if (is_answer)
             return;
@@ -316,7 +337,8 @@ fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
 const struct fbk_run *
 fbk_store_read_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
 {
-    if (ledger_id < 0 || entry_id < 0 || store->cannot_read_cached || !store->reader_io->operations->read_cached)
+    if (ledger_id < 0 || entry_id < 0 || store->cannot_read_cached ||
+        !store->reader_io->operations->read_cached)
         return NULL;
     struct fbk_file_set *set = fbk_file_set_take(store);
     struct lookup lookup = {

@@ -1,13 +1,14 @@
-/* Which ids of a ledger are on disk, as ranges.  Files are walked side by side in key order; a run without gaps is
- * told by its location alone, only others are read. */
+/* Which ids of a ledger are on disk, as ranges.  Files are walked side by side in key order; a run
+ * without gaps is told by its location alone, only others are read. */
 #include <stdlib.h>
 
 #include "store/entry_log.h"
 #include "store/location_cursor.h"
 
 #define RUNS_A_JOB_MAX 65536u /* then the answer says where to go on */
-#define SETS_MAX 8u /* looks under newer and newer sets */
-#define SPANS_A_JOB_MAX 65536u /* the same: a striped ledger's run has up to 128 gaps; four times the ranges of a reply */
+#define SETS_MAX 8u           /* looks under newer and newer sets */
+/* the same: a striped ledger's run has up to 128 gaps; four times the ranges of a reply */
+#define SPANS_A_JOB_MAX 65536u
 
 struct span {
     int64_t first;
@@ -25,14 +26,16 @@ struct listing {
     int64_t ledger_id;
     int64_t first;
     struct spans spans;
-    struct spans doubts; /* ids that stand for damage: there is an answer only if other runs hold them */
+    /* ids that stand for damage: there is an answer only if other runs hold them */
+    struct spans doubts;
 };
 
 static int32_t
 add_span(struct spans *spans, int64_t first, int64_t last)
 {
     const int64_t before = spans->count > 0 ? spans->spans[spans->count - 1].last : -1;
-    if (spans->count > 0 && before < first && before + 1 == first) { /* last < first: no overflow */
+    /* last < first: no overflow */
+    if (spans->count > 0 && before < first && before + 1 == first) {
         spans->spans[spans->count - 1].last = last;
         return 0;
     }
@@ -51,7 +54,8 @@ add_span(struct spans *spans, int64_t first, int64_t last)
 static int32_t
 add_run(struct listing *listing, const struct fbk_location *location)
 {
-    int64_t from = location->first_entry_id < listing->first ? listing->first : location->first_entry_id;
+    int64_t from =
+        location->first_entry_id < listing->first ? listing->first : location->first_entry_id;
     if (location->last_entry_id < from)
         return 0;
     if (location->flags & FBK_LOCATION_DAMAGED)
@@ -63,7 +67,8 @@ add_run(struct listing *listing, const struct fbk_location *location)
     if (result < 0)
         return result;
     const struct fbk_run_item *items = fbk_run_items(&run->run);
-    for (uint32_t i = fbk_run_lower_bound(&run->run, from); i < run->run.entry_count && result >= 0; i++)
+    for (uint32_t i = fbk_run_lower_bound(&run->run, from); i < run->run.entry_count && result >= 0;
+         i++)
         result = add_span(&listing->spans, items[i].entry_id, items[i].entry_id);
     fbk_run_let_go(listing->store, run);
     return result;
@@ -76,9 +81,11 @@ compare_spans(const void *a, const void *b)
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Sorts and joins.  Spans that begin at or behind `complete_below` are left out unless it is -1 (all is known). */
+/* Sorts and joins.  Spans that begin at or behind `complete_below` are left out unless it is -1
+ * (all is known). */
 static uint32_t
-put_ranges(struct spans *spans, int64_t complete_below, int64_t *ranges, uint32_t count_max, int64_t *go_on)
+put_ranges(struct spans *spans, int64_t complete_below, int64_t *ranges, uint32_t count_max,
+           int64_t *go_on)
 {
     uint32_t count = 0;
     *go_on = complete_below;
@@ -109,13 +116,16 @@ put_ranges(struct spans *spans, int64_t complete_below, int64_t *ranges, uint32_
     return count;
 }
 
-/* Whether every id below `complete_below` (-1: every id) that stands for damage lies in one of the sorted, joined spans. */
+/* Whether every id below `complete_below` (-1: every id) that stands for damage lies in one of the
+ * sorted, joined spans. */
 static bool
-is_certain(const struct spans *doubts, int64_t complete_below, const int64_t *ranges, uint32_t range_count, int64_t go_on)
+is_certain(const struct spans *doubts, int64_t complete_below, const int64_t *ranges,
+           uint32_t range_count, int64_t go_on)
 {
     for (uint64_t i = 0; i < doubts->count; i++) {
         struct span doubt = doubts->spans[i];
-        if ((complete_below >= 0 && doubt.first >= complete_below) || (go_on >= 0 && doubt.first >= go_on))
+        if ((complete_below >= 0 && doubt.first >= complete_below) ||
+            (go_on >= 0 && doubt.first >= go_on))
             continue; /* for the next page to say */
         uint32_t at = 0;
         while (at < range_count && ranges[2 * at + 1] < doubt.first)
@@ -127,7 +137,8 @@ is_certain(const struct spans *doubts, int64_t complete_below, const int64_t *ra
     return true;
 }
 
-/* Adds runs in the order of their first ids; *complete_below: what is known is all there is below it, -1 = everything. */
+/* Adds runs in the order of their first ids; *complete_below: what is known is all there is below
+ * it, -1 = everything. */
 static int32_t
 gather(struct listing *listing, struct fbk_location_cursor *cursor, int64_t *complete_below)
 {
@@ -151,7 +162,8 @@ gather(struct listing *listing, struct fbk_location_cursor *cursor, int64_t *com
 
 /* The answer under one set. */
 static int32_t
-list_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job, struct fbk_store_result *result)
+list_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job,
+          struct fbk_store_result *result)
 {
     struct listing listing = {
         .store = store,
@@ -164,9 +176,10 @@ list_once(struct fbk_store *store, const struct fbk_file_set *set, const struct 
     if (error >= 0)
         error = gather(&listing, &cursor, &complete_below);
     if (error >= 0) {
-        result->range_count =
-            put_ranges(&listing.spans, complete_below, job->ranges, job->range_count_max, &result->found_entry_id);
-        if (!is_certain(&listing.doubts, complete_below, job->ranges, result->range_count, result->found_entry_id))
+        result->range_count = put_ranges(&listing.spans, complete_below, job->ranges,
+                                         job->range_count_max, &result->found_entry_id);
+        if (!is_certain(&listing.doubts, complete_below, job->ranges, result->range_count,
+                        result->found_entry_id))
             error = FBK_E_CORRUPT;
     }
     free(listing.doubts.spans);
@@ -180,9 +193,11 @@ fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
 {
     for (uint32_t sets = 1;; sets++) {
         struct fbk_file_set *set = fbk_file_set_take(store);
-        *result = (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
+        *result = (struct fbk_store_result){
+            .ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
         int32_t error = list_once(store, set, job, result);
-        bool is_over = error >= 0 || error == FBK_E_FULL || sets == SETS_MAX || !fbk_file_set_is_old(store, set);
+        bool is_over = error >= 0 || error == FBK_E_FULL || sets == SETS_MAX ||
+                       !fbk_file_set_is_old(store, set);
         fbk_file_set_unref(store, set);
         if (!is_over)
             continue; /* a log may have gone between the set and the look */

@@ -1,4 +1,5 @@
-/* Merging locations files, a few blocks at a time.  Runs in the background thread, streams, holds a block or two a file. */
+/* Merging locations files, a few blocks at a time.  Runs in the background thread, streams, holds a
+ * block or two a file. */
 #include "store/parts.h"
 
 #include "base/fault.h"
@@ -56,7 +57,8 @@ current_state(struct fbk_merge *merge, struct merge_input *input, int32_t *error
     while (input->state_index >= input->state_count) {
         if (input->next_state_block >= input->file->header.state_blocks)
             return NULL;
-        int32_t count = fbk_locations_state_block(merge->store, input->file, input->next_state_block, input->states);
+        int32_t count = fbk_locations_state_block(merge->store, input->file,
+                                                  input->next_state_block, input->states);
         if (count < 0) {
             *error = count;
             return NULL;
@@ -80,15 +82,17 @@ merge_location(struct fbk_merge *merge)
         const struct fbk_location *location = current_location(merge, &merge->inputs[i], &error);
         if (error < 0)
             return error;
-        if (location && (!least || fbk_location_compare(location->ledger_id, location->first_entry_id, least->ledger_id,
-                                                        least->first_entry_id) < 0)) {
+        if (location &&
+            (!least || fbk_location_compare(location->ledger_id, location->first_entry_id,
+                                            least->ledger_id, least->first_entry_id) < 0)) {
             least = location;
             from = i;
         }
     }
     if (!least)
         return 0;
-    if (fbk_location_compare(merge->ledger_id, merge->entry_id, least->ledger_id, least->first_entry_id) > 0)
+    if (fbk_location_compare(merge->ledger_id, merge->entry_id, least->ledger_id,
+                             least->first_entry_id) > 0)
         return FBK_E_CORRUPT;
     merge->ledger_id = least->ledger_id;
     merge->entry_id = least->first_entry_id;
@@ -100,7 +104,8 @@ merge_location(struct fbk_merge *merge)
     return 1;
 }
 
-/* The same for states.  Inputs are in ascending generations: of equal ledgers the last one's state is the newest. */
+/* The same for states.  Inputs are in ascending generations: of equal ledgers the last one's state
+ * is the newest. */
 static int32_t
 merge_state(struct fbk_merge *merge)
 {
@@ -119,7 +124,8 @@ merge_state(struct fbk_merge *merge)
         return FBK_E_CORRUPT;
     merge->ledger_id = least->ledger_id;
     /* Never while locations of it go on: they would be those of a ledger that lives. */
-    if (least->flags & FBK_LEDGER_DELETED && least->deleted_s < merge->options.forget_deleted_before_s &&
+    if (least->flags & FBK_LEDGER_DELETED &&
+        least->deleted_s < merge->options.forget_deleted_before_s &&
         fbk_scope_deletes(merge->view.scope, least->ledger_id))
         merge->result.forgotten_count++;
     else
@@ -190,8 +196,8 @@ free_merge(struct fbk_merge *merge)
 }
 
 struct fbk_merge *
-fbk_merge_begin(struct fbk_store *store, const struct fbk_merge_options *options, const struct fbk_location_scope *scope,
-                int32_t *error)
+fbk_merge_begin(struct fbk_store *store, const struct fbk_merge_options *options,
+                const struct fbk_location_scope *scope, int32_t *error)
 {
     *error = scope->file_count == 0 || scope->file_count > FBK_STORE_FILES_MAX ? -EINVAL : -ENOMEM;
     struct fbk_merge *merge = *error == -ENOMEM ? calloc(1, sizeof *merge) : NULL;
@@ -208,9 +214,9 @@ fbk_merge_begin(struct fbk_store *store, const struct fbk_merge_options *options
     if (*error >= 0)
         *error = open_inputs(merge, scope);
     if (*error >= 0)
-        *error = fbk_locations_write_begin(&merge->to, store, &merge->writer, options->merged_file_id,
-                                           merge->result.first_generation, merge->result.last_generation,
-                                           options->created_s);
+        *error = fbk_locations_write_begin(&merge->to, store, &merge->writer,
+                                           options->merged_file_id, merge->result.first_generation,
+                                           merge->result.last_generation, options->created_s);
     if (*error < 0) {
         free_merge(merge);
         return NULL;

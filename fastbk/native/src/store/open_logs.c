@@ -1,4 +1,5 @@
-/* Entry logs that are open for reading: at most log_files_max, the least recently used is closed for another. */
+/* Entry logs that are open for reading: at most log_files_max, the least recently used is closed
+ * for another. */
 #include "store/entry_log.h"
 #include "store/parts.h"
 
@@ -13,8 +14,8 @@ find_open_log(struct fbk_store *store, uint64_t log_id)
     return NULL;
 }
 
-/* A free slot, made by closing the least recently used log if need be; *close_handle is for the caller to close
- * once the mutex is released.  NULL: all are in use. */
+/* A free slot, made by closing the least recently used log if need be; *close_handle is for the
+ * caller to close once the mutex is released.  NULL: all are in use. */
 static struct fbk_open_log *
 take_slot(struct fbk_store *store, int32_t *close_handle)
 {
@@ -34,8 +35,8 @@ take_slot(struct fbk_store *store, int32_t *close_handle)
     return best;
 }
 
-/* Opens a log and reads its header; the salt of a log whose header is unreadable stays unknown, its runs are then
- * judged by their own checksums alone. */
+/* Opens a log and reads its header; the salt of a log whose header is unreadable stays unknown, its
+ * runs are then judged by their own checksums alone. */
 static int32_t
 open_log(struct fbk_store *store, uint64_t log_id, int32_t *handle, bool *has_salt, uint64_t *salt)
 {
@@ -94,7 +95,8 @@ fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log 
     } else {
         log = take_slot(store, &spare);
         if (log)
-            *log = (struct fbk_open_log){.log_id = log_id, .handle = handle, .has_salt = has_salt, .salt = salt};
+            *log = (struct fbk_open_log){
+                .log_id = log_id, .handle = handle, .has_salt = has_salt, .salt = salt};
         else
             spare = handle;
     }

@@ -1,5 +1,6 @@
-/* What the parts of the store share: the store itself, the searched set, caches and jobs.  Everything in it is
- * guarded by `mutex` unless said otherwise; the mutex is held for memory work only, never over a disk call. */
+/* What the parts of the store share: the store itself, the searched set, caches and jobs.
+ * Everything in it is guarded by `mutex` unless said otherwise; the mutex is held for memory work
+ * only, never over a disk call. */
 #pragma once
 
 #include <pthread.h>
@@ -12,7 +13,7 @@
 #define FBK_STORE_PATH_BYTES 1024u
 #define FBK_STORE_FILES_MAX 512u /* locations files in the searched set */
 
-/* ---------------------------------------------------------------- locations files and the searched set */
+/* ------------ locations files and the searched set */
 
 struct fbk_sparse_key {
     int64_t ledger_id;
@@ -27,11 +28,14 @@ struct fbk_locations_file {
     uint32_t references;
     uint32_t damaged_blocks;
     uint32_t damaged_state_blocks;
-    uint64_t entry_count;         /* of its locations whose blocks are whole */
-    bool damaged_whole;           /* not even its header could be read: it may hold anything */
-    int32_t read_error;           /* of the last read that failed, though bytes are there; 0 = none did */
-    struct fbk_sparse_key *keys;  /* of each location block; a damaged one repeats the key before it */
-    uint8_t *damaged;             /* one byte a location block */
+    uint64_t entry_count; /* of its locations whose blocks are whole */
+    /* not even its header could be read: it may hold anything */
+    bool damaged_whole;
+    /* of the last read that failed, though bytes are there; 0 = none did */
+    int32_t read_error;
+    /* of each location block; a damaged one repeats the key before it */
+    struct fbk_sparse_key *keys;
+    uint8_t *damaged; /* one byte a location block */
     uint64_t index_bytes;
 };
 
@@ -46,7 +50,7 @@ struct fbk_log_list {
 struct fbk_file_set {
     uint32_t references;
     uint32_t count;
-    struct fbk_log_list *logs; /* NULL: nobody has said which there are, so all count */
+    struct fbk_log_list *logs;          /* NULL: nobody has said which there are, so all count */
     struct fbk_locations_file *files[]; /* newest first */
 };
 
@@ -67,7 +71,7 @@ fbk_location_counts(const struct fbk_log_list *logs, const struct fbk_location *
     return low < logs->count && logs->ids[low] == location->log_id;
 }
 
-/* ---------------------------------------------------------------- caches */
+/* ------------ caches */
 
 struct fbk_cached_block {
     struct fbk_cached_block *next_in_bucket;
@@ -87,7 +91,7 @@ struct fbk_block_cache {
     struct fbk_cached_block *newest, *oldest;
 };
 
-/* ---------------------------------------------------------------- entry logs open for reading */
+/* ------------ entry logs open for reading */
 
 struct fbk_open_log {
     uint64_t log_id;
@@ -99,7 +103,7 @@ struct fbk_open_log {
     uint64_t used;
 };
 
-/* ---------------------------------------------------------------- jobs */
+/* ------------ jobs */
 
 struct fbk_fetch { /* a run being read: others who want it wait for it */
     uint64_t log_id;
@@ -110,12 +114,13 @@ struct fbk_fetch { /* a run being read: others who want it wait for it */
 struct fbk_store {
     struct fbk_store_options options;
     char directory[FBK_STORE_PATH_BYTES];
-    struct fbk_io *io;        /* flush thread only */
-    struct fbk_io *reader_io; /* any thread */
-    struct fbk_io *background_io; /* background thread only */
+    struct fbk_io *io;             /* flush thread only */
+    struct fbk_io *reader_io;      /* any thread */
+    struct fbk_io *background_io;  /* background thread only */
     struct fbk_file_writer writer; /* flush thread only */
     bool writing;
-    bool cannot_read_cached; /* main loop only: the file system does not tell what is in memory */
+    /* main loop only: the file system does not tell what is in memory */
+    bool cannot_read_cached;
 
     pthread_mutex_t mutex;
     pthread_cond_t work; /* a job waits, or stop */
@@ -156,17 +161,19 @@ fbk_store_unlock(struct fbk_store *store)
 
 /* -ENAMETOOLONG if it does not fit. */
 static inline int32_t
-fbk_store_path(const struct fbk_store *store, char *path, const char *folder, uint64_t id, const char *ending)
+fbk_store_path(const struct fbk_store *store, char *path, const char *folder, uint64_t id,
+               const char *ending)
 {
-    int length = ending ? snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s/%016llx.%s", store->directory, folder,
-                                   (unsigned long long)id, ending)
+    int length = ending ? snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s/%016llx.%s", store->directory,
+                                   folder, (unsigned long long)id, ending)
                         : snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s", store->directory, folder);
     return length < 0 || (uint32_t)length >= FBK_STORE_PATH_BYTES ? -ENAMETOOLONG : 0;
 }
 
 /* Reads exactly size_bytes, -ENODATA at a shorter file. */
 static inline int32_t
-fbk_store_read_all(struct fbk_io *io, int32_t handle, void *data, uint64_t size_bytes, uint64_t offset_bytes)
+fbk_store_read_all(struct fbk_io *io, int32_t handle, void *data, uint64_t size_bytes,
+                   uint64_t offset_bytes)
 {
     if (size_bytes > INT32_MAX)
         return -EINVAL;
@@ -178,21 +185,26 @@ fbk_store_read_all(struct fbk_io *io, int32_t handle, void *data, uint64_t size_
 
 /* ---- store/locations.c */
 /* Opens and reads a whole file.  *file gets one reference. 0, 1 (damaged) or < 0. */
-int32_t fbk_locations_load(struct fbk_store *store, uint64_t file_id, struct fbk_locations_file **file);
+int32_t fbk_locations_load(struct fbk_store *store, uint64_t file_id,
+                           struct fbk_locations_file **file);
 /* A prepared or added file by id, with a reference; NULL if unknown. */
 struct fbk_locations_file *fbk_locations_take(struct fbk_store *store, uint64_t file_id);
-void fbk_locations_unref(struct fbk_store *store, struct fbk_locations_file *file); /* takes the mutex itself */
+/* takes the mutex itself */
+void fbk_locations_unref(struct fbk_store *store, struct fbk_locations_file *file);
 enum fbk_block_use {
-    FBK_BLOCK_KEPT = 0,   /* from the cache or the disk; it stays in the cache */
-    FBK_BLOCK_ONCE = 1,   /* the same, but what came from the disk is not kept: merges must not push out what readers need */
+    FBK_BLOCK_KEPT = 0, /* from the cache or the disk; it stays in the cache */
+    /* the same, but what came from the disk is not kept: merges must not push out what readers
+     * need */
+    FBK_BLOCK_ONCE = 1,
     FBK_BLOCK_CACHED = 2, /* from the cache alone, else -EAGAIN */
 };
-/* One location block, checked, copied to `out` (63 of them): their count, or < 0 when it can't be had. */
-int32_t fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
-                            enum fbk_block_use use, struct fbk_location *out);
+/* One location block, checked, copied to `out` (63 of them): their count, or < 0 when it can't be
+ * had. */
+int32_t fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file,
+                            uint64_t block, enum fbk_block_use use, struct fbk_location *out);
 /* The same for a state block. */
-int32_t fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
-                                  struct fbk_ledger_state *out);
+int32_t fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_file *file,
+                                  uint64_t block, struct fbk_ledger_state *out);
 static inline int
 fbk_location_compare(int64_t ledger_a, int64_t entry_a, int64_t ledger_b, int64_t entry_b)
 {
@@ -215,13 +227,16 @@ struct fbk_locations_writer {
     int64_t last_entry_id_max;
     uint8_t block[FBK_LOCATIONS_BLOCK_BYTES];
 };
-/* Creates the file, with `writer`, which does nothing else until the end.  All locations in order, then all states in
- * order, then end (or abandon). */
-int32_t fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, struct fbk_file_writer *writer,
-                                  uint64_t file_id, uint64_t first_generation, uint64_t last_generation,
+/* Creates the file, with `writer`, which does nothing else until the end.  All locations in order,
+ * then all states in order, then end (or abandon). */
+int32_t fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store,
+                                  struct fbk_file_writer *writer, uint64_t file_id,
+                                  uint64_t first_generation, uint64_t last_generation,
                                   uint64_t created_s);
-void fbk_locations_write_location(struct fbk_locations_writer *to, const struct fbk_location *location);
-void fbk_locations_write_state(struct fbk_locations_writer *to, const struct fbk_ledger_state *state);
+void fbk_locations_write_location(struct fbk_locations_writer *to,
+                                  const struct fbk_location *location);
+void fbk_locations_write_state(struct fbk_locations_writer *to,
+                               const struct fbk_ledger_state *state);
 /* Header, sync, close, sync of the directory.  *file_size_bytes. */
 int32_t fbk_locations_write_end(struct fbk_locations_writer *to, uint64_t *file_size_bytes);
 void fbk_locations_write_abandon(struct fbk_locations_writer *to);
@@ -239,8 +254,10 @@ bool fbk_scope_takes(struct fbk_scope_view *view, const struct fbk_location *loc
 /* ---- store/block_cache.c: called with the mutex held */
 int32_t fbk_block_cache_init(struct fbk_block_cache *cache, uint64_t bytes_max);
 void fbk_block_cache_free(struct fbk_block_cache *cache);
-const uint8_t *fbk_block_cache_find(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block);
-void fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block, const uint8_t *bytes);
+const uint8_t *fbk_block_cache_find(struct fbk_block_cache *cache, uint64_t file_id,
+                                    uint64_t block);
+void fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block,
+                         const uint8_t *bytes);
 
 /* ---- store/open_logs.c: takes the mutex itself */
 /* A log that is open already, pinned; NULL: it is not. */
@@ -251,13 +268,15 @@ void fbk_open_log_let_go(struct fbk_store *store, struct fbk_open_log *log);
 void fbk_open_logs_close(struct fbk_store *store);
 
 /* ---- store/run_fetch.c: mutex held */
-/* Somebody read bytes that are not what was written, or could not read them: the main loop is to look into that. */
+/* Somebody read bytes that are not what was written, or could not read them: the main loop is to
+ * look into that. */
 void fbk_store_note_damage(struct fbk_store *store, const struct fbk_location *location);
 
 /* ---- store/run_fetch.c: takes the mutex itself, but for the two that say otherwise */
-/* The run at a location, pinned: from the cache or from disk.  0, FBK_E_CORRUPT, FBK_E_FULL (no room), -errno. */
-int32_t fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use,
-                      struct fbk_cached_run **run);
+/* The run at a location, pinned: from the cache or from disk.  0, FBK_E_CORRUPT, FBK_E_FULL (no
+ * room), -errno. */
+int32_t fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location,
+                      enum fbk_run_use use, struct fbk_cached_run **run);
 void fbk_run_let_go(struct fbk_store *store, struct fbk_cached_run *run);
 /* Reads and checks into `buffer`.  Returns the count of damaged entries or < 0. */
 int32_t fbk_run_read(struct fbk_store *store, const struct fbk_location *location, uint8_t *buffer);
@@ -266,24 +285,27 @@ bool fbk_run_is_fetched_now(const struct fbk_store *store, const struct fbk_loca
 void fbk_run_fetch_ended(struct fbk_store *store, struct fbk_fetch *fetch);
 
 /* ---- store/entry_fetch.c: takes the mutex itself */
-/* For who wants this one entry: the run at a location, or a run of nothing but the entry.  As fbk_run_fetch, or 1 if the run
- * does not hold it. */
-int32_t fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
-                        struct fbk_cached_run **run);
+/* For who wants this one entry: the run at a location, or a run of nothing but the entry.  As
+ * fbk_run_fetch, or 1 if the run does not hold it. */
+int32_t fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location,
+                        int64_t entry_id, struct fbk_cached_run **run);
 /* The same without waiting for the disk: < 0 also where it would have to be asked. */
-int32_t fbk_entry_fetch_cached(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
-                               struct fbk_cached_run **run);
+int32_t fbk_entry_fetch_cached(struct fbk_store *store, const struct fbk_location *location,
+                               int64_t entry_id, struct fbk_cached_run **run);
 
 /* ---- store/read_ahead.c */
-void fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
+void fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job,
+                    struct fbk_store_result *result);
 
 /* ---- store/lookup.c: no mutex held */
 struct fbk_file_set *fbk_file_set_take(struct fbk_store *store);
 void fbk_file_set_unref(struct fbk_store *store, struct fbk_file_set *set);
 /* Whether the store searches another set by now. */
 bool fbk_file_set_is_old(struct fbk_store *store, const struct fbk_file_set *set);
-void fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
-void fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
+void fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job,
+                     struct fbk_store_result *result);
+void fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job,
+                     struct fbk_store_result *result);
 struct fbk_walk {
     struct fbk_store *store;
     const struct fbk_locations_file *file;
@@ -293,9 +315,11 @@ struct fbk_walk {
     enum fbk_block_use use;
     struct fbk_location locations[FBK_LOCATIONS_PER_BLOCK];
 };
-void fbk_walk_begin(struct fbk_walk *walk, struct fbk_store *store, const struct fbk_locations_file *file);
+void fbk_walk_begin(struct fbk_walk *walk, struct fbk_store *store,
+                    const struct fbk_locations_file *file);
 int32_t fbk_walk_load(struct fbk_walk *walk, uint64_t block);
 /* The last block whose key is <= (ledger, entry); -1 if none. */
-int64_t fbk_walk_block_of(const struct fbk_locations_file *file, int64_t ledger_id, int64_t entry_id);
+int64_t fbk_walk_block_of(const struct fbk_locations_file *file, int64_t ledger_id,
+                          int64_t entry_id);
 /* In the loaded block: how many locations have a key <= (ledger, entry). */
 int32_t fbk_walk_upper_bound(const struct fbk_walk *walk, int64_t ledger_id, int64_t entry_id);

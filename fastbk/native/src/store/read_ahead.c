@@ -1,8 +1,8 @@
 /* Bringing the runs that a reader will want next into the cache.
  *
- * Runs of one ledger from one flush lie side by side in a log: neighbours are read in one go, up to GROUP_BYTES, each
- * into a buffer of its own, so that it can leave the cache alone.  Whatever goes wrong here is noted and passed over; the
- * reader's own job finds out and says so. */
+ * Runs of one ledger from one flush lie side by side in a log: neighbours are read in one go, up to
+ * GROUP_BYTES, each into a buffer of its own, so that it can leave the cache alone.  Whatever goes
+ * wrong here is noted and passed over; the reader's own job finds out and says so. */
 #include "store/entry_log.h"
 #include "store/location_cursor.h"
 
@@ -16,7 +16,7 @@ struct member {
     uint8_t *buffer;
     uint64_t buffer_bytes;
     int32_t damaged; /* entries, or < 0: the run can't be had */
-    bool whole; /* read and checked; damaged entries are marked as such in it */
+    bool whole;      /* read and checked; damaged entries are marked as such in it */
 };
 
 struct group {
@@ -32,12 +32,13 @@ reserve(struct group *group, const struct fbk_location *location, bool *wanted)
 {
     struct fbk_store *store = group->store;
     struct member *member = &group->members[group->count];
-    *wanted = !fbk_read_cache_find_location(&store->read_cache, location) && !fbk_run_is_fetched_now(store, location);
+    *wanted = !fbk_read_cache_find_location(&store->read_cache, location) &&
+              !fbk_run_is_fetched_now(store, location);
     if (!*wanted)
         return true;
     *member = (struct member){.location = *location};
-    member->buffer =
-        fbk_read_cache_take_buffer(&store->read_cache, location->size_bytes, FBK_RUN_SCAN, &member->buffer_bytes);
+    member->buffer = fbk_read_cache_take_buffer(&store->read_cache, location->size_bytes,
+                                                FBK_RUN_SCAN, &member->buffer_bytes);
     if (!member->buffer)
         return false;
     member->fetch = (struct fbk_fetch){location->log_id, location->offset_bytes, store->fetches};
@@ -59,7 +60,8 @@ joins(const struct group *group, const struct fbk_location *location)
         return true;
     const struct fbk_location *first = &group->members[0].location;
     const struct fbk_location *last = &group->members[group->count - 1].location;
-    return group->count < GROUP_RUNS && location->log_id == last->log_id && location->offset_bytes >= end_of(last) &&
+    return group->count < GROUP_RUNS && location->log_id == last->log_id &&
+           location->offset_bytes >= end_of(last) &&
            location->offset_bytes - end_of(last) <= GAP_BYTES &&
            end_of(location) - first->offset_bytes <= GROUP_BYTES;
 }
@@ -91,13 +93,16 @@ read_together(struct group *group)
     const uint32_t count = lay_out(group, parts, &size_bytes);
     const struct fbk_location *first = &group->members[0].location;
     struct fbk_open_log *log;
-    if (io->operations->read_parts == NULL || fbk_open_log_take(group->store, first->log_id, &log) < 0)
+    if (io->operations->read_parts == NULL ||
+        fbk_open_log_take(group->store, first->log_id, &log) < 0)
         return;
     const uint64_t *salt = log->has_salt ? &log->salt : NULL;
-    const int32_t got = io->operations->read_parts(io, log->handle, parts, count, first->offset_bytes);
+    const int32_t got =
+        io->operations->read_parts(io, log->handle, parts, count, first->offset_bytes);
     for (uint32_t i = 0; got >= 0 && (uint64_t)got == size_bytes && i < group->count; i++) {
         struct member *member = &group->members[i];
-        member->whole = fbk_run_check(member->buffer, member->location.size_bytes, &member->location, salt) == 0;
+        member->whole = fbk_run_check(member->buffer, member->location.size_bytes,
+                                      &member->location, salt) == 0;
     }
     fbk_open_log_let_go(group->store, log);
 }
@@ -124,12 +129,13 @@ read_group(struct group *group)
         struct member *member = &group->members[i];
         struct fbk_cached_run *run = NULL;
         if (member->whole)
-            run = fbk_read_cache_insert(&store->read_cache, &member->location, member->buffer, member->buffer_bytes,
-                                        FBK_RUN_SCAN);
+            run = fbk_read_cache_insert(&store->read_cache, &member->location, member->buffer,
+                                        member->buffer_bytes, FBK_RUN_SCAN);
         if (run)
             fbk_read_cache_unpin(&store->read_cache, run);
         else
-            fbk_read_cache_return_buffer(&store->read_cache, member->buffer, member->buffer_bytes, FBK_RUN_SCAN);
+            fbk_read_cache_return_buffer(&store->read_cache, member->buffer, member->buffer_bytes,
+                                         FBK_RUN_SCAN);
         if (member->damaged != 0 && member->damaged != -ENOMEM)
             fbk_store_note_damage(store, &member->location);
         store->counts.ahead_runs += run != NULL;
@@ -169,7 +175,8 @@ fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_st
     group->store = store;
     struct fbk_file_set *set = fbk_file_set_take(store);
     struct fbk_location_cursor cursor;
-    int32_t error = fbk_location_cursor_begin(&cursor, store, set, job->ledger_id, job->first_entry_id);
+    int32_t error =
+        fbk_location_cursor_begin(&cursor, store, set, job->ledger_id, job->first_entry_id);
     while (error >= 0) {
         struct fbk_location location;
         int32_t any = fbk_location_cursor_peek(&cursor, &location);
@@ -180,7 +187,8 @@ fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_st
         fbk_location_cursor_pass(&cursor);
         if (location.last_entry_id < job->first_entry_id || (location.flags & FBK_LOCATION_DAMAGED))
             continue;
-        if (result->ahead_bytes > 0 && result->ahead_bytes + location.size_bytes > job->size_bytes_max)
+        if (result->ahead_bytes > 0 &&
+            result->ahead_bytes + location.size_bytes > job->size_bytes_max)
             break;
         if (!take_in(group, &location))
             break;

@@ -4,7 +4,8 @@
 #include "base/layout.h"
 #include "base/segment.h"
 
-/* Buffer sizes: 1..8 pages, then eight steps an octave, so that a buffer can serve again for another run. */
+/* Buffer sizes: 1..8 pages, then eight steps an octave, so that a buffer can serve again for
+ * another run. */
 static uint64_t
 size_of_class(uint32_t class)
 {
@@ -28,7 +29,8 @@ class_of(uint64_t size_bytes)
 static uint64_t
 bucket_of(const struct fbk_read_cache *cache, int64_t ledger_id, int64_t window)
 {
-    uint64_t hash = ((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull) ^ ((uint64_t)window * 0xc2b2ae3d27d4eb4full);
+    uint64_t hash =
+        ((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull) ^ ((uint64_t)window * 0xc2b2ae3d27d4eb4full);
     return (hash ^ hash >> 31) & (cache->bucket_count - 1);
 }
 
@@ -97,7 +99,8 @@ unlist(struct fbk_read_cache *cache, struct fbk_cached_run *run)
     take_out(cache, run);
     for (uint32_t i = 0; i < run->link_count; i++) {
         struct fbk_run_link *link = &run->links[i];
-        struct fbk_run_link **at = &cache->buckets[bucket_of(cache, run->run.ledger_id, link->window)];
+        struct fbk_run_link **at =
+            &cache->buckets[bucket_of(cache, run->run.ledger_id, link->window)];
         while (*at != link)
             at = &(*at)->next;
         *at = link->next;
@@ -178,10 +181,12 @@ evict_one(struct fbk_read_cache *cache)
     bool has_consumed = scan->oldest && scan->oldest->consumed;
     bool is_over = scan->bytes + scan->reserved_bytes > cache->bytes_max / 2;
     enum fbk_run_use first = has_consumed || is_over ? FBK_RUN_SCAN : FBK_RUN_KEPT;
-    return evict_from(cache, first) || evict_from(cache, first == FBK_RUN_SCAN ? FBK_RUN_KEPT : FBK_RUN_SCAN);
+    return evict_from(cache, first) ||
+           evict_from(cache, first == FBK_RUN_SCAN ? FBK_RUN_KEPT : FBK_RUN_SCAN);
 }
 
-/* A free buffer, up to half as large again as the class asks: a ledger's runs differ, and fresh memory costs most. */
+/* A free buffer, up to half as large again as the class asks: a ledger's runs differ, and fresh
+ * memory costs most. */
 static uint8_t *
 take_free(struct fbk_read_cache *cache, uint32_t class, uint64_t *buffer_bytes)
 {
@@ -197,7 +202,8 @@ take_free(struct fbk_read_cache *cache, uint32_t class, uint64_t *buffer_bytes)
 }
 
 uint8_t *
-fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, enum fbk_run_use use, uint64_t *buffer_bytes)
+fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, enum fbk_run_use use,
+                           uint64_t *buffer_bytes)
 {
     const uint32_t class = class_of(size_bytes);
     const uint64_t least_bytes = *buffer_bytes = size_of_class(class);
@@ -206,7 +212,8 @@ fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, en
     if (cache->pinned_bytes > 0 && cache->pinned_bytes + least_bytes > cache->bytes_max)
         return NULL;
     cache->lists[use].reserved_bytes += least_bytes; /* evict_one looks at it */
-    while (!(buffer = take_free(cache, class, buffer_bytes)) && cache->bytes + least_bytes > cache->bytes_max)
+    while (!(buffer = take_free(cache, class, buffer_bytes)) &&
+           cache->bytes + least_bytes > cache->bytes_max)
         if (!release_one_free(cache) && !evict_one(cache))
             break;
     if (!buffer && (buffer = fbk_memory_take(least_bytes)) != NULL)
@@ -232,7 +239,8 @@ give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes
 }
 
 void
-fbk_read_cache_return_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes, enum fbk_run_use use)
+fbk_read_cache_return_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes,
+                             enum fbk_run_use use)
 {
     cache->lists[use].reserved_bytes -= buffer_bytes;
     cache->pinned_bytes -= buffer_bytes;
@@ -240,14 +248,15 @@ fbk_read_cache_return_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint
 }
 
 struct fbk_cached_run *
-fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location, uint8_t *buffer,
-                      uint64_t buffer_bytes, enum fbk_run_use use)
+fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location,
+                      uint8_t *buffer, uint64_t buffer_bytes, enum fbk_run_use use)
 {
     int64_t window = location->first_entry_id >> FBK_RUN_WINDOW_SHIFT;
     int64_t last_window = location->last_entry_id >> FBK_RUN_WINDOW_SHIFT;
     uint64_t window_count = (uint64_t)(last_window - window) + 1;
     FBK_ASSERT(window_count <= FBK_RUN_WINDOWS_MAX);
-    struct fbk_cached_run *run = calloc(1, sizeof *run + window_count * sizeof(struct fbk_run_link));
+    struct fbk_cached_run *run =
+        calloc(1, sizeof *run + window_count * sizeof(struct fbk_run_link));
     if (!run)
         return NULL;
     run->run = (struct fbk_run){
@@ -266,7 +275,8 @@ fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *l
     run->listed = true;
     for (; window <= last_window; window++) {
         struct fbk_run_link *link = &run->links[run->link_count++];
-        struct fbk_run_link **bucket = &cache->buckets[bucket_of(cache, location->ledger_id, window)];
+        struct fbk_run_link **bucket =
+            &cache->buckets[bucket_of(cache, location->ledger_id, window)];
         *link = (struct fbk_run_link){.next = *bucket, .run = run, .window = window};
         *bucket = link;
     }
@@ -278,7 +288,8 @@ fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *l
 void
 fbk_read_cache_use(struct fbk_read_cache *cache, struct fbk_cached_run *run, enum fbk_run_use use)
 {
-    if (use == FBK_RUN_SCAN || (run->use == FBK_RUN_KEPT && cache->lists[FBK_RUN_KEPT].newest == run))
+    if (use == FBK_RUN_SCAN ||
+        (run->use == FBK_RUN_KEPT && cache->lists[FBK_RUN_KEPT].newest == run))
         return; /* passing by is no reason to keep it */
     take_out(cache, run);
     run->consumed = false;
@@ -286,7 +297,8 @@ fbk_read_cache_use(struct fbk_read_cache *cache, struct fbk_cached_run *run, enu
 }
 
 struct fbk_cached_run *
-fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id, enum fbk_run_use use)
+fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id,
+                    enum fbk_run_use use)
 {
     if (entry_id < 0)
         return NULL;
@@ -294,7 +306,8 @@ fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t ent
     struct fbk_run_link *link = cache->buckets[bucket_of(cache, ledger_id, window)];
     for (; link; link = link->next) {
         struct fbk_cached_run *run = link->run;
-        if (link->window == window && run->run.ledger_id == ledger_id && fbk_run_find(&run->run, entry_id)) {
+        if (link->window == window && run->run.ledger_id == ledger_id &&
+            fbk_run_find(&run->run, entry_id)) {
             fbk_read_cache_use(cache, run, use);
             return run;
         }
@@ -320,8 +333,10 @@ fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_loca
     for (; link; link = link->next) {
         struct fbk_cached_run *run = link->run;
         if (run->log_id == location->log_id && run->offset_bytes == location->offset_bytes &&
-            run->run.ledger_id == location->ledger_id && run->run.first_entry_id == location->first_entry_id &&
-            run->run.last_entry_id == location->last_entry_id && run->run.size_bytes == location->size_bytes &&
+            run->run.ledger_id == location->ledger_id &&
+            run->run.first_entry_id == location->first_entry_id &&
+            run->run.last_entry_id == location->last_entry_id &&
+            run->run.size_bytes == location->size_bytes &&
             run->run.entry_count == location->entry_count)
             return run;
     }
@@ -329,16 +344,16 @@ fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_loca
 }
 
 struct fbk_cached_run *
-fbk_read_cache_find_entry(struct fbk_read_cache *cache, const struct fbk_location *location, int64_t entry_id,
-                          uint32_t *singles)
+fbk_read_cache_find_entry(struct fbk_read_cache *cache, const struct fbk_location *location,
+                          int64_t entry_id, uint32_t *singles)
 {
     int64_t window = entry_id >> FBK_RUN_WINDOW_SHIFT;
     struct fbk_run_link *link = cache->buckets[bucket_of(cache, location->ledger_id, window)];
     *singles = 0;
     for (; link; link = link->next) {
         struct fbk_cached_run *run = link->run;
-        if (link->window != window || run->run.ledger_id != location->ledger_id || run->log_id != location->log_id ||
-            run->offset_bytes != location->offset_bytes)
+        if (link->window != window || run->run.ledger_id != location->ledger_id ||
+            run->log_id != location->log_id || run->offset_bytes != location->offset_bytes)
             continue;
         if (run->run.entry_count == location->entry_count || fbk_run_find(&run->run, entry_id))
             return run;
@@ -367,7 +382,8 @@ fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run)
 
 /* Drops unpinned runs that match; pinned ones go at their last release. */
 static void
-forget(struct fbk_read_cache *cache, bool (*matches)(const struct fbk_cached_run *run, const void *what, uint64_t count),
+forget(struct fbk_read_cache *cache,
+       bool (*matches)(const struct fbk_cached_run *run, const void *what, uint64_t count),
        const void *what, uint64_t count)
 {
     for (uint32_t use = 0; use < FBK_RUN_USES; use++) {
@@ -413,7 +429,8 @@ fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id)
 }
 
 void
-fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids, uint64_t count)
+fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids,
+                              uint64_t count)
 {
     forget(cache, is_of_ledgers, ledger_ids, count);
 }

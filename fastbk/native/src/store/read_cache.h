@@ -1,10 +1,10 @@
 /* Runs read from disk, in memory: bounded bytes, pinned ones included.
  *
- * Two lists share the bytes.  KEPT holds runs that somebody read an entry of; the least recently used goes first.  SCAN
- * holds runs that were read for a reader that goes on and on, ahead of it or at its turn: they are used once, so they go
- * as soon as the last entry of them was read, else in the order they came.  Under pressure SCAN has at most half of
- * the bytes: however much history is read, what single reads come back to stays.  A single read of a run in SCAN makes
- * it a kept one.
+ * Two lists share the bytes.  KEPT holds runs that somebody read an entry of; the least recently
+ * used goes first.  SCAN holds runs that were read for a reader that goes on and on, ahead of it or
+ * at its turn: they are used once, so they go as soon as the last entry of them was read, else in
+ * the order they came.  Under pressure SCAN has at most half of the bytes: however much history is
+ * read, what single reads come back to stays.  A single read of a run in SCAN makes it a kept one.
  *
  * Called with the store's mutex held. */
 #pragma once
@@ -67,31 +67,36 @@ struct fbk_read_cache {
 
 int32_t fbk_read_cache_init(struct fbk_read_cache *cache, uint64_t bytes_max);
 void fbk_read_cache_free(struct fbk_read_cache *cache);
-/* A buffer of at least size_bytes, page aligned; its size in *buffer_bytes.  NULL: too much is pinned now.  It is inserted or
- * returned for the use that it was taken for. */
-uint8_t *fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, enum fbk_run_use use,
-                                    uint64_t *buffer_bytes);
+/* A buffer of at least size_bytes, page aligned; its size in *buffer_bytes.  NULL: too much is
+ * pinned now.  It is inserted or returned for the use that it was taken for. */
+uint8_t *fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes,
+                                    enum fbk_run_use use, uint64_t *buffer_bytes);
 /* Of a buffer that became no run. */
-void fbk_read_cache_return_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes,
-                                  enum fbk_run_use use);
+void fbk_read_cache_return_buffer(struct fbk_read_cache *cache, uint8_t *buffer,
+                                  uint64_t buffer_bytes, enum fbk_run_use use);
 /* Takes over the buffer (pinned once). NULL: no memory, the buffer stays the caller's. */
-struct fbk_cached_run *fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location,
-                                             uint8_t *buffer, uint64_t buffer_bytes, enum fbk_run_use use);
+struct fbk_cached_run *fbk_read_cache_insert(struct fbk_read_cache *cache,
+                                             const struct fbk_location *location, uint8_t *buffer,
+                                             uint64_t buffer_bytes, enum fbk_run_use use);
 /* The run that holds an entry, found for this use; NULL if none. */
-struct fbk_cached_run *fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id,
-                                           enum fbk_run_use use);
+struct fbk_cached_run *fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id,
+                                           int64_t entry_id, enum fbk_run_use use);
 /* Somebody reads it. */
-void fbk_read_cache_use(struct fbk_read_cache *cache, struct fbk_cached_run *run, enum fbk_run_use use);
+void fbk_read_cache_use(struct fbk_read_cache *cache, struct fbk_cached_run *run,
+                        enum fbk_run_use use);
 /* The run at a location; nobody's use of it. */
-struct fbk_cached_run *fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_location *location);
-/* What the cache holds of the run at a location for this id: the run, or the entry alone, as a run of one.  Else NULL, and
- * *singles counts the entries that are there alone. */
-struct fbk_cached_run *fbk_read_cache_find_entry(struct fbk_read_cache *cache, const struct fbk_location *location,
+struct fbk_cached_run *fbk_read_cache_find_location(struct fbk_read_cache *cache,
+                                                    const struct fbk_location *location);
+/* What the cache holds of the run at a location for this id: the run, or the entry alone, as a run
+ * of one.  Else NULL, and *singles counts the entries that are there alone. */
+struct fbk_cached_run *fbk_read_cache_find_entry(struct fbk_read_cache *cache,
+                                                 const struct fbk_location *location,
                                                  int64_t entry_id, uint32_t *singles);
 /* A scan has read its last entry. */
 void fbk_read_cache_consumed(struct fbk_read_cache *cache, struct fbk_cached_run *run);
 void fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
 void fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
 /* ledger_ids: ascending. */
-void fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids, uint64_t count);
+void fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids,
+                                   uint64_t count);
 void fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id);

@@ -78,7 +78,8 @@ fbk_read_queue_put(struct fbk_read_queue *queue, const struct fbk_job *job)
     /* A flow that was silent has saved nothing up. */
     uint64_t tag = *next_tag > lane->now ? *next_tag : lane->now;
     *next_tag = tag + 1 + job->size_bytes_max / FBK_READ_COST_BYTES;
-    lane->heap[lane->count] = (struct fbk_queued_job){.tag = tag, .number = queue->number++, .job = *job};
+    lane->heap[lane->count] =
+        (struct fbk_queued_job){.tag = tag, .number = queue->number++, .job = *job};
     rise(lane, lane->count++);
     queue->count++;
     return true;
@@ -87,7 +88,8 @@ fbk_read_queue_put(struct fbk_read_queue *queue, const struct fbk_job *job)
 static bool
 may_run(const struct fbk_read_queue *queue, uint32_t lane)
 {
-    return lane == FBK_LANE_URGENT || queue->readers < 2 || queue->running[FBK_LANE_BULK] + 1 < queue->readers;
+    return lane == FBK_LANE_URGENT || queue->readers < 2 ||
+           queue->running[FBK_LANE_BULK] + 1 < queue->readers;
 }
 
 bool

@@ -1,12 +1,13 @@
 /* Jobs that wait for a reader thread: two lanes, in each of them the flows in fair turns.
  *
- * Lanes.  URGENT: somebody waits for one entry or for a decision.  BULK: batch reads, lists, read-ahead.  URGENT goes first,
- * and BULK never holds the last reader thread: a lone read waits for one disk read at most, however much history is being
- * read.
+ * Lanes.  URGENT: somebody waits for one entry or for a decision.  BULK: batch reads, lists,
+ * read-ahead.  URGENT goes first, and BULK never holds the last reader thread: a lone read waits
+ * for one disk read at most, however much history is being read.
  *
- * Flows.  Whoever asks (a connection) hashes to a flow, and each flow's jobs get rising tags of virtual time, their cost
- * apart (start-time fair queueing): a flow with a thousand jobs waiting delays another one's first by one job, not by a
- * thousand.  Two flows may share a hash; they share a turn then.
+ * Flows.  Whoever asks (a connection) hashes to a flow, and each flow's jobs get rising tags of
+ * virtual time, their cost apart (start-time fair queueing): a flow with a thousand jobs waiting
+ * delays another one's first by one job, not by a thousand.  Two flows may share a hash; they share
+ * a turn then.
  *
  * Pure memory, no locks: the store's mutex is held around every call. */
 #pragma once
@@ -14,7 +15,7 @@
 #include "store/store.h"
 
 #define FBK_READ_LANES 2u
-#define FBK_READ_FLOWS 1024u /* a power of two */
+#define FBK_READ_FLOWS 1024u               /* a power of two */
 #define FBK_READ_COST_BYTES (256u * 1024u) /* a run: what costs one */
 
 enum fbk_job_kind {
@@ -28,11 +29,11 @@ struct fbk_job {
     int64_t ledger_id;
     int64_t first_entry_id;
     int64_t last_entry_id;
-    int64_t *ranges;           /* LIST */
-    uint64_t size_bytes_max;   /* AHEAD */
+    int64_t *ranges;         /* LIST */
+    uint64_t size_bytes_max; /* AHEAD */
     uint32_t range_count_max;
     enum fbk_job_kind kind;
-    uint32_t lane;             /* FBK_LANE_* */
+    uint32_t lane; /* FBK_LANE_* */
     uint64_t flow;
 };
 
@@ -51,10 +52,10 @@ struct fbk_read_lane {
 
 struct fbk_read_queue {
     struct fbk_read_lane lanes[FBK_READ_LANES];
-    uint32_t jobs_max;      /* waiting, over all lanes */
+    uint32_t jobs_max; /* waiting, over all lanes */
     uint32_t count;
     uint64_t number;
-    uint32_t readers;       /* threads that take jobs; 0: no lane is held back */
+    uint32_t readers; /* threads that take jobs; 0: no lane is held back */
     uint32_t running[FBK_READ_LANES];
 };
 

@@ -1,5 +1,5 @@
-/* Jobs for the reader threads: a bounded queue in, a bounded queue out.  The threads are Python's; they spend their
- * lives in fbk_store_reader_run without the interpreter lock. */
+/* Jobs for the reader threads: a bounded queue in, a bounded queue out.  The threads are Python's;
+ * they spend their lives in fbk_store_reader_run without the interpreter lock. */
 #include "base/ring.h"
 #include "store/parts.h"
 
@@ -10,7 +10,8 @@ submit(struct fbk_store *store, const struct fbk_job *job)
     fbk_store_lock(store);
     if (store->stopping) {
         result = FBK_E_STOPPED;
-    } else if (store->jobs_under_way < store->options.jobs_max && fbk_read_queue_put(&store->queue, job)) {
+    } else if (store->jobs_under_way < store->options.jobs_max &&
+               fbk_read_queue_put(&store->queue, job)) {
         store->jobs_under_way++;
         pthread_cond_signal(&store->work);
         result = 0;
@@ -20,8 +21,8 @@ submit(struct fbk_store *store, const struct fbk_job *job)
 }
 
 int32_t
-fbk_store_submit(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
-                 int64_t last_entry_id, uint32_t lane, uint64_t flow)
+fbk_store_submit(struct fbk_store *store, uint64_t ticket, int64_t ledger_id,
+                 int64_t first_entry_id, int64_t last_entry_id, uint32_t lane, uint64_t flow)
 {
     struct fbk_job job = {
         .ticket = ticket,
@@ -36,8 +37,9 @@ fbk_store_submit(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, in
 }
 
 int32_t
-fbk_store_submit_list(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
-                      int64_t *ranges, uint32_t range_count_max, uint64_t flow)
+fbk_store_submit_list(struct fbk_store *store, uint64_t ticket, int64_t ledger_id,
+                      int64_t first_entry_id, int64_t *ranges, uint32_t range_count_max,
+                      uint64_t flow)
 {
     struct fbk_job job = {
         .ticket = ticket,
@@ -54,8 +56,8 @@ fbk_store_submit_list(struct fbk_store *store, uint64_t ticket, int64_t ledger_i
 }
 
 int32_t
-fbk_store_submit_ahead(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
-                       uint64_t size_bytes_max, uint64_t flow)
+fbk_store_submit_ahead(struct fbk_store *store, uint64_t ticket, int64_t ledger_id,
+                       int64_t first_entry_id, uint64_t size_bytes_max, uint64_t flow)
 {
     struct fbk_job job = {
         .ticket = ticket,

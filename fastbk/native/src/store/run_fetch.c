@@ -5,9 +5,11 @@
 #include "store/entry_log.h"
 #include "store/parts.h"
 
-/* Past the page cache, which may hold what the disk does not: the last word on a run that looks damaged. */
+/* Past the page cache, which may hold what the disk does not: the last word on a run that looks
+ * damaged. */
 static int32_t
-read_run_directly(struct fbk_store *store, const struct fbk_location *location, const uint64_t *salt, uint8_t *buffer)
+read_run_directly(struct fbk_store *store, const struct fbk_location *location,
+                  const uint64_t *salt, uint8_t *buffer)
 {
     char path[FBK_STORE_PATH_BYTES];
     struct fbk_io *io = store->reader_io;
@@ -15,7 +17,8 @@ read_run_directly(struct fbk_store *store, const struct fbk_location *location, 
     uint64_t from = location->offset_bytes & ~(block - 1);
     uint64_t size = fbk_round_up(location->offset_bytes + location->size_bytes, block) - from;
     int32_t result = fbk_store_path(store, path, "logs", location->log_id, "log");
-    int32_t handle = result < 0 ? result : io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT);
+    int32_t handle =
+        result < 0 ? result : io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT);
     if (handle < 0)
         return handle;
     uint8_t *memory = fbk_memory_take(size);
@@ -38,7 +41,8 @@ fbk_run_read(struct fbk_store *store, const struct fbk_location *location, uint8
     if (result < 0)
         return result;
     const uint64_t *salt = log->has_salt ? &log->salt : NULL;
-    result = fbk_store_read_all(store->reader_io, log->handle, buffer, location->size_bytes, location->offset_bytes);
+    result = fbk_store_read_all(store->reader_io, log->handle, buffer, location->size_bytes,
+                                location->offset_bytes);
     if (result >= 0)
         result = fbk_run_check(buffer, location->size_bytes, location, salt);
     if (result != 0)
@@ -68,7 +72,9 @@ fbk_run_is_fetched_now(const struct fbk_store *store, const struct fbk_location 
     return false;
 }
 
-/* Mutex held.  Cached: *run.  Else a buffer to read into, with this location marked as under way. */
+/* Mutex held.  Cached: *run.  Else a buffer to read into, with this location marked as under
+
+ * way. */
 static int32_t
 wait_for_turn(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use,
               struct fbk_cached_run **run, uint8_t **buffer, uint64_t *buffer_bytes)
@@ -84,7 +90,8 @@ wait_for_turn(struct fbk_store *store, const struct fbk_location *location, enum
         }
         bool fetched_now = fbk_run_is_fetched_now(store, location);
         if (!fetched_now) {
-            *buffer = fbk_read_cache_take_buffer(&store->read_cache, location->size_bytes, use, buffer_bytes);
+            *buffer = fbk_read_cache_take_buffer(&store->read_cache, location->size_bytes, use,
+                                                 buffer_bytes);
             if (*buffer)
                 return 0;
         }
@@ -131,7 +138,8 @@ fbk_store_take_damage(struct fbk_store *store, struct fbk_location *runs, uint32
 }
 
 int32_t
-fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use, struct fbk_cached_run **run)
+fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use,
+              struct fbk_cached_run **run)
 {
     uint8_t *buffer = NULL;
     uint64_t buffer_bytes = 0;

@@ -1,4 +1,5 @@
-/* Finding out whether what is stored still is what was written; what the functions promise: ../boundary/scrub.h. */
+/* Finding out whether what is stored still is what was written; what the functions promise:
+ * ../boundary/scrub.h. */
 #pragma once
 
 #include "store/store.h"

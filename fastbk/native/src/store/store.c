@@ -43,7 +43,8 @@ init_parts(struct fbk_store *store)
 }
 
 struct fbk_store *
-fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io, struct fbk_io *reader_io, int32_t *error)
+fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io,
+                 struct fbk_io *reader_io, int32_t *error)
 {
     struct fbk_store *store = calloc(1, sizeof *store);
     if (!store) {
@@ -58,9 +59,11 @@ fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io, str
         store->options.jobs_max = 1;
     if (store->options.log_files_max == 0)
         store->options.log_files_max = 1;
-    int length = snprintf(store->directory, sizeof store->directory, "%s", options->ledger_directory);
+    int length =
+        snprintf(store->directory, sizeof store->directory, "%s", options->ledger_directory);
     store->options.ledger_directory = store->directory;
-    *error = length < 0 || (size_t)length >= sizeof store->directory - 64 ? -ENAMETOOLONG : init_locks(store);
+    *error = length < 0 || (size_t)length >= sizeof store->directory - 64 ? -ENAMETOOLONG
+                                                                          : init_locks(store);
     if (*error < 0) {
         free(store);
         return NULL;
@@ -114,7 +117,7 @@ fbk_store_forget_ledgers(struct fbk_store *store, const int64_t *ledger_ids, uin
     fbk_store_unlock(store);
 }
 
-/* ---------------------------------------------------------------- states */
+/* ------------ states */
 
 uint64_t
 fbk_store_state_count(struct fbk_store *store, uint64_t file_id)
@@ -138,7 +141,8 @@ fbk_store_read_error(struct fbk_store *store, uint64_t file_id)
 
 int64_t
 fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
-                      void (*take)(void *context, const struct fbk_ledger_state *state), void *context)
+                      void (*take)(void *context, const struct fbk_ledger_state *state),
+                      void *context)
 {
     struct fbk_ledger_state states[FBK_STATES_PER_BLOCK];
     struct fbk_locations_file *file = fbk_locations_take(store, file_id);
@@ -177,13 +181,14 @@ copy_state(void *context, const struct fbk_ledger_state *state)
 }
 
 int64_t
-fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states, uint64_t states_max)
+fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states,
+                      uint64_t states_max)
 {
     struct state_copy copy = {.to = states, .count_max = states_max};
     return fbk_store_load_states(store, file_id, copy_state, &copy);
 }
 
-/* ---------------------------------------------------------------- what the main loop calls a read */
+/* ------------ what the main loop calls a read */
 
 const struct fbk_run *
 fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id, int32_t scan)

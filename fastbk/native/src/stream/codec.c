@@ -1,20 +1,26 @@
-/* Entries of streams: many records into one entry, many entries into rows that point at their records. */
+/* Entries of streams: many records into one entry, many entries into rows that point at their
+ * records. */
 #include "stream/stream.h"
 #include "stream/varint.h"
 
 #define HEAD FBK_STREAM_HEAD_BYTES
 #define VARINT_BYTES_MAX 10u
 
-enum { CODEC_NONE, CODEC_LZ4, CODEC_ZSTD };
+enum {
+    CODEC_NONE,
+    CODEC_LZ4,
+    CODEC_ZSTD
+};
 
-/* ------------------------------------------------------------------ heads */
+/* ------------ heads */
 
 static bool
 is_possible(const struct fbk_stream_head *head)
 {
     const bool is_index = head->kind == FBK_STREAM_KIND_INDEX;
-    if ((head->kind != FBK_STREAM_KIND_RECORDS && !is_index) || head->codec > CODEC_ZSTD || head->first_record < 0 ||
-        head->first_txid < -1 || head->last_txid < head->first_txid || head->time_us < 0 || head->raw_bytes > INT32_MAX)
+    if ((head->kind != FBK_STREAM_KIND_RECORDS && !is_index) || head->codec > CODEC_ZSTD ||
+        head->first_record < 0 || head->first_txid < -1 || head->last_txid < head->first_txid ||
+        head->time_us < 0 || head->raw_bytes > INT32_MAX)
         return false;
     if (head->codec == CODEC_NONE && head->raw_bytes != head->stored_bytes)
         return false;
@@ -28,7 +34,8 @@ is_possible(const struct fbk_stream_head *head)
 int32_t
 fbk_stream_read_head(const uint8_t *entry, uint64_t entry_bytes, struct fbk_stream_head *head)
 {
-    if (entry_bytes < HEAD || entry[0] != FBK_STREAM_VERSION || entry[3] != 0 || fbk_load_u32(entry + 12) != 0)
+    if (entry_bytes < HEAD || entry[0] != FBK_STREAM_VERSION || entry[3] != 0 ||
+        fbk_load_u32(entry + 12) != 0)
         return FBK_E_PROTOCOL;
     *head = (struct fbk_stream_head){
         .kind = entry[1],
@@ -63,7 +70,7 @@ fbk_stream_put_head(uint8_t *entry, const struct fbk_stream_head *head)
     fbk_store_u32(entry + 52, head->stored_bytes);
 }
 
-/* ------------------------------------------------------------------ varints */
+/* ------------ varints */
 
 /* NULL: it does not end before `end`, or is more than 64 bits. */
 static inline const uint8_t *
@@ -87,11 +94,13 @@ get_varint(const uint8_t *at, const uint8_t *end, uint64_t *value)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ records into an entry */
+/* ------------ records into an entry */
 
 int64_t
-fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces, const uint32_t *payload_sizes, const int32_t *key_sizes,
-                  const uint32_t *header_sizes, const int64_t *txids, uint32_t count, uint8_t *out, uint64_t out_bytes)
+fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces,
+                  const uint32_t *payload_sizes, const int32_t *key_sizes,
+                  const uint32_t *header_sizes, const int64_t *txids, uint32_t count, uint8_t *out,
+                  uint64_t out_bytes)
 {
     if (count == 0 || out_bytes < HEAD)
         return FBK_E_PROTOCOL;
@@ -103,7 +112,8 @@ fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces, const uin
     for (uint32_t i = 0; i < count; i++) {
         const int64_t key_bytes = key_sizes == NULL ? -1 : key_sizes[i];
         const uint64_t headers_bytes = header_sizes == NULL ? 0 : header_sizes[i];
-        const uint64_t piece_bytes = payload_sizes[i] + headers_bytes + (key_bytes < 0 ? 0 : (uint64_t)key_bytes);
+        const uint64_t piece_bytes =
+            payload_sizes[i] + headers_bytes + (key_bytes < 0 ? 0 : (uint64_t)key_bytes);
         if (txids[i] < previous || key_bytes < -1)
             return FBK_E_PROTOCOL;
         if (piece_bytes + FBK_STREAM_RECORD_OVERHEAD_BYTES_MAX > (uint64_t)(end - at))
@@ -127,7 +137,7 @@ fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces, const uin
     return at - out;
 }
 
-/* ------------------------------------------------------------------ entries into rows */
+/* ------------ entries into rows */
 
 /* One entry's row in the table of heads; `records`: how many rows the entries before it have. */
 static bool
@@ -149,12 +159,14 @@ put_entry_head(const uint8_t *entry, uint64_t entry_bytes, int64_t *out, int64_t
 }
 
 int64_t
-fbk_stream_heads(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count, int64_t *heads, uint32_t *bad)
+fbk_stream_heads(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count,
+                 int64_t *heads, uint32_t *bad)
 {
     int64_t records = 0;
     for (uint32_t i = 0; i < entry_count; i++) {
         *bad = i;
-        if (!put_entry_head(entries, entry_sizes[i], heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i, &records))
+        if (!put_entry_head(entries, entry_sizes[i], heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i,
+                            &records))
             return FBK_E_PROTOCOL;
         entries += entry_sizes[i];
     }
@@ -166,13 +178,15 @@ static const uint8_t *
 get_row(const uint8_t *at, const uint8_t *end, const uint8_t *base, int64_t *txid, int64_t *row)
 {
     uint64_t delta, payload_bytes, key, headers_bytes;
-    if ((at = get_varint(at, end, &delta)) == NULL || (at = get_varint(at, end, &payload_bytes)) == NULL ||
-        (at = get_varint(at, end, &key)) == NULL || (at = get_varint(at, end, &headers_bytes)) == NULL)
+    if ((at = get_varint(at, end, &delta)) == NULL ||
+        (at = get_varint(at, end, &payload_bytes)) == NULL ||
+        (at = get_varint(at, end, &key)) == NULL ||
+        (at = get_varint(at, end, &headers_bytes)) == NULL)
         return NULL;
     const uint64_t left = (uint64_t)(end - at);
     const uint64_t key_bytes = key == 0 ? 0 : key - 1;
-    if (delta > (uint64_t)(INT64_MAX - *txid) || key_bytes > left || headers_bytes > left - key_bytes ||
-        payload_bytes > left - key_bytes - headers_bytes)
+    if (delta > (uint64_t)(INT64_MAX - *txid) || key_bytes > left ||
+        headers_bytes > left - key_bytes || payload_bytes > left - key_bytes - headers_bytes)
         return NULL;
     *txid += (int64_t)delta;
     row[2] = at - base;
@@ -187,9 +201,11 @@ get_row(const uint8_t *at, const uint8_t *end, const uint8_t *base, int64_t *txi
     return at + payload_bytes;
 }
 
-/* All rows of entry `i`, places counted from `base`; returns behind them, NULL: the records are not what the head says. */
+/* All rows of entry `i`, places counted from `base`; returns behind them, NULL: the records are not
+ * what the head says. */
 static int64_t *
-put_entry_rows(const uint8_t *entry, uint64_t entry_bytes, const uint8_t *base, uint32_t i, int64_t *rows)
+put_entry_rows(const uint8_t *entry, uint64_t entry_bytes, const uint8_t *base, uint32_t i,
+               int64_t *rows)
 {
     struct fbk_stream_head head;
     if (fbk_stream_read_head(entry, entry_bytes, &head) != 0 || head.codec != CODEC_NONE)
@@ -204,11 +220,13 @@ put_entry_rows(const uint8_t *entry, uint64_t entry_bytes, const uint8_t *base, 
         rows[7] = (int64_t)((uint64_t)i << 32 | slot);
         rows += FBK_STREAM_ROW_WORDS;
     }
-    return head.kind == FBK_STREAM_KIND_RECORDS && (at != end || txid != head.last_txid) ? NULL : rows;
+    return head.kind == FBK_STREAM_KIND_RECORDS && (at != end || txid != head.last_txid) ? NULL
+                                                                                         : rows;
 }
 
 int32_t
-fbk_stream_rows(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count, int64_t *rows, uint32_t *bad)
+fbk_stream_rows(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count,
+                int64_t *rows, uint32_t *bad)
 {
     const uint8_t *entry = entries;
     for (uint32_t i = 0; i < entry_count; i++) {
@@ -221,11 +239,12 @@ fbk_stream_rows(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t en
     return 0;
 }
 
-/* ------------------------------------------------------------------ entries where they were received */
+/* ------------ entries where they were received */
 
 /* Where entry `i` of a table lies; NULL: not in these bytes. */
 static const uint8_t *
-entry_at(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t i, uint64_t *entry_bytes)
+entry_at(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t i,
+         uint64_t *entry_bytes)
 {
     const int64_t *entry = found + (uint64_t)FBK_STREAM_TABLE_WORDS * i;
     const uint64_t at = (uint64_t)entry[3], bytes = (uint64_t)entry[4];
@@ -234,23 +253,24 @@ entry_at(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_
 }
 
 int64_t
-fbk_stream_table_heads(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t entry_count, int64_t *heads,
-                       uint32_t *bad)
+fbk_stream_table_heads(const uint8_t *data, uint64_t data_bytes, const int64_t *found,
+                       uint32_t entry_count, int64_t *heads, uint32_t *bad)
 {
     int64_t records = 0;
     for (uint32_t i = 0; i < entry_count; i++) {
         uint64_t bytes;
         const uint8_t *entry = entry_at(data, data_bytes, found, i, &bytes);
         *bad = i;
-        if (entry == NULL || !put_entry_head(entry, bytes, heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i, &records))
+        if (entry == NULL ||
+            !put_entry_head(entry, bytes, heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i, &records))
             return FBK_E_PROTOCOL;
     }
     return records;
 }
 
 int32_t
-fbk_stream_table_rows(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t entry_count, int64_t *rows,
-                      uint32_t *bad)
+fbk_stream_table_rows(const uint8_t *data, uint64_t data_bytes, const int64_t *found,
+                      uint32_t entry_count, int64_t *rows, uint32_t *bad)
 {
     for (uint32_t i = 0; i < entry_count; i++) {
         uint64_t bytes;

@@ -1,4 +1,5 @@
-/* Records of streams into Arrow's buffers: see boundary/stream_columns.h.  Rows are checked again: they came through Python. */
+/* Records of streams into Arrow's buffers: see boundary/stream_columns.h.  Rows are checked again:
+ * they came through Python. */
 #include "stream/stream.h"
 
 #define NAME_SIZE_BYTES 2u
@@ -13,7 +14,8 @@ struct span {
 static inline bool
 get_span(const struct fbk_column_source *from, int64_t at, int64_t bytes, struct span *out)
 {
-    if (FBK_UNLIKELY(at < 0 || bytes < 0 || (uint64_t)at > from->entries_bytes || (uint64_t)bytes > from->entries_bytes - (uint64_t)at))
+    if (FBK_UNLIKELY(at < 0 || bytes < 0 || (uint64_t)at > from->entries_bytes ||
+                     (uint64_t)bytes > from->entries_bytes - (uint64_t)at))
         return false;
     *out = (struct span){from->entries + at, (uint64_t)bytes};
     return true;
@@ -25,14 +27,19 @@ row_of(const struct fbk_column_source *from, uint64_t i)
     return from->rows + i * FBK_STREAM_ROW_WORDS;
 }
 
-/* ------------------------------------------------------------------ headers */
+/* ------------ headers */
 
 /* How many bytes the UTF-8 character at `at` has; 0: it is none. */
 static uint32_t
 character_bytes(const uint8_t *at, const uint8_t *end)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    const uint32_t bytes = *at < 0x80 ? 1 : *at < 0xc0 ? 0 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : *at < 0xf8 ? 4 : 0;
+    const uint32_t bytes = *at < 0x80   ? 1
+                           : *at < 0xc0 ? 0
+                           : *at < 0xe0 ? 2
+                           : *at < 0xf0 ? 3
+                           : *at < 0xf8 ? 4
+                                        : 0;
     if (bytes < 2)
         return bytes;
     if ((uint64_t)(end - at) < bytes)
@@ -78,14 +85,16 @@ take_header(struct span *left, struct span *name, struct span *value)
 }
 
 int32_t
-fbk_stream_column_sizes(const struct fbk_column_source *from, uint32_t with_headers, struct fbk_column_sizes *sizes, uint64_t *bad)
+fbk_stream_column_sizes(const struct fbk_column_source *from, uint32_t with_headers,
+                        struct fbk_column_sizes *sizes, uint64_t *bad)
 {
     struct fbk_column_sizes sum = *sizes;
     for (uint64_t i = 0; i < from->row_count; i++) {
         const int64_t *row = row_of(from, i);
         struct span payload, key = {NULL, 0}, left;
         *bad = i;
-        if (!get_span(from, row[0], row[1], &payload) || (row[3] >= 0 && !get_span(from, row[2], row[3], &key)) ||
+        if (!get_span(from, row[0], row[1], &payload) ||
+            (row[3] >= 0 && !get_span(from, row[2], row[3], &key)) ||
             !get_span(from, row[4], row[5], &left))
             return FBK_E_PROTOCOL;
         sum.value_bytes += payload.bytes;
@@ -103,7 +112,7 @@ fbk_stream_column_sizes(const struct fbk_column_source *from, uint32_t with_head
     return 0;
 }
 
-/* ------------------------------------------------------------------ columns */
+/* ------------ columns */
 
 static inline bool
 is_room(uint64_t filled, uint64_t more, uint64_t room)
@@ -113,7 +122,8 @@ is_room(uint64_t filled, uint64_t more, uint64_t room)
 
 /* Puts bytes behind those that are there, and where they end behind the offsets that are there. */
 static inline bool
-put_bytes(uint8_t *values, uint64_t *filled, uint64_t room, int32_t *offset_behind, struct span from)
+put_bytes(uint8_t *values, uint64_t *filled, uint64_t room, int32_t *offset_behind,
+          struct span from)
 {
     if (FBK_UNLIKELY(!is_room(*filled, from.bytes, room)))
         return false;
@@ -159,7 +169,8 @@ fill_values(struct fbk_columns *to, const struct fbk_column_source *from, uint64
         *bad = i;
         if (!get_span(from, row[0], row[1], &payload))
             return FBK_E_PROTOCOL;
-        if (!put_bytes(to->values, &to->filled.value_bytes, to->room.value_bytes, to->value_offsets + to->rows + i + 1, payload))
+        if (!put_bytes(to->values, &to->filled.value_bytes, to->room.value_bytes,
+                       to->value_offsets + to->rows + i + 1, payload))
             return FBK_E_FULL;
     }
     return 0;
@@ -179,7 +190,8 @@ fill_keys(struct fbk_columns *to, const struct fbk_column_source *from, uint64_t
         if (at % 8 == 0)
             to->key_bits[at / 8] = 0; /* the buffer's memory held anything */
         to->key_bits[at / 8] |= (uint8_t)((uint32_t)is_there << at % 8);
-        if (!put_bytes(to->keys, &to->filled.key_bytes, to->room.key_bytes, to->key_offsets + at + 1, key))
+        if (!put_bytes(to->keys, &to->filled.key_bytes, to->room.key_bytes,
+                       to->key_offsets + at + 1, key))
             return FBK_E_FULL;
     }
     return 0;
@@ -200,9 +212,10 @@ fill_headers(struct fbk_columns *to, const struct fbk_column_source *from, uint6
                 return FBK_E_PROTOCOL;
             const uint64_t at = filled->headers;
             if (!is_room(at, 1, to->room.headers) ||
-                !put_bytes(to->names, &filled->name_bytes, to->room.name_bytes, to->name_offsets + at + 1, name) ||
-                !put_bytes(to->header_values, &filled->header_value_bytes, to->room.header_value_bytes,
-                           to->header_value_offsets + at + 1, value))
+                !put_bytes(to->names, &filled->name_bytes, to->room.name_bytes,
+                           to->name_offsets + at + 1, name) ||
+                !put_bytes(to->header_values, &filled->header_value_bytes,
+                           to->room.header_value_bytes, to->header_value_offsets + at + 1, value))
                 return FBK_E_FULL;
             filled->headers = at + 1;
         }
@@ -215,7 +228,8 @@ fill_headers(struct fbk_columns *to, const struct fbk_column_source *from, uint6
 static void
 begin_offsets(const struct fbk_columns *to)
 {
-    int32_t *const all[] = {to->key_offsets, to->value_offsets, to->header_offsets, to->name_offsets, to->header_value_offsets};
+    int32_t *const all[] = {to->key_offsets, to->value_offsets, to->header_offsets,
+                            to->name_offsets, to->header_value_offsets};
     for (uint32_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] != NULL)
             *all[i] = 0;

@@ -29,7 +29,8 @@ is_null(const struct fbk_stream_column *column, uint64_t item)
 }
 
 static inline bool
-find_range(const struct fbk_stream_column *column, uint64_t item, uint64_t size, uint64_t *begin, uint64_t *end)
+find_range(const struct fbk_stream_column *column, uint64_t item, uint64_t size, uint64_t *begin,
+           uint64_t *end)
 {
     const int64_t a = column->offsets[item], b = column->offsets[item + 1];
     if (FBK_UNLIKELY(a < 0 || b < a || (uint64_t)b > size))
@@ -65,12 +66,13 @@ measure_headers(const struct fbk_stream_table *table, uint32_t row, struct parts
 {
     if (is_null(&table->headers, row))
         return true;
-    if (!find_range(&table->headers, row, table->header_count, &parts->first_header, &parts->end_header))
+    if (!find_range(&table->headers, row, table->header_count, &parts->first_header,
+                    &parts->end_header))
         return false;
     for (uint64_t i = parts->first_header; i < parts->end_header; i++) {
         uint64_t name_bytes, value_bytes;
-        if (find_item(&table->header_names, i, &name_bytes) == NULL || find_header_value(table, i, &value_bytes) == NULL ||
-            name_bytes > NAME_BYTES_MAX)
+        if (find_item(&table->header_names, i, &name_bytes) == NULL ||
+            find_header_value(table, i, &value_bytes) == NULL || name_bytes > NAME_BYTES_MAX)
             return false;
         parts->headers_bytes += HEADER_OVERHEAD_BYTES + name_bytes + value_bytes;
     }
@@ -113,11 +115,13 @@ put_headers(uint8_t *at, const struct fbk_stream_table *table, const struct part
 }
 
 int64_t
-fbk_stream_gather(struct fbk_stream_head *head, const struct fbk_stream_table *table, uint32_t first, uint32_t end,
-                  uint64_t body_bytes_wanted, uint8_t *out, uint64_t out_bytes, uint32_t *taken)
+fbk_stream_gather(struct fbk_stream_head *head, const struct fbk_stream_table *table,
+                  uint32_t first, uint32_t end, uint64_t body_bytes_wanted, uint8_t *out,
+                  uint64_t out_bytes, uint32_t *taken)
 {
     *taken = 0;
-    if (first >= end || out_bytes < HEAD || head->first_record < 0 || head->first_record > INT64_MAX - 1 - (int64_t)end)
+    if (first >= end || out_bytes < HEAD || head->first_record < 0 ||
+        head->first_record > INT64_MAX - 1 - (int64_t)end)
         return FBK_E_PROTOCOL;
     const uint64_t room = (out_bytes < INT32_MAX ? out_bytes : INT32_MAX) - HEAD;
     uint8_t *const body = out + HEAD;
@@ -128,8 +132,8 @@ fbk_stream_gather(struct fbk_stream_head *head, const struct fbk_stream_table *t
         if (!measure(table, row, &parts))
             return FBK_E_PROTOCOL;
         const uint64_t used = (uint64_t)(at - body);
-        const uint64_t bytes =
-            parts.value_bytes + parts.key_bytes + parts.headers_bytes + FBK_STREAM_RECORD_OVERHEAD_BYTES_MAX;
+        const uint64_t bytes = parts.value_bytes + parts.key_bytes + parts.headers_bytes +
+                               FBK_STREAM_RECORD_OVERHEAD_BYTES_MAX;
         if (bytes > room - used || (row != first && used + bytes > body_bytes_wanted))
             break;
         at = fbk_stream_put_varint(at, row != first);

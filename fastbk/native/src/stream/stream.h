@@ -1,4 +1,5 @@
-/* The codec of streams' entries: see boundary/stream.h and boundary/stream_columns.h, which are the whole of it.  Pure functions over bytes. */
+/* The codec of streams' entries: see boundary/stream.h and boundary/stream_columns.h, which are the
+ * whole of it.  Pure functions over bytes. */
 #pragma once
 
 #include "base/base.h"

@@ -1,5 +1,6 @@
-/* The one layout in which our own client writes an Add: shared by its encoder and by the bookie's reader, which knows it
- * by its constants and then need not walk it.  Any other valid layout is read field by field. */
+/* The one layout in which our own client writes an Add: shared by its encoder and by the bookie's
+ * reader, which knows it by its constants and then need not walk it.  Any other valid layout is
+ * read field by field. */
 #pragma once
 
 #include "base/base.h"
@@ -33,8 +34,10 @@ struct fbk_add_frame {
 _Static_assert(offsetof(struct fbk_add_frame, end) == FBK_ADD_FRAME_BYTES, "layout");
 _Static_assert(offsetof(struct fbk_add_frame, request_vtable_back) == 36, "layout");
 _Static_assert(offsetof(struct fbk_add_frame, request_id) == 40, "layout");
-#define FBK_FRAME_CREATION_MARK_AT 56u /* in each frame of our client but a batch add: at offset 20 of the Request table */
-_Static_assert(offsetof(struct fbk_add_frame, creation_mark) == FBK_FRAME_CREATION_MARK_AT, "layout");
+/* in each frame of our client but a batch add: at offset 20 of the Request table */
+#define FBK_FRAME_CREATION_MARK_AT 56u
+_Static_assert(offsetof(struct fbk_add_frame, creation_mark) == FBK_FRAME_CREATION_MARK_AT,
+               "layout");
 _Static_assert(offsetof(struct fbk_add_frame, add_vtable_back) == 60, "layout");
 _Static_assert(offsetof(struct fbk_add_frame, ledger_id) == 64, "layout");
 

@@ -1,12 +1,13 @@
-/* The client's frames.  Requests have one fixed layout each (structs below: constants, scalars, vectors last); every
- * scalar is always written.  Responses are verified, then read field by field. */
+/* The client's frames.  Requests have one fixed layout each (structs below: constants, scalars,
+ * vectors last); every scalar is always written.  Responses are verified, then read field by
+ * field. */
 #include "wire/client.h"
 
 #include "base/layout.h"
 #include "wire/add_layout.h"
 #include "wire/verify.h"
 
-/* ------------------------------------------------------------------ Add */
+/* ------------ Add */
 
 uint32_t
 fbk_wire_add_size(uint32_t entry_bytes)
@@ -15,8 +16,9 @@ fbk_wire_add_size(uint32_t entry_bytes)
 }
 
 uint32_t
-fbk_wire_put_add(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t entry_id, uint32_t flags, uint32_t digest_type,
-                 const uint8_t *master_key, const uint8_t *entry, uint32_t entry_bytes, uint8_t **entry_at)
+fbk_wire_put_add(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t entry_id,
+                 uint32_t flags, uint32_t digest_type, const uint8_t *master_key,
+                 const uint8_t *entry, uint32_t entry_bytes, uint8_t **entry_at)
 {
     _Static_assert(FBK_WIRE_ADD_HEAD_BYTES == FBK_ADD_FRAME_BYTES, "layout");
     struct fbk_add_frame frame = fbk_add_frame_constants;
@@ -36,7 +38,7 @@ fbk_wire_put_add(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t e
     return fbk_wire_add_size(entry_bytes);
 }
 
-/* ------------------------------------------------------------------ AddBatch */
+/* ------------ AddBatch */
 
 struct add_batch_frame {
     uint32_t size_bytes;
@@ -73,9 +75,10 @@ fbk_wire_add_batch_size(uint32_t entry_count, uint64_t entries_bytes)
 }
 
 uint32_t
-fbk_wire_put_add_batch(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t first_entry_id, uint32_t flags,
-                       uint32_t digest_type, const uint8_t *master_key, uint32_t creation_mark, uint32_t entry_count,
-                       uint32_t entries_bytes, uint8_t **sizes_at, uint8_t **entries_at)
+fbk_wire_put_add_batch(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t first_entry_id,
+                       uint32_t flags, uint32_t digest_type, const uint8_t *master_key,
+                       uint32_t creation_mark, uint32_t entry_count, uint32_t entries_bytes,
+                       uint8_t **sizes_at, uint8_t **entries_at)
 {
     uint32_t size_bytes = fbk_wire_add_batch_size(entry_count, entries_bytes);
     struct add_batch_frame frame = {
@@ -112,9 +115,10 @@ fbk_wire_set_creation_mark(uint8_t *frame, uint32_t creation_mark)
     fbk_store_u32(frame + FBK_FRAME_CREATION_MARK_AT, creation_mark);
 }
 
-/* ------------------------------------------------------------------ small requests */
+/* ------------ small requests */
 
-/* All small requests begin alike: Request at 36, its body's table at 60 with the vtable at 20 (room for 8 entries). */
+/* All small requests begin alike: Request at 36, its body's table at 60 with the vtable at 20 (room
+ * for 8 entries). */
 struct small_frame {
     uint32_t size_bytes;
     uint32_t root;
@@ -125,7 +129,7 @@ struct small_frame {
     uint32_t body;
     uint8_t body_type;
     uint8_t padding[3];
-    uint32_t creation_mark; /* at FBK_FRAME_CREATION_MARK_AT */
+    uint32_t creation_mark;   /* at FBK_FRAME_CREATION_MARK_AT */
     int32_t body_vtable_back; /* at 60 */
     int64_t numbers[3];       /* at 64, 72, 80: the table's offsets 4, 12, 20 */
     uint32_t words[2];        /* at 88, 92: offsets 28, 32 */
@@ -148,14 +152,16 @@ _Static_assert(offsetof(struct small_frame, master_key) == 60 + KEY, "layout");
 
 /* vtable: field_count places in the table, 0 = absent.  used_bytes: of the frame. */
 static uint32_t
-put_small(uint8_t *out, struct small_frame *frame, uint64_t request_id, uint8_t body_type, uint32_t field_count, uint32_t used_bytes)
+put_small(uint8_t *out, struct small_frame *frame, uint64_t request_id, uint8_t body_type,
+          uint32_t field_count, uint32_t used_bytes)
 {
     static const uint16_t request_vtable[6] = {12, 24, 4, 16, 12, 20};
     frame->size_bytes = used_bytes - 4;
     frame->root = 32;
     memcpy(frame->request_vtable, request_vtable, sizeof request_vtable);
     frame->body_vtable[0] = (uint16_t)(4 + 2 * field_count);
-    frame->body_vtable[1] = (uint16_t)(used_bytes < SMALL_FRAME_BYTES ? used_bytes - 60 : SMALL_FRAME_BYTES - 60);
+    frame->body_vtable[1] =
+        (uint16_t)(used_bytes < SMALL_FRAME_BYTES ? used_bytes - 60 : SMALL_FRAME_BYTES - 60);
     frame->request_vtable_back = 36 - 8;
     frame->request_id = request_id;
     frame->body = 60 - 48;
@@ -166,8 +172,8 @@ put_small(uint8_t *out, struct small_frame *frame, uint64_t request_id, uint8_t 
 }
 
 uint32_t
-fbk_wire_put_read_request(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t entry_id, uint32_t flags,
-                          const uint8_t *master_key)
+fbk_wire_put_read_request(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t entry_id,
+                          uint32_t flags, const uint8_t *master_key)
 {
     struct small_frame frame = {
         .body_vtable = {0, 0, NUMBER_0, NUMBER_1, WORD_0, master_key != NULL ? KEY : 0},
@@ -180,8 +186,9 @@ fbk_wire_put_read_request(uint8_t *out, uint64_t request_id, int64_t ledger_id, 
 }
 
 uint32_t
-fbk_wire_put_read_batch_request(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t first_entry_id,
-                                int64_t last_entry_id, uint32_t entry_count_max, uint32_t size_bytes_max)
+fbk_wire_put_read_batch_request(uint8_t *out, uint64_t request_id, int64_t ledger_id,
+                                int64_t first_entry_id, int64_t last_entry_id,
+                                uint32_t entry_count_max, uint32_t size_bytes_max)
 {
     struct small_frame frame = {
         .body_vtable = {0, 0, NUMBER_0, NUMBER_1, NUMBER_2, WORD_0, WORD_1},
@@ -192,8 +199,8 @@ fbk_wire_put_read_batch_request(uint8_t *out, uint64_t request_id, int64_t ledge
 }
 
 uint32_t
-fbk_wire_put_read_lac_request(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t previous_lac, uint32_t timeout_ms,
-                              uint32_t flags)
+fbk_wire_put_read_lac_request(uint8_t *out, uint64_t request_id, int64_t ledger_id,
+                              int64_t previous_lac, uint32_t timeout_ms, uint32_t flags)
 {
     struct small_frame frame = {
         .body_vtable = {0, 0, NUMBER_0, NUMBER_1, WORD_0, WORD_1},
@@ -204,8 +211,8 @@ fbk_wire_put_read_lac_request(uint8_t *out, uint64_t request_id, int64_t ledger_
 }
 
 uint32_t
-fbk_wire_put_write_lac(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t lac, const uint8_t *master_key,
-                       const uint8_t *body, uint32_t body_bytes)
+fbk_wire_put_write_lac(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t lac,
+                       const uint8_t *master_key, const uint8_t *body, uint32_t body_bytes)
 {
     struct small_frame frame = {
         .body_vtable = {0, 0, NUMBER_0, NUMBER_1, KEY, WORD_0},
@@ -215,7 +222,8 @@ fbk_wire_put_write_lac(uint8_t *out, uint64_t request_id, int64_t ledger_id, int
     memcpy(frame.master_key, master_key, FBK_MASTER_KEY_BYTES);
     fbk_store_u32(out + SMALL_FRAME_BYTES, body_bytes);
     memcpy(out + SMALL_FRAME_BYTES + 4, body, body_bytes);
-    return put_small(out, &frame, request_id, FBK_REQUEST_BODY_WRITE_LAC, 4, SMALL_FRAME_BYTES + 4 + body_bytes);
+    return put_small(out, &frame, request_id, FBK_REQUEST_BODY_WRITE_LAC, 4,
+                     SMALL_FRAME_BYTES + 4 + body_bytes);
 }
 
 uint32_t
@@ -226,7 +234,8 @@ fbk_wire_put_force(uint8_t *out, uint64_t request_id, int64_t ledger_id)
 }
 
 uint32_t
-fbk_wire_put_list_request(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t first_entry_id, uint32_t range_count_max)
+fbk_wire_put_list_request(uint8_t *out, uint64_t request_id, int64_t ledger_id,
+                          int64_t first_entry_id, uint32_t range_count_max)
 {
     struct small_frame frame = {
         .body_vtable = {0, 0, NUMBER_0, NUMBER_1, WORD_0},
@@ -251,22 +260,25 @@ fbk_wire_put_info(uint8_t *out, uint64_t request_id)
 }
 
 uint32_t
-fbk_wire_put_hello(uint8_t *out, uint64_t request_id, uint32_t version_min, uint32_t version_max, const uint8_t *name,
-                   uint32_t name_bytes)
+fbk_wire_put_hello(uint8_t *out, uint64_t request_id, uint32_t version_min, uint32_t version_max,
+                   const uint8_t *name, uint32_t name_bytes)
 {
     struct small_frame frame = {
         .body_vtable = {0, 0, NUMBER_0, NUMBER_0 + 2, WORD_0},
-        .numbers = {(int64_t)((uint64_t)(version_min & 0xffffu) | (uint64_t)(version_max & 0xffffu) << 16)},
+        .numbers = {(int64_t)((uint64_t)(version_min & 0xffffu) | (uint64_t)(version_max & 0xffffu)
+                                                                      << 16)},
         .words = {SMALL_FRAME_BYTES - (60 + WORD_0)},
     };
     fbk_store_u32(out + SMALL_FRAME_BYTES, name_bytes);
     if (name_bytes != 0)
         memcpy(out + SMALL_FRAME_BYTES + 4, name, name_bytes);
-    out[SMALL_FRAME_BYTES + 4 + name_bytes] = 0; /* strings end in a zero that their length does not count */
-    return put_small(out, &frame, request_id, FBK_REQUEST_BODY_HELLO, 3, SMALL_FRAME_BYTES + 4 + name_bytes + 1);
+    /* strings end in a zero that their length does not count */
+    out[SMALL_FRAME_BYTES + 4 + name_bytes] = 0;
+    return put_small(out, &frame, request_id, FBK_REQUEST_BODY_HELLO, 3,
+                     SMALL_FRAME_BYTES + 4 + name_bytes + 1);
 }
 
-/* ------------------------------------------------------------------ responses */
+/* ------------ responses */
 
 static void
 read_read_reply(const uint8_t *frame, uint32_t table, struct fbk_response *response)
@@ -281,8 +293,10 @@ read_batch_reply(const uint8_t *frame, uint32_t table, struct fbk_response *resp
 {
     response->lac = fbk_table_i64(frame, table, FBK_READ_BATCH_REPLY_LAC);
     response->entry_id = fbk_table_i64(frame, table, FBK_READ_BATCH_REPLY_NEXT_ENTRY_ID);
-    response->entry_sizes = fbk_table_vector(frame, table, FBK_READ_BATCH_REPLY_ENTRY_SIZES, &response->entry_count);
-    response->entry = fbk_table_vector(frame, table, FBK_READ_BATCH_REPLY_ENTRIES, &response->entry_bytes);
+    response->entry_sizes =
+        fbk_table_vector(frame, table, FBK_READ_BATCH_REPLY_ENTRY_SIZES, &response->entry_count);
+    response->entry =
+        fbk_table_vector(frame, table, FBK_READ_BATCH_REPLY_ENTRIES, &response->entry_bytes);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < response->entry_count; i++)
         sum += fbk_load_u32(response->entry_sizes + 4ull * i);
@@ -294,8 +308,10 @@ read_lac_reply(const uint8_t *frame, uint32_t table, struct fbk_response *respon
 {
     response->lac = fbk_table_i64(frame, table, FBK_READ_LAC_REPLY_LAC);
     response->fenced = fbk_table_u8(frame, table, FBK_READ_LAC_REPLY_FENCED);
-    response->lac_body = fbk_table_vector(frame, table, FBK_READ_LAC_REPLY_LAC_BODY, &response->lac_body_bytes);
-    response->entry = fbk_table_vector(frame, table, FBK_READ_LAC_REPLY_LAST_ENTRY, &response->entry_bytes);
+    response->lac_body =
+        fbk_table_vector(frame, table, FBK_READ_LAC_REPLY_LAC_BODY, &response->lac_body_bytes);
+    response->entry =
+        fbk_table_vector(frame, table, FBK_READ_LAC_REPLY_LAST_ENTRY, &response->entry_bytes);
     response->entry_id = fbk_table_i64(frame, table, FBK_READ_LAC_REPLY_LAST_ENTRY_ID);
 }
 
@@ -303,9 +319,12 @@ static void
 read_hello_reply(const uint8_t *frame, uint32_t table, struct fbk_response *response)
 {
     response->version = fbk_table_u16(frame, table, FBK_HELLO_REPLY_VERSION);
-    response->frame_size_bytes_max = fbk_table_u32(frame, table, FBK_HELLO_REPLY_FRAME_SIZE_BYTES_MAX);
-    response->batch_entry_count_max = fbk_table_u32(frame, table, FBK_HELLO_REPLY_BATCH_ENTRY_COUNT_MAX);
-    response->pending_requests_max = fbk_table_u32(frame, table, FBK_HELLO_REPLY_PENDING_REQUESTS_MAX);
+    response->frame_size_bytes_max =
+        fbk_table_u32(frame, table, FBK_HELLO_REPLY_FRAME_SIZE_BYTES_MAX);
+    response->batch_entry_count_max =
+        fbk_table_u32(frame, table, FBK_HELLO_REPLY_BATCH_ENTRY_COUNT_MAX);
+    response->pending_requests_max =
+        fbk_table_u32(frame, table, FBK_HELLO_REPLY_PENDING_REQUESTS_MAX);
     response->incarnation = fbk_table_u64(frame, table, FBK_HELLO_REPLY_INCARNATION);
 }
 
@@ -326,12 +345,14 @@ fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_re
     response->body_type = body_type;
     switch (body_type) {
     case FBK_RESPONSE_BODY_READ_REPLY: read_read_reply(frame, table, response); break;
-    case FBK_RESPONSE_BODY_READ_BATCH_REPLY: return read_batch_reply(frame, table, response) ? 0 : FBK_E_PROTOCOL;
+    case FBK_RESPONSE_BODY_READ_BATCH_REPLY:
+        return read_batch_reply(frame, table, response) ? 0 : FBK_E_PROTOCOL;
     case FBK_RESPONSE_BODY_READ_LAC_REPLY: read_lac_reply(frame, table, response); break;
     case FBK_RESPONSE_BODY_HELLO_REPLY: read_hello_reply(frame, table, response); break;
     case FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY:
         response->entry_id = fbk_table_i64(frame, table, FBK_LIST_ENTRIES_REPLY_NEXT_ENTRY_ID);
-        response->ranges = fbk_table_vector(frame, table, FBK_LIST_ENTRIES_REPLY_RANGES, &response->range_count);
+        response->ranges =
+            fbk_table_vector(frame, table, FBK_LIST_ENTRIES_REPLY_RANGES, &response->range_count);
         break;
     default: break; /* InfoReply, ErrorReply: texts, read in Python */
     }

@@ -1,23 +1,27 @@
-/* Reads requests: by its constants where the frame is laid out as our own client does it, else verified and then field
- * by field.  Either way nothing outside the frame is looked at, whatever it says. */
+/* Reads requests: by its constants where the frame is laid out as our own client does it, else
+ * verified and then field by field.  Either way nothing outside the frame is looked at, whatever it
+ * says. */
 #include "wire/add_layout.h"
 #include "wire/verify.h"
 #include "wire/wire.h"
 
-_Static_assert(FBK_ENTRY_ROOM_BYTES == FBK_ADD_FRAME_BYTES, "our client fills a frame with the largest entry");
+_Static_assert(FBK_ENTRY_ROOM_BYTES == FBK_ADD_FRAME_BYTES,
+               "our client fills a frame with the largest entry");
 
 /* Whether [from, from + size) of the frame is as in the template. */
-#define SAME(frame, from, upto)                                                                                     \
-    (memcmp((frame) + offsetof(struct fbk_add_frame, from),                                                         \
-            (const uint8_t *)&fbk_add_frame_constants + offsetof(struct fbk_add_frame, from),                       \
+#define SAME(frame, from, upto)                                                               \
+    (memcmp((frame) + offsetof(struct fbk_add_frame, from),                                   \
+            (const uint8_t *)&fbk_add_frame_constants + offsetof(struct fbk_add_frame, from), \
             offsetof(struct fbk_add_frame, upto) - offsetof(struct fbk_add_frame, from)) == 0)
 
 static bool
 read_own_add(const uint8_t *frame, uint32_t frame_bytes, struct fbk_request *request)
 {
-    /* An empty entry would make the vector the last thing in the buffer; the verifier shall judge that. */
-    if (frame_bytes <= FBK_ADD_FRAME_BYTES || !SAME(frame, root, request_id) || !SAME(frame, body, creation_mark) ||
-        !SAME(frame, add_vtable_back, ledger_id) || !SAME(frame, entry, master_key))
+    /* An empty entry would make the vector the last thing in the buffer; the verifier shall judge
+     * that. */
+    if (frame_bytes <= FBK_ADD_FRAME_BYTES || !SAME(frame, root, request_id) ||
+        !SAME(frame, body, creation_mark) || !SAME(frame, add_vtable_back, ledger_id) ||
+        !SAME(frame, entry, master_key))
         return false;
     struct fbk_add_frame head;
     memcpy(&head, frame, FBK_ADD_FRAME_BYTES);
@@ -62,7 +66,8 @@ read_add_batch(const uint8_t *frame, uint32_t table, struct fbk_request *request
     request->flags = fbk_table_u32(frame, table, FBK_ADD_BATCH_FLAGS);
     request->digest_type = fbk_table_u8(frame, table, FBK_ADD_BATCH_DIGEST_TYPE);
     request->master_key = struct_field(frame, table, FBK_ADD_BATCH_MASTER_KEY);
-    request->entry_sizes = fbk_table_vector(frame, table, FBK_ADD_BATCH_ENTRY_SIZES, &request->entry_count);
+    request->entry_sizes =
+        fbk_table_vector(frame, table, FBK_ADD_BATCH_ENTRY_SIZES, &request->entry_count);
     request->body = fbk_table_vector(frame, table, FBK_ADD_BATCH_ENTRIES, &request->body_bytes);
 }
 
@@ -135,7 +140,9 @@ fbk_wire_read_request(const uint8_t *frame, uint32_t frame_bytes, struct fbk_req
     case FBK_REQUEST_BODY_READ_BATCH: read_read_batch(frame, table, request); break;
     case FBK_REQUEST_BODY_READ_LAC: read_read_lac(frame, table, request); break;
     case FBK_REQUEST_BODY_WRITE_LAC: read_write_lac(frame, table, request); break;
-    case FBK_REQUEST_BODY_FORCE: request->ledger_id = fbk_table_i64(frame, table, FBK_FORCE_LEDGER_ID); break;
+    case FBK_REQUEST_BODY_FORCE:
+        request->ledger_id = fbk_table_i64(frame, table, FBK_FORCE_LEDGER_ID);
+        break;
     case FBK_REQUEST_BODY_LIST_ENTRIES: read_list(frame, table, request); break;
     default: break; /* Hello, Info, Ping: nothing that C looks at */
     }

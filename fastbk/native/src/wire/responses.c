@@ -1,7 +1,8 @@
-/* Responses as an index writes them and its own worker reads them.  Each kind has one fixed layout: vtables and offsets are
- * constants.  The encoder fills in a template; the worker's reader knows the frame by the same constants and need not walk it,
- * whatever happens to the frame's memory meanwhile.  They are ordinary flatbuffers: offsets count from the field that holds
- * them, alignment counts from the frame's first byte (its length prefix). */
+/* Responses as an index writes them and its own worker reads them.  Each kind has one fixed layout:
+ * vtables and offsets are constants.  The encoder fills in a template; the worker's reader knows
+ * the frame by the same constants and need not walk it, whatever happens to the frame's memory
+ * meanwhile.  They are ordinary flatbuffers: offsets count from the field that holds them,
+ * alignment counts from the frame's first byte (its length prefix). */
 #include "wire/wire.h"
 
 #include "wire/client.h"
@@ -13,11 +14,12 @@
 #define FBK_RESPONSE_BODY_TYPE_AT 18
 #define FBK_RESPONSE_ADD_WAIT_US_AT 20
 
-/* Response { request_id, status, body_type, body, add_wait_us } as every response with a body has it. */
+/* Response { request_id, status, body_type, body, add_wait_us } as every response with a body has
+ * it. */
 struct fbk_response_table {
     int32_t vtable; /* from here back to the vtable */
     uint32_t request_id[2];
-    uint32_t body;  /* from here on to the body's table */
+    uint32_t body; /* from here on to the body's table */
     uint16_t status;
     uint8_t body_type;
     uint8_t padding;
@@ -25,8 +27,13 @@ struct fbk_response_table {
 };
 _Static_assert(sizeof(struct fbk_response_table) == 24, "no holes");
 
-#define FBK_RESPONSE_VTABLE                                                                                            \
-    {14, 24, FBK_RESPONSE_REQUEST_ID_AT, FBK_RESPONSE_STATUS_AT, FBK_RESPONSE_BODY_TYPE_AT, FBK_RESPONSE_BODY_AT,      \
+#define FBK_RESPONSE_VTABLE      \
+    {14,                         \
+     24,                         \
+     FBK_RESPONSE_REQUEST_ID_AT, \
+     FBK_RESPONSE_STATUS_AT,     \
+     FBK_RESPONSE_BODY_TYPE_AT,  \
+     FBK_RESPONSE_BODY_AT,       \
      FBK_RESPONSE_ADD_WAIT_US_AT}
 
 struct fbk_status_frame {
@@ -41,7 +48,8 @@ struct fbk_status_frame {
     uint32_t end;
 };
 #define FBK_STATUS_FRAME_BYTES offsetof(struct fbk_status_frame, end)
-_Static_assert(FBK_STATUS_FRAME_BYTES == 36 && FBK_STATUS_FRAME_BYTES <= FBK_WIRE_STATUS_BYTES_MAX, "layout");
+_Static_assert(FBK_STATUS_FRAME_BYTES == 36 && FBK_STATUS_FRAME_BYTES <= FBK_WIRE_STATUS_BYTES_MAX,
+               "layout");
 _Static_assert(FBK_STATUS_FRAME_BYTES == FBK_WIRE_STATUS_BYTES, "layout");
 
 struct fbk_read_frame {
@@ -51,7 +59,7 @@ struct fbk_read_frame {
     uint16_t body_vtable[5];
     uint16_t padding[2];
     struct fbk_response_table response; /* at 36 */
-    int32_t table_vtable;           /* the body's table starts here, at 60 */
+    int32_t table_vtable;               /* the body's table starts here, at 60 */
     int64_t entry_id;
     int64_t lac;
     uint32_t entry;       /* from here on to the vector */
@@ -68,7 +76,7 @@ struct fbk_read_batch_frame {
     uint16_t body_vtable[6];
     uint16_t padding;
     struct fbk_response_table response; /* at 36 */
-    int32_t table_vtable;           /* at 60 */
+    int32_t table_vtable;               /* at 60 */
     int64_t lac;
     int64_t next_entry_id;
     uint32_t entry_sizes;
@@ -80,7 +88,8 @@ struct fbk_read_batch_frame {
 _Static_assert(offsetof(struct fbk_read_batch_frame, response) == 36, "layout");
 _Static_assert(offsetof(struct fbk_read_batch_frame, table_vtable) == 60, "layout");
 _Static_assert(FBK_READ_BATCH_HEAD_BYTES == 92, "layout");
-_Static_assert(FBK_READ_BATCH_HEAD_BYTES + 4 + 4 + 3 <= FBK_ENTRY_ROOM_BYTES, "one size, the vector's length, padding");
+_Static_assert(FBK_READ_BATCH_HEAD_BYTES + 4 + 4 + 3 <= FBK_ENTRY_ROOM_BYTES,
+               "one size, the vector's length, padding");
 
 struct fbk_read_lac_frame {
     uint32_t size_bytes;
@@ -88,7 +97,7 @@ struct fbk_read_lac_frame {
     uint16_t response_vtable[7];
     uint16_t body_vtable[7];
     struct fbk_response_table response; /* at 36 */
-    int32_t table_vtable;           /* at 60 */
+    int32_t table_vtable;               /* at 60 */
     int64_t lac;
     int64_t last_entry_id;
     uint32_t lac_body;   /* at 80; absent (vtable 0) when there is none */
@@ -102,7 +111,8 @@ _Static_assert(offsetof(struct fbk_read_lac_frame, response) == 36, "layout");
 _Static_assert(offsetof(struct fbk_read_lac_frame, table_vtable) == 60, "layout");
 _Static_assert(offsetof(struct fbk_read_lac_frame, lac_body) == 80, "layout");
 _Static_assert(FBK_READ_LAC_HEAD_BYTES == 92, "layout");
-_Static_assert(FBK_READ_LAC_HEAD_BYTES + 4 + 3 <= FBK_ENTRY_ROOM_BYTES, "the vector's length, padding");
+_Static_assert(FBK_READ_LAC_HEAD_BYTES + 4 + 3 <= FBK_ENTRY_ROOM_BYTES,
+               "the vector's length, padding");
 
 struct fbk_list_frame {
     uint32_t size_bytes;
@@ -111,7 +121,7 @@ struct fbk_list_frame {
     uint16_t body_vtable[4];
     uint16_t padding[3];
     struct fbk_response_table response; /* at 36 */
-    int32_t table_vtable;           /* at 60 */
+    int32_t table_vtable;               /* at 60 */
     int64_t next_entry_id;
     uint32_t ranges;
     uint32_t range_count; /* the vector, at 76: its structs are aligned to 8 */
@@ -138,7 +148,7 @@ end_frame(uint8_t *out, uint64_t used_bytes)
     return size_bytes;
 }
 
-/* ------------------------------------------------------------------ a status alone */
+/* ------------ a status alone */
 
 uint32_t
 fbk_wire_put_status(uint8_t *out, uint64_t request_id, uint32_t status)
@@ -187,7 +197,7 @@ fbk_wire_put_waited_status(uint8_t *out, uint64_t request_id, uint32_t status, u
     return sizeof frame;
 }
 
-/* ------------------------------------------------------------------ ReadReply */
+/* ------------ ReadReply */
 
 static struct fbk_response_table
 response_of(uint64_t request_id, uint32_t status, uint8_t body_type)
@@ -211,8 +221,8 @@ fbk_wire_read_size(uint32_t entry_bytes)
 }
 
 uint32_t
-fbk_wire_put_read(uint8_t *out, uint64_t request_id, uint32_t status, int64_t entry_id, int64_t lac, const uint8_t *entry,
-                  uint32_t entry_bytes, uint8_t **entry_at)
+fbk_wire_put_read(uint8_t *out, uint64_t request_id, uint32_t status, int64_t entry_id, int64_t lac,
+                  const uint8_t *entry, uint32_t entry_bytes, uint8_t **entry_at)
 {
     const struct fbk_read_frame frame = {
         .root = 32,
@@ -233,7 +243,7 @@ fbk_wire_put_read(uint8_t *out, uint64_t request_id, uint32_t status, int64_t en
     return end_frame(out, sizeof frame + (uint64_t)entry_bytes);
 }
 
-/* ------------------------------------------------------------------ ReadBatchReply */
+/* ------------ ReadBatchReply */
 
 uint32_t
 fbk_wire_read_batch_size(uint32_t entry_count, uint64_t entries_bytes)
@@ -242,8 +252,9 @@ fbk_wire_read_batch_size(uint32_t entry_count, uint64_t entries_bytes)
 }
 
 uint32_t
-fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, int64_t next_entry_id,
-                        uint32_t entry_count, uint32_t entries_bytes, uint8_t **sizes_at, uint8_t **entries_at)
+fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac,
+                        int64_t next_entry_id, uint32_t entry_count, uint32_t entries_bytes,
+                        uint8_t **sizes_at, uint8_t **entries_at)
 {
     const struct fbk_read_batch_frame frame = {
         .root = 32,
@@ -268,10 +279,12 @@ fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int6
 void
 fbk_wire_set_add_wait(uint8_t *frame, uint32_t add_wait_us)
 {
-    fbk_store_u32(frame + offsetof(struct fbk_read_batch_frame, response) + FBK_RESPONSE_ADD_WAIT_US_AT, add_wait_us);
+    fbk_store_u32(frame + offsetof(struct fbk_read_batch_frame, response) +
+                      FBK_RESPONSE_ADD_WAIT_US_AT,
+                  add_wait_us);
 }
 
-/* ------------------------------------------------------------------ ReadLacReply */
+/* ------------ ReadLacReply */
 
 static uint64_t
 vector_bytes(uint32_t size_bytes)
@@ -282,13 +295,14 @@ vector_bytes(uint32_t size_bytes)
 uint32_t
 fbk_wire_read_lac_size(uint32_t body_bytes, uint32_t entry_bytes)
 {
-    return padded(FBK_READ_LAC_HEAD_BYTES + fbk_round_up(vector_bytes(body_bytes), 4) + vector_bytes(entry_bytes));
+    return padded(FBK_READ_LAC_HEAD_BYTES + fbk_round_up(vector_bytes(body_bytes), 4) +
+                  vector_bytes(entry_bytes));
 }
 
 uint32_t
-fbk_wire_put_read_lac(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, bool fenced, const uint8_t *body,
-                      uint32_t body_bytes, int64_t last_entry_id, const uint8_t *entry, uint32_t entry_bytes,
-                      uint8_t **entry_at)
+fbk_wire_put_read_lac(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, bool fenced,
+                      const uint8_t *body, uint32_t body_bytes, int64_t last_entry_id,
+                      const uint8_t *entry, uint32_t entry_bytes, uint8_t **entry_at)
 {
     uint64_t body_from = FBK_READ_LAC_HEAD_BYTES;
     uint64_t body_end = body_from + vector_bytes(body_bytes);
@@ -321,7 +335,7 @@ fbk_wire_put_read_lac(uint8_t *out, uint64_t request_id, uint32_t status, int64_
     return end_frame(out, entry_from + 4 + entry_bytes);
 }
 
-/* ------------------------------------------------------------------ ListEntriesReply */
+/* ------------ ListEntriesReply */
 
 uint32_t
 fbk_wire_list_size(uint32_t range_count)
@@ -330,8 +344,8 @@ fbk_wire_list_size(uint32_t range_count)
 }
 
 uint32_t
-fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t next_entry_id, const int64_t *ranges,
-                  uint32_t range_count)
+fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t next_entry_id,
+                  const int64_t *ranges, uint32_t range_count)
 {
     const struct fbk_list_frame frame = {
         .root = 32,
@@ -349,7 +363,7 @@ fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t ne
     return end_frame(out, FBK_LIST_HEAD_BYTES + 16ull * range_count);
 }
 
-/* ------------------------------------------------------------------ InfoReply */
+/* ------------ InfoReply */
 
 struct info_frame {
     uint32_t size_bytes;
@@ -357,7 +371,7 @@ struct info_frame {
     uint16_t response_vtable[7];
     uint16_t padding[7];
     struct fbk_response_table response; /* at 36 */
-    uint16_t body_vtable[9];        /* at 60 */
+    uint16_t body_vtable[9];            /* at 60 */
     uint16_t padding2[3];
     int32_t table_vtable; /* at 84 */
     uint64_t total_bytes;
@@ -370,7 +384,8 @@ _Static_assert(offsetof(struct info_frame, table_vtable) == 84, "layout");
 _Static_assert(offsetof(struct info_frame, padding3) + 3 == FBK_WIRE_INFO_BYTES, "padded to 4");
 
 uint32_t
-fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes, uint64_t free_bytes)
+fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes,
+                        uint64_t free_bytes)
 {
     struct info_frame frame = {
         .root = 32,
@@ -389,7 +404,7 @@ fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes,
 
 #define BODY_TABLE_AT 60u
 
-/* ------------------------------------------------------------------ reading */
+/* ------------ reading */
 
 /* Heads with a body, as far as they are alike: up to the body's table. */
 union head {
@@ -403,7 +418,8 @@ union head {
 };
 
 static bool
-look_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_frame *head, struct fbk_response *response)
+look_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_frame *head,
+          struct fbk_response *response)
 {
     if (head->entry_bytes > frame_bytes - sizeof *head)
         return false;
@@ -415,7 +431,8 @@ look_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_fram
 }
 
 static bool
-look_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_batch_frame *head, struct fbk_response *response)
+look_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_batch_frame *head,
+           struct fbk_response *response)
 {
     uint64_t entries_from = FBK_READ_BATCH_HEAD_BYTES + 4ull * head->entry_count + 4;
     if (entries_from > frame_bytes)
@@ -433,7 +450,8 @@ look_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_bat
 
 /* A vector of bytes whose offset lies at `field`; 0 = absent. */
 static bool
-look_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t offset, const uint8_t **data, uint32_t *size_bytes)
+look_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t offset,
+            const uint8_t **data, uint32_t *size_bytes)
 {
     *data = NULL;
     *size_bytes = 0;
@@ -448,19 +466,21 @@ look_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t
 }
 
 static bool
-look_lac(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_lac_frame *head, struct fbk_response *response)
+look_lac(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_lac_frame *head,
+         struct fbk_response *response)
 {
     response->lac = head->lac;
     response->entry_id = head->last_entry_id;
     response->fenced = head->fenced;
-    return look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, lac_body), head->lac_body, &response->lac_body,
-                       &response->lac_body_bytes) &&
-           look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, last_entry), head->last_entry, &response->entry,
-                       &response->entry_bytes);
+    return look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, lac_body),
+                       head->lac_body, &response->lac_body, &response->lac_body_bytes) &&
+           look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, last_entry),
+                       head->last_entry, &response->entry, &response->entry_bytes);
 }
 
 static bool
-look_list(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_list_frame *head, struct fbk_response *response)
+look_list(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_list_frame *head,
+          struct fbk_response *response)
 {
     if (head->range_count > (frame_bytes - FBK_LIST_HEAD_BYTES) / 16)
         return false;
@@ -471,7 +491,8 @@ look_list(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_list_fram
 }
 
 int32_t
-fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response)
+fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes,
+                           struct fbk_response *response)
 {
     union head head;
     memset(response, 0, sizeof *response);
@@ -491,7 +512,8 @@ fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fb
     }
     if (head.waited.root == 24) {
         static const uint16_t waited_vtable[] = FBK_WAITED_STATUS_VTABLE;
-        if (frame_bytes < sizeof head.waited || memcmp(head.waited.vtable, waited_vtable, sizeof waited_vtable) != 0)
+        if (frame_bytes < sizeof head.waited ||
+            memcmp(head.waited.vtable, waited_vtable, sizeof waited_vtable) != 0)
             return FBK_E_PROTOCOL;
         response->request_id = head.waited.request_id;
         response->status = head.waited.status;
@@ -499,7 +521,8 @@ fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fb
         return 0;
     }
     const struct fbk_response_table *table = &head.read.response;
-    if (head.status.root != 32 || memcmp(head.read.response_vtable, response_vtable, sizeof response_vtable) != 0 ||
+    if (head.status.root != 32 ||
+        memcmp(head.read.response_vtable, response_vtable, sizeof response_vtable) != 0 ||
         table->body != BODY_TABLE_AT - (36 + FBK_RESPONSE_BODY_AT))
         return FBK_E_PROTOCOL;
     memcpy(&response->request_id, table->request_id, 8);
@@ -509,16 +532,20 @@ fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fb
     bool is_good = false;
     switch (table->body_type) {
     case FBK_RESPONSE_BODY_READ_REPLY:
-        is_good = frame_bytes >= sizeof head.read && look_read(frame, frame_bytes, &head.read, response);
+        is_good =
+            frame_bytes >= sizeof head.read && look_read(frame, frame_bytes, &head.read, response);
         break;
     case FBK_RESPONSE_BODY_READ_BATCH_REPLY:
-        is_good = frame_bytes >= FBK_READ_BATCH_HEAD_BYTES && look_batch(frame, frame_bytes, &head.batch, response);
+        is_good = frame_bytes >= FBK_READ_BATCH_HEAD_BYTES &&
+                  look_batch(frame, frame_bytes, &head.batch, response);
         break;
     case FBK_RESPONSE_BODY_READ_LAC_REPLY:
-        is_good = frame_bytes >= FBK_READ_LAC_HEAD_BYTES && look_lac(frame, frame_bytes, &head.lac, response);
+        is_good = frame_bytes >= FBK_READ_LAC_HEAD_BYTES &&
+                  look_lac(frame, frame_bytes, &head.lac, response);
         break;
     case FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY:
-        is_good = frame_bytes >= FBK_LIST_HEAD_BYTES && look_list(frame, frame_bytes, &head.list, response);
+        is_good = frame_bytes >= FBK_LIST_HEAD_BYTES &&
+                  look_list(frame, frame_bytes, &head.list, response);
         break;
     default: break;
     }

@@ -1,8 +1,9 @@
 /* The flatbuffers verifier, driven by the tables in wire/schema.h.
  *
- * Offsets are kept as 64-bit numbers from the frame's start, so that nothing wraps and no pointer is formed
- * before it is known to lie inside.  Where flatbuffers' own verifier is odd, so is this one: a range may not
- * be as long as the whole buffer; the elements of a vector of structs need no alignment. */
+ * Offsets are kept as 64-bit numbers from the frame's start, so that nothing wraps and no pointer
+ * is formed before it is known to lie inside.  Where flatbuffers' own verifier is odd, so is this
+ * one: a range may not be as long as the whole buffer; the elements of a vector of structs need no
+ * alignment. */
 #define FBK_SCHEMA_TABLES
 #include "wire/verify.h"
 
@@ -54,7 +55,8 @@ static bool
 verify_string(const struct buffer *buffer, uint64_t at)
 {
     uint64_t end;
-    return verify_vector(buffer, at, 1, &end) && is_inside(buffer, end, 1) && buffer->bytes[end] == 0;
+    return verify_vector(buffer, at, 1, &end) && is_inside(buffer, end, 1) &&
+           buffer->bytes[end] == 0;
 }
 
 static bool
@@ -69,7 +71,8 @@ verify_strings(const struct buffer *buffer, uint64_t at)
     return true;
 }
 
-/* False when the table's head is not valid.  A vtable may lie anywhere, even over the frame's length. */
+/* False when the table's head is not valid.  A vtable may lie anywhere, even over the frame's
+ * length. */
 static bool
 find_vtable(const struct buffer *buffer, uint64_t table, uint64_t *vtable)
 {
@@ -89,13 +92,16 @@ find_vtable(const struct buffer *buffer, uint64_t table, uint64_t *vtable)
 static uint32_t
 field_offset(const struct buffer *buffer, uint64_t vtable, uint32_t slot)
 {
-    return slot < fbk_load_u16(buffer->bytes + vtable) ? fbk_load_u16(buffer->bytes + vtable + slot) : 0;
+    return slot < fbk_load_u16(buffer->bytes + vtable) ? fbk_load_u16(buffer->bytes + vtable + slot)
+                                                       : 0;
 }
 
-static bool verify_table(const struct buffer *buffer, uint64_t table, const struct fbk_schema_table *schema);
+static bool verify_table(const struct buffer *buffer, uint64_t table,
+                         const struct fbk_schema_table *schema);
 
 static bool
-verify_union(const struct buffer *buffer, uint64_t table, uint64_t vtable, const struct fbk_schema_field *field, uint64_t target)
+verify_union(const struct buffer *buffer, uint64_t table, uint64_t vtable,
+             const struct fbk_schema_field *field, uint64_t target)
 {
     uint32_t type_offset = field_offset(buffer, vtable, field->slot - 2u);
     uint32_t type = type_offset == 0 ? 0 : buffer->bytes[table + type_offset];
@@ -106,7 +112,8 @@ verify_union(const struct buffer *buffer, uint64_t table, uint64_t vtable, const
 }
 
 static bool
-verify_field(const struct buffer *buffer, uint64_t table, uint64_t vtable, const struct fbk_schema_field *field)
+verify_field(const struct buffer *buffer, uint64_t table, uint64_t vtable,
+             const struct fbk_schema_field *field)
 {
     uint32_t offset = field_offset(buffer, vtable, field->slot);
     if (offset == 0)
@@ -120,14 +127,10 @@ verify_field(const struct buffer *buffer, uint64_t table, uint64_t vtable, const
     uint64_t target = at + pointed;
     uint64_t end;
     switch (field->kind) {
-    case FBK_FIELD_VECTOR:
-        return verify_vector(buffer, target, field->size, &end);
-    case FBK_FIELD_STRING:
-        return verify_string(buffer, target);
-    case FBK_FIELD_STRINGS:
-        return verify_strings(buffer, target);
-    default:
-        return verify_union(buffer, table, vtable, field, target);
+    case FBK_FIELD_VECTOR: return verify_vector(buffer, target, field->size, &end);
+    case FBK_FIELD_STRING: return verify_string(buffer, target);
+    case FBK_FIELD_STRINGS: return verify_strings(buffer, target);
+    default: return verify_union(buffer, table, vtable, field, target);
     }
 }
 
@@ -147,7 +150,8 @@ bool
 fbk_verify(const uint8_t *frame, uint64_t frame_bytes, uint32_t root)
 {
     const struct buffer buffer = {frame, frame_bytes};
-    if (frame_bytes < BUFFER_BYTES_MIN || frame_bytes > BUFFER_BYTES_MAX || fbk_load_u32(frame) != frame_bytes - 4)
+    if (frame_bytes < BUFFER_BYTES_MIN || frame_bytes > BUFFER_BYTES_MAX ||
+        fbk_load_u32(frame) != frame_bytes - 4)
         return false;
     uint64_t offset = offset_at(&buffer, 4);
     uint32_t table = root == FBK_VERIFY_REQUEST ? FBK_TABLE_REQUEST : FBK_TABLE_RESPONSE;

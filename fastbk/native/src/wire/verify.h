@@ -1,5 +1,5 @@
-/* Is this frame a valid flatbuffer of our schema?  Says exactly what flatbuffers' own C++ Verifier (2.0.8) says
- * about a size-prefixed buffer; a fuzz harness compares the two. */
+/* Is this frame a valid flatbuffer of our schema?  Says exactly what flatbuffers' own C++ Verifier
+ * (2.0.8) says about a size-prefixed buffer; a fuzz harness compares the two. */
 #pragma once
 
 #include "base/base.h"

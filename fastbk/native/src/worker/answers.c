@@ -1,8 +1,9 @@
 /* What journal and index say, turned into replies.
  *
- * A batch descriptor acknowledges everything of this worker's add ring for that journal up to its end, but for the
- * exceptions: refusals carry their status; what has to be checked, and fences, will be answered by the index (through the
- * reply ring).  Both rings' contents are copied before they are believed; what cannot be is poison. */
+ * A batch descriptor acknowledges everything of this worker's add ring for that journal up to its
+ * end, but for the exceptions: refusals carry their status; what has to be checked, and fences,
+ * will be answered by the index (through the reply ring).  Both rings' contents are copied before
+ * they are believed; what cannot be is poison. */
 #include "worker/worker.h"
 
 #include "base/fault.h"
@@ -21,7 +22,8 @@ addressee(struct fbk_worker *worker, uint32_t slot, uint32_t generation)
     if (slot >= worker->slots_used)
         return NULL;
     struct fbk_connection *connection = &worker->connections[slot];
-    bool is_here = connection->generation == generation && connection->state != FBK_CONNECTION_FREE &&
+    bool is_here = connection->generation == generation &&
+                   connection->state != FBK_CONNECTION_FREE &&
                    connection->state != FBK_CONNECTION_GONE;
     return is_here ? connection : NULL;
 }
@@ -30,7 +32,8 @@ static void
 note_answered(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     if (FBK_UNLIKELY(connection->pending == 0))
-        return; /* the index answered twice; the client will see an id that it does not know */
+        /* the index answered twice; the client will see an id that it does not know */
+        return;
     connection->pending--;
     worker->pending--;
     if (FBK_UNLIKELY(connection->blocked & FBK_BLOCKED_PENDING) &&
@@ -38,7 +41,7 @@ note_answered(struct fbk_worker *worker, struct fbk_connection *connection)
         fbk_connection_unblock(worker, connection, FBK_BLOCKED_PENDING);
 }
 
-/* ------------------------------------------------------------------ batches */
+/* ------------ batches */
 
 /* Runs of equal latency become one observation. */
 struct latency_run {
@@ -50,7 +53,8 @@ static void
 latency_end(struct fbk_worker *worker, struct latency_run *run)
 {
     if (run->count > 0)
-        fbk_observe_many(worker->stats, FBK_H_WORKER_ADD_US, worker->now_us - run->received_us, run->count);
+        fbk_observe_many(worker->stats, FBK_H_WORKER_ADD_US, worker->now_us - run->received_us,
+                         run->count);
     run->count = 0;
 }
 
@@ -64,7 +68,9 @@ latency_add(struct fbk_worker *worker, struct latency_run *run, uint32_t receive
     run->count++;
 }
 
-/* Answers what was placed, in order, up to `end`; the first `count` exceptions are ours, ascending. */
+/* Answers what was placed, in order, up to `end`; the first `count` exceptions are ours,
+
+ * ascending. */
 struct acknowledging {
     uint64_t acks;
     struct latency_run latency;
@@ -73,7 +79,8 @@ struct acknowledging {
 };
 
 static void
-acknowledge_one(struct fbk_worker *worker, struct acknowledging *run, const struct fbk_placed *placed, uint32_t verdict)
+acknowledge_one(struct fbk_worker *worker, struct acknowledging *run,
+                const struct fbk_placed *placed, uint32_t verdict)
 {
     bool index_answers = verdict == FBK_V_CHECK || verdict == FBK_V_ORDERED ||
                          (placed->kind == FBK_KIND_FENCE && verdict == FBK_S_OK);
@@ -89,8 +96,8 @@ acknowledge_one(struct fbk_worker *worker, struct acknowledging *run, const stru
     if (FBK_LIKELY(verdict == FBK_S_OK && fbk_kind_is_add(placed->kind)))
         latency_add(worker, &run->latency, placed->received_us);
     else
-        fbk_worker_finish_step(worker, run->connection, fbk_operation_of_kind(placed->kind), verdict == FBK_S_OK,
-                               placed->received_us);
+        fbk_worker_finish_step(worker, run->connection, fbk_operation_of_kind(placed->kind),
+                               verdict == FBK_S_OK, placed->received_us);
     if (run->connection->is_apache)
         fbk_worker_apache_status(worker, run->connection, placed->request_id, verdict);
     else
@@ -101,7 +108,8 @@ acknowledge_one(struct fbk_worker *worker, struct acknowledging *run, const stru
 
 /* Everything before ring position `end`, all of it good. */
 static bool
-acknowledge_to(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t end)
+acknowledge_to(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run,
+               uint64_t end)
 {
     while (lane->replied != end) {
         if (lane->placed_count == 0)
@@ -127,11 +135,12 @@ ledger_of(const struct fbk_lane *lane, uint64_t position)
 }
 
 static bool
-take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t exceptions_end,
-                uint64_t ring_end)
+take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run,
+                uint64_t exceptions_end, uint64_t ring_end)
 {
     while (lane->exceptions_consumed != exceptions_end) {
-        struct fbk_exception exception = lane->journal->exceptions[lane->exceptions_consumed % FBK_EXCEPTION_COUNT];
+        struct fbk_exception exception =
+            lane->journal->exceptions[lane->exceptions_consumed % FBK_EXCEPTION_COUNT];
         lane->exceptions_consumed++;
         if (exception.worker != worker->options.worker)
             continue;
@@ -143,7 +152,8 @@ take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowl
             return false;
         acknowledge_one(worker, run, placed, exception.verdict);
         if (exception.verdict == FBK_S_UNAUTHORIZED && run->connection != NULL)
-            fbk_audit_note(worker, run->connection, placed->kind == FBK_KIND_FENCE ? FBK_AUDIT_FENCE : FBK_AUDIT_ADD,
+            fbk_audit_note(worker, run->connection,
+                           placed->kind == FBK_KIND_FENCE ? FBK_AUDIT_FENCE : FBK_AUDIT_ADD,
                            ledger_of(lane, exception.position), FBK_S_UNAUTHORIZED);
         lane->replied += placed->size_bytes;
         lane->placed_first++;
@@ -171,10 +181,12 @@ take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
         uint64_t order = descriptor->order;
         uint64_t exceptions_end = descriptor->exceptions_end;
         uint64_t ring_end = descriptor->ring_end[worker->options.worker];
-        if (order != lane->descriptors_consumed || exceptions_end - lane->exceptions_consumed > FBK_EXCEPTION_COUNT ||
+        if (order != lane->descriptors_consumed ||
+            exceptions_end - lane->exceptions_consumed > FBK_EXCEPTION_COUNT ||
             ring_end - lane->replied > lane->published_written - lane->replied)
             return poison(worker);
-        if (!take_exceptions(worker, lane, &run, exceptions_end, ring_end) || !acknowledge_to(worker, lane, &run, ring_end))
+        if (!take_exceptions(worker, lane, &run, exceptions_end, ring_end) ||
+            !acknowledge_to(worker, lane, &run, ring_end))
             return poison(worker);
         if (run.acks > 0 && first_published_ns == 0)
             first_published_ns = descriptor->published_ns;
@@ -184,7 +196,8 @@ take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
     fbk_count(worker->stats, FBK_C_WORKER_ACKS, run.acks);
     FBK_KILL_POINT("worker.after_answers");
     if (FBK_UNLIKELY(first_published_ns != 0 &&
-                     (int32_t)(worker->now_us - (uint32_t)(first_published_ns / 1000)) >= (int32_t)FBK_FLIGHT_SLOW_US))
+                     (int32_t)(worker->now_us - (uint32_t)(first_published_ns / 1000)) >=
+                         (int32_t)FBK_FLIGHT_SLOW_US))
         fbk_worker_note_answer(worker, first_published_ns);
     fbk_cursor_publish(&lane->segment->add_replied, lane->replied);
     fbk_cursor_publish(&lane->segment->exceptions_consumed, lane->exceptions_consumed);
@@ -199,7 +212,7 @@ take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
     return true;
 }
 
-/* ------------------------------------------------------------------ the index's replies */
+/* ------------ the index's replies */
 
 /* False: the frame can't be an index's. */
 static bool
@@ -217,7 +230,8 @@ pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t 
         if (--connection->polls == 0)
             connection->poll_lanes = 0;
     }
-    fbk_worker_finish_step(worker, connection, fbk_operation_of_kind(reply->kind), reply->status == FBK_S_OK, reply->received_us);
+    fbk_worker_finish_step(worker, connection, fbk_operation_of_kind(reply->kind),
+                           reply->status == FBK_S_OK, reply->received_us);
     note_answered(worker, connection);
     if (connection->is_apache)
         return fbk_worker_apache_frame(worker, connection, frame, reply->frame_bytes);
@@ -243,9 +257,11 @@ take_replies(struct fbk_worker *worker, struct fbk_lane *lane)
             return poison(worker);
         const uint8_t *at = fbk_ring_at(ring, lane->reply_consumed);
         memcpy(&reply, at, sizeof reply);
-        __asm__ volatile("" ::: "memory"); /* the copy is what is checked and used: no second look */
-        if (reply.size_bytes > left || (reply.size_bytes & 7u) != 0 || reply.epoch != worker->options.epoch ||
-            reply.frame_bytes < 8 || reply.size_bytes != sizeof reply + fbk_round_up(reply.frame_bytes, 8) ||
+        /* the copy is what is checked and used: no second look */
+        __asm__ volatile("" ::: "memory");
+        if (reply.size_bytes > left || (reply.size_bytes & 7u) != 0 ||
+            reply.epoch != worker->options.epoch || reply.frame_bytes < 8 ||
+            reply.size_bytes != sizeof reply + fbk_round_up(reply.frame_bytes, 8) ||
             fbk_load_u32(at + sizeof reply) != reply.frame_bytes - 4)
             return poison(worker);
         if (!pass_on(worker, &reply, at + sizeof reply))
@@ -256,7 +272,8 @@ take_replies(struct fbk_worker *worker, struct fbk_lane *lane)
     fbk_count(worker->stats, FBK_C_WORKER_REPLIES, replies);
     fbk_cursor_publish(&lane->segment->reply_consumed, lane->reply_consumed);
     /* An index that waits for room in its reply ring is woken once there is plenty. */
-    if (waiting >= ring->size_bytes / 4 && fbk_bell_needed(&lane->index->sleeper, &lane->index_rung)) {
+    if (waiting >= ring->size_bytes / 4 &&
+        fbk_bell_needed(&lane->index->sleeper, &lane->index_rung)) {
         fbk_bell_ring(lane->index_bell_fd);
         fbk_worker_note(worker, FBK_C_WORKER_INDEX_BELLS);
     }

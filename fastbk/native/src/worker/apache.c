@@ -1,6 +1,6 @@
-/* Apache's clients at a worker: each of their requests becomes one of ours, whose id is that of a context (contexts.c).  What
- * takes several of ours (a poll, then a read; a fence, then a batch; a list, page by page) is one context that takes one step
- * after the other. */
+/* Apache's clients at a worker: each of their requests becomes one of ours, whose id is that of a
+ * context (contexts.c).  What takes several of ours (a poll, then a read; a fence, then a batch; a
+ * list, page by page) is one context that takes one step after the other. */
 #include "worker/worker.h"
 
 #include "base/segment.h"
@@ -11,19 +11,20 @@
 #define LONG_POLL_MS_MAX 60000
 #define BATCH_HEAD_BYTES 36 /* what Apache counts of a batch reply before its first entry */
 
-/* ------------------------------------------------------------------ each request's steps */
+/* ------------ each request's steps */
 
 /* Which digest a ledger's entries and explicit LACs have metadata knows. */
 static void
-look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id, struct fbk_request *request)
+look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id,
+               struct fbk_request *request)
 {
     if (fbk_digests_find(&worker->digests, ledger_id, &request->digest_type))
         fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
 }
 
 static void
-make_add(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
-        struct fbk_request *request)
+make_add(struct fbk_worker *worker, struct fbk_connection *connection,
+         const struct fbk_apache_request *asked, struct fbk_request *request)
 {
     /* Ids are those inside the entry, as Apache's bookies take them. */
     request->body_type = FBK_REQUEST_BODY_ADD;
@@ -42,7 +43,8 @@ make_read(const struct fbk_apache_context *context, struct fbk_request *request)
 }
 
 static void
-make_poll(const struct fbk_apache_context *context, const struct fbk_apache_request *asked, struct fbk_request *request)
+make_poll(const struct fbk_apache_context *context, const struct fbk_apache_request *asked,
+          struct fbk_request *request)
 {
     int64_t timeout_ms = asked->timeout_ms < 0 ? 0 : asked->timeout_ms;
     request->body_type = FBK_REQUEST_BODY_READ_LAC;
@@ -52,17 +54,23 @@ make_poll(const struct fbk_apache_context *context, const struct fbk_apache_requ
 }
 
 static void
-make_batch(const struct fbk_worker *worker, const struct fbk_apache_context *context, struct fbk_request *request)
+make_batch(const struct fbk_worker *worker, const struct fbk_apache_context *context,
+           struct fbk_request *request)
 {
     uint32_t most = FBK_APACHE_BATCH_ENTRIES_MAX;
-    uint32_t count = context->count_max == 0 || context->count_max > most ? most : context->count_max;
+    uint32_t count =
+        context->count_max == 0 || context->count_max > most ? most : context->count_max;
     int64_t first = context->entry_id; /* below 0 it is the id of no entry */
-    int64_t limit = context->size_bytes_max < BATCH_HEAD_BYTES ? 0 : context->size_bytes_max - BATCH_HEAD_BYTES;
+    int64_t limit =
+        context->size_bytes_max < BATCH_HEAD_BYTES ? 0 : context->size_bytes_max - BATCH_HEAD_BYTES;
     int64_t frame = worker->options.frame_size_bytes_max;
     request->body_type = FBK_REQUEST_BODY_READ_BATCH;
-    request->other_id = first < 0 ? -1 : INT64_MAX - first < count ? INT64_MAX : first + (int64_t)count - 1;
+    request->other_id = first < 0                   ? -1
+                        : INT64_MAX - first < count ? INT64_MAX
+                                                    : first + (int64_t)count - 1;
     request->count_max = count;
-    request->size_bytes_max = limit < 1 ? 1 : (uint32_t)(limit < frame ? limit : frame); /* the first one comes anyway */
+    /* the first one comes anyway */
+    request->size_bytes_max = limit < 1 ? 1 : (uint32_t)(limit < frame ? limit : frame);
 }
 
 static void
@@ -85,7 +93,8 @@ request_of(const struct fbk_worker *worker, const struct fbk_apache_context *con
 
 /* The next request that a context is for. */
 static enum fbk_outcome
-step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+step(struct fbk_worker *worker, struct fbk_connection *connection,
+     struct fbk_apache_context *context)
 {
     struct fbk_request request = request_of(worker, context);
     uint8_t lane = connection->lane; /* of what the connection itself may wait for */
@@ -101,8 +110,8 @@ step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_ap
 
 /* The first step: what is placed for a request that has just come. */
 static enum fbk_outcome
-start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-      const struct fbk_apache_request *asked)
+start(struct fbk_worker *worker, struct fbk_connection *connection,
+      struct fbk_apache_context *context, const struct fbk_apache_request *asked)
 {
     struct fbk_request request = request_of(worker, context);
     request.master_key = asked->master_key;
@@ -151,7 +160,8 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
     return fbk_worker_dispatch(worker, connection, &request);
 }
 
-/* The body of a good answer to what is placed for it, FBK_RESPONSE_BODY_*; 0 = nothing but a status. */
+/* The body of a good answer to what is placed for it, FBK_RESPONSE_BODY_*; 0 = nothing but a
+ * status. */
 static uint32_t
 body_of(const struct fbk_apache_context *context)
 {
@@ -172,7 +182,7 @@ body_of(const struct fbk_apache_context *context)
     }
 }
 
-/* ------------------------------------------------------------------ an answer's status */
+/* ------------ an answer's status */
 
 static uint32_t
 apache_status_of(uint32_t status)
@@ -191,19 +201,22 @@ apache_status_of(uint32_t status)
     case FBK_S_UNSUPPORTED:
     case FBK_S_TOO_LARGE:
     case FBK_S_BAD_DIGEST: return FBK_APACHE_EBADREQ;
-    /* NOT_READY, IO_ERROR; and CONFLICT: the writer takes another bookie, and what was acknowledged stays as it is. */
+    /* NOT_READY, IO_ERROR; and CONFLICT: the writer takes another bookie, and what was acknowledged
+     * stays as it is. */
     default: return FBK_APACHE_EIO;
     }
 }
 
-/* ------------------------------------------------------------------ the last word */
+/* ------------ the last word */
 
 static void
-put_reply(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_reply *reply)
+put_reply(struct fbk_worker *worker, struct fbk_connection *connection,
+          const struct fbk_apache_reply *reply)
 {
     fbk_worker_apache_sent(worker, reply->echo.protocol, reply->entry_bytes);
     uint64_t size_bytes = fbk_apache_reply_size(reply);
-    if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && size_bytes <= worker->options.frame_size_bytes_max) {
+    if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN &&
+        size_bytes <= worker->options.frame_size_bytes_max) {
         /* Through no output that would have to grow for it: mostly the socket takes it at once. */
         fbk_apache_put_reply(worker->apache.frame, reply);
         fbk_output_frame(worker, connection, worker->apache.frame, (uint32_t)size_bytes);
@@ -229,8 +242,8 @@ reply_of(const struct fbk_apache_echo *echo, uint32_t apache_status)
 
 /* Gives the context back. */
 static void
-end(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-    const struct fbk_apache_reply *reply)
+end(struct fbk_worker *worker, struct fbk_connection *connection,
+    struct fbk_apache_context *context, const struct fbk_apache_reply *reply)
 {
     fbk_worker_apache_finish(worker, context, reply->status);
     put_reply(worker, connection, reply);
@@ -238,7 +251,8 @@ end(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apa
 }
 
 static void
-end_with_status(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context, uint32_t status)
+end_with_status(struct fbk_worker *worker, struct fbk_connection *connection,
+                struct fbk_apache_context *context, uint32_t status)
 {
     uint32_t apache_status = apache_status_of(status);
     if (context->echo.operation == FBK_APACHE_ADD) { /* nearly every one */
@@ -257,8 +271,8 @@ end_with_status(struct fbk_worker *worker, struct fbk_connection *connection, st
 
 /* Answers a request that never had a context. */
 static void
-refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
-       uint32_t apache_status)
+refuse(struct fbk_worker *worker, struct fbk_connection *connection,
+       const struct fbk_apache_request *asked, uint32_t apache_status)
 {
     const struct fbk_apache_echo repeated = fbk_apache_echo_of(asked);
     struct fbk_apache_reply reply = reply_of(&repeated, apache_status);
@@ -266,11 +280,12 @@ refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struc
     put_reply(worker, connection, &reply);
 }
 
-/* ------------------------------------------------------------------ one step after the other */
+/* ------------ one step after the other */
 
 /* False: it has to wait for room. */
 static bool
-try_step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+try_step(struct fbk_worker *worker, struct fbk_connection *connection,
+         struct fbk_apache_context *context)
 {
     enum fbk_outcome outcome = step(worker, connection, context);
     if (outcome >= FBK_ANSWER)
@@ -279,14 +294,16 @@ try_step(struct fbk_worker *worker, struct fbk_connection *connection, struct fb
 }
 
 static void
-go_on(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+go_on(struct fbk_worker *worker, struct fbk_connection *connection,
+      struct fbk_apache_context *context)
 {
     if (!try_step(worker, connection, context))
         fbk_context_wait_for_room(worker, connection, context);
 }
 
 void
-fbk_worker_apache_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+fbk_worker_apache_status(struct fbk_worker *worker, struct fbk_connection *connection,
+                         uint64_t request_id, uint32_t status)
 {
     struct fbk_apache_context *context = fbk_context_of(worker, connection, request_id);
     if (FBK_UNLIKELY(context == NULL)) {
@@ -296,11 +313,11 @@ fbk_worker_apache_status(struct fbk_worker *worker, struct fbk_connection *conne
     end_with_status(worker, connection, context, status);
 }
 
-/* ------------------------------------------------------------------ what carries data */
+/* ------------ what carries data */
 
 static void
-end_read(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-         const struct fbk_response *response)
+end_read(struct fbk_worker *worker, struct fbk_connection *connection,
+         struct fbk_apache_context *context, const struct fbk_response *response)
 {
     struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     reply.entry = response->entry;
@@ -310,20 +327,23 @@ end_read(struct fbk_worker *worker, struct fbk_connection *connection, struct fb
     end(worker, connection, context, &reply);
 }
 
-/* Whether the answer says that the first one asked for is not here: INV-X1, an answer that says nothing of it is no "no". */
+/* Whether the answer says that the first one asked for is not here: INV-X1, an answer that says
+ * nothing of it is no "no". */
 static bool
 is_first_missing(const struct fbk_apache_context *context, const struct fbk_response *response)
 {
     int64_t next = response->entry_id;
     if (response->entry_count > 0)
-        next = response->entry_bytes < FBK_ENTRY_HEADER_BYTES ? -1 : (int64_t)fbk_load_be64(response->entry + 8);
+        next = response->entry_bytes < FBK_ENTRY_HEADER_BYTES
+                   ? -1
+                   : (int64_t)fbk_load_be64(response->entry + 8);
     return next > context->entry_id;
 }
 
 /* Consecutive ones from the first asked for, as many as fit by Apache's count. */
 static void
-end_batch(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-          const struct fbk_response *response)
+end_batch(struct fbk_worker *worker, struct fbk_connection *connection,
+          struct fbk_apache_context *context, const struct fbk_response *response)
 {
     struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     uint8_t *sizes = worker->apache.sizes;
@@ -359,8 +379,8 @@ wall_clock_ms(void)
 
 /* A poll that takes the entry behind previous_lac along. */
 static void
-end_poll(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-         const struct fbk_response *response)
+end_poll(struct fbk_worker *worker, struct fbk_connection *connection,
+         struct fbk_apache_context *context, const struct fbk_response *response)
 {
     struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     reply.lac = response->lac;
@@ -375,8 +395,8 @@ end_poll(struct fbk_worker *worker, struct fbk_connection *connection, struct fb
 }
 
 static void
-end_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-             const struct fbk_response *response)
+end_read_lac(struct fbk_worker *worker, struct fbk_connection *connection,
+             struct fbk_apache_context *context, const struct fbk_response *response)
 {
     struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     if (response->lac_body_bytes != 0) {
@@ -393,7 +413,8 @@ end_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, struc
 }
 
 static void
-end_list(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+end_list(struct fbk_worker *worker, struct fbk_connection *connection,
+         struct fbk_apache_context *context)
 {
     const struct fbk_apache_list *list = &worker->apache.lists[context->list - 1];
     struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
@@ -413,10 +434,11 @@ end_list(struct fbk_worker *worker, struct fbk_connection *connection, struct fb
 }
 
 static void
-take_page(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-          const struct fbk_response *response)
+take_page(struct fbk_worker *worker, struct fbk_connection *connection,
+          struct fbk_apache_context *context, const struct fbk_response *response)
 {
-    uint32_t status = fbk_context_add_ranges(worker, context, response->ranges, response->range_count);
+    uint32_t status =
+        fbk_context_add_ranges(worker, context, response->ranges, response->range_count);
     bool goes_on = response->entry_id >= 0;
     if (status == FBK_S_OK && goes_on && response->entry_id <= context->first_entry_id)
         status = FBK_S_IO_ERROR; /* a page that leads back */
@@ -430,14 +452,16 @@ take_page(struct fbk_worker *worker, struct fbk_connection *connection, struct f
     }
 }
 
-/* ------------------------------------------------------------------ an index's frames */
+/* ------------ an index's frames */
 
 static void
-take_answer(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-            const struct fbk_response *response)
+take_answer(struct fbk_worker *worker, struct fbk_connection *connection,
+            struct fbk_apache_context *context, const struct fbk_response *response)
 {
-    if (response->status != FBK_S_OK || response->body_type != body_of(context)) { /* or to something else */
-        end_with_status(worker, connection, context, response->status != FBK_S_OK ? response->status : FBK_S_IO_ERROR);
+    /* or to something else */
+    if (response->status != FBK_S_OK || response->body_type != body_of(context)) {
+        end_with_status(worker, connection, context,
+                        response->status != FBK_S_OK ? response->status : FBK_S_IO_ERROR);
         return;
     }
     switch (context->step) {
@@ -451,7 +475,9 @@ take_answer(struct fbk_worker *worker, struct fbk_connection *connection, struct
     }
     switch (response->body_type) {
     case FBK_RESPONSE_BODY_READ_REPLY: end_read(worker, connection, context, response); break;
-    case FBK_RESPONSE_BODY_READ_BATCH_REPLY: end_batch(worker, connection, context, response); break;
+    case FBK_RESPONSE_BODY_READ_BATCH_REPLY:
+        end_batch(worker, connection, context, response);
+        break;
     case FBK_RESPONSE_BODY_READ_LAC_REPLY:
         if (context->echo.operation == FBK_APACHE_READ_LAC)
             end_read_lac(worker, connection, context, response);
@@ -463,7 +489,8 @@ take_answer(struct fbk_worker *worker, struct fbk_connection *connection, struct
 }
 
 bool
-fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *connection,
+                        const uint8_t *frame, uint32_t frame_bytes)
 {
     struct fbk_response response;
     if (fbk_wire_read_own_response(frame, frame_bytes, &response) != 0)
@@ -492,7 +519,7 @@ fbk_contexts_serve(struct fbk_worker *worker, struct fbk_lane *lane)
     }
 }
 
-/* ------------------------------------------------------------------ may it be taken */
+/* ------------ may it be taken */
 
 static bool
 is_for_python(uint32_t operation)
@@ -519,7 +546,8 @@ is_poll(const struct fbk_apache_request *asked)
 static bool
 is_urgent(const struct fbk_apache_request *asked)
 {
-    return (asked->flags & (FBK_APACHE_HIGH_PRIORITY | FBK_APACHE_RECOVERY | FBK_APACHE_FENCE)) != 0;
+    return (asked->flags & (FBK_APACHE_HIGH_PRIORITY | FBK_APACHE_RECOVERY | FBK_APACHE_FENCE)) !=
+           0;
 }
 
 static bool
@@ -537,13 +565,15 @@ is_add(const struct fbk_apache_request *asked)
 static bool
 is_read(const struct fbk_apache_request *asked)
 {
-    return asked->operation == FBK_APACHE_READ_BATCH || (asked->operation == FBK_APACHE_READ && !is_poll(asked));
+    return asked->operation == FBK_APACHE_READ_BATCH ||
+           (asked->operation == FBK_APACHE_READ && !is_poll(asked));
 }
 
 static bool
 takes_no_adds(struct fbk_worker *worker, int64_t ledger_id)
 {
-    return worker->options.is_reads_only || fbk_cursor_load(&fbk_lane_of(worker, ledger_id)->index->reads_only) != 0;
+    return worker->options.is_reads_only ||
+           fbk_cursor_load(&fbk_lane_of(worker, ledger_id)->index->reads_only) != 0;
 }
 
 /* FBK_APACHE_EOK, or what is answered at once. */
@@ -552,12 +582,14 @@ judge(struct fbk_worker *worker, const struct fbk_apache_request *asked)
 {
     const struct fbk_worker_options *options = &worker->options;
     const struct fbk_worker_apache *apache = &worker->apache;
-    if (is_poll(asked) && (asked->flags & FBK_APACHE_PIGGYBACK) && asked->entry_id != FBK_APACHE_NO_ENTRY)
+    if (is_poll(asked) && (asked->flags & FBK_APACHE_PIGGYBACK) &&
+        asked->entry_id != FBK_APACHE_NO_ENTRY)
         return FBK_APACHE_EBADREQ;
     if (is_poll(asked) && apache->polls >= options->apache_requests_max / 2)
         return FBK_APACHE_ETOOMANYREQUESTS;
-    if (!is_urgent(asked) && ((is_add(asked) && is_above(apache->adds, options->apache_adds_pending_max)) ||
-                              (is_read(asked) && is_above(apache->reads, options->apache_reads_pending_max))))
+    if (!is_urgent(asked) &&
+        ((is_add(asked) && is_above(apache->adds, options->apache_adds_pending_max)) ||
+         (is_read(asked) && is_above(apache->reads, options->apache_reads_pending_max))))
         return FBK_APACHE_ETOOMANYREQUESTS;
     /* Ours takes it: it is not written to the disk.  Apache's refuses it. */
     if (asked->operation == FBK_APACHE_WRITE_LAC && takes_no_adds(worker, asked->ledger_id))
@@ -583,9 +615,11 @@ right_for(const struct fbk_apache_request *asked)
     switch (asked->operation) {
     case FBK_APACHE_AUTH:
     case FBK_APACHE_START_TLS: return 0;
-    case FBK_APACHE_ADD: return asked->flags & FBK_APACHE_RECOVERY ? FBK_RIGHT_RECOVER : FBK_RIGHT_ADD;
+    case FBK_APACHE_ADD:
+        return asked->flags & FBK_APACHE_RECOVERY ? FBK_RIGHT_RECOVER : FBK_RIGHT_ADD;
     case FBK_APACHE_READ:
-    case FBK_APACHE_READ_BATCH: return asked->flags & FBK_APACHE_FENCE ? FBK_RIGHT_RECOVER : FBK_RIGHT_READ;
+    case FBK_APACHE_READ_BATCH:
+        return asked->flags & FBK_APACHE_FENCE ? FBK_RIGHT_RECOVER : FBK_RIGHT_READ;
     case FBK_APACHE_READ_LAC:
     case FBK_APACHE_LIST: return FBK_RIGHT_READ;
     case FBK_APACHE_WRITE_LAC:
@@ -595,7 +629,8 @@ right_for(const struct fbk_apache_request *asked)
 }
 
 enum fbk_outcome
-fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body, uint32_t body_bytes)
+fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
+                           const uint8_t *body, uint32_t body_bytes)
 {
     struct fbk_apache_request asked;
     uint32_t status = FBK_APACHE_EOK;

@@ -1,9 +1,10 @@
-/* What clients did that an audit wants to know, until Python takes it: bounded, and what does not fit is counted. */
+/* What clients did that an audit wants to know, until Python takes it: bounded, and what does not
+ * fit is counted. */
 #include "worker/worker.h"
 
 void
-fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation, int64_t ledger_id,
-               uint32_t status)
+fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection,
+               uint32_t operation, int64_t ledger_id, uint32_t status)
 {
     if (worker->audits == NULL)
         return;
@@ -20,7 +21,8 @@ fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connectio
 }
 
 void
-fbk_audit_denial(struct fbk_worker *worker, const struct fbk_connection *connection, uint8_t right, int64_t ledger_id)
+fbk_audit_denial(struct fbk_worker *worker, const struct fbk_connection *connection, uint8_t right,
+                 int64_t ledger_id)
 {
     static const uint32_t operations[] = {
         [FBK_RIGHT_ENTER] = FBK_AUDIT_OTHER,

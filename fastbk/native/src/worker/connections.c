@@ -1,16 +1,17 @@
 /* What a connection has: the line that it waits in, its events, and the memory of all of them.
  *
- * Nothing here reads a request.  Input and output (input.c, output.c) together have a bound (INV-B1), for which peers that
- * are too slow are closed. */
+ * Nothing here reads a request.  Input and output (input.c, output.c) together have a bound
+ * (INV-B1), for which peers that are too slow are closed. */
 #include "worker/worker.h"
 
 #include <malloc.h>
 #include <sys/epoll.h>
 
-/* ------------------------------------------------------------------ lines */
+/* ------------ lines */
 
 void
-fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, bool in_front)
+fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line,
+              bool in_front)
 {
     if (connection->line != FBK_LINE_NONE)
         return;
@@ -48,7 +49,8 @@ fbk_line_leave(struct fbk_worker *worker, struct fbk_connection *connection)
     connection->line = FBK_LINE_NONE;
 }
 
-/* It may have received more before its turn came as one of those that go on: where it waits now is what counts. */
+/* It may have received more before its turn came as one of those that go on: where it waits now is
+ * what counts. */
 static void
 wait_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line)
 {
@@ -86,7 +88,8 @@ fbk_connection_block_in(struct fbk_worker *worker, struct fbk_connection *connec
 bool
 fbk_connections_wait_for_contexts(const struct fbk_worker *worker)
 {
-    return worker->lines[FBK_LINE_CONTEXT].count > 0 || worker->lines[FBK_LINE_APACHE_ADDS].count > 0 ||
+    return worker->lines[FBK_LINE_CONTEXT].count > 0 ||
+           worker->lines[FBK_LINE_APACHE_ADDS].count > 0 ||
            worker->lines[FBK_LINE_APACHE_READS].count > 0;
 }
 
@@ -101,9 +104,10 @@ fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connect
     fbk_connection_mark(worker, connection);
 }
 
-/* ------------------------------------------------------------------ events */
+/* ------------ events */
 
-/* While its next bytes are only looked for, nothing is received: a request of its own need not stop that. */
+/* While its next bytes are only looked for, nothing is received: a request of its own need not stop
+ * that. */
 static bool
 is_stopped(const struct fbk_connection *connection)
 {
@@ -115,8 +119,8 @@ has_todo(const struct fbk_connection *connection)
 {
     if (!fbk_connection_is_alive(connection))
         return false;
-    return connection->todo != 0 ||
-           (connection->state != FBK_CONNECTION_DISCARD && connection->is_paused != is_stopped(connection));
+    return connection->todo != 0 || (connection->state != FBK_CONNECTION_DISCARD &&
+                                     connection->is_paused != is_stopped(connection));
 }
 
 void
@@ -126,10 +130,12 @@ fbk_connection_watch(struct fbk_worker *worker, struct fbk_connection *connectio
         return;
     struct epoll_event event = {
         .events = EPOLLIN,
-        .data.u64 = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation),
+        .data.u64 =
+            fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation),
     };
     connection->is_watched = is_wanted;
-    if (epoll_ctl(worker->poll_fd, is_wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd, &event) != 0)
+    if (epoll_ctl(worker->poll_fd, is_wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd,
+                  &event) != 0)
         connection->todo |= FBK_DO_ABORT;
 }
 
@@ -186,13 +192,15 @@ fbk_dirty_report(struct fbk_worker *worker)
         connection->is_dirty = false;
         uint32_t todo = has_todo(connection) ? fbk_connection_take_todo(worker, connection) : 0;
         if (todo != 0)
-            worker->events[worker->event_count++] = (struct fbk_worker_event){worker->dirty[i], todo};
+            worker->events[worker->event_count++] =
+                (struct fbk_worker_event){worker->dirty[i], todo};
     }
     worker->dirty_count = 0;
 }
 
 void
-fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us)
+fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection,
+                        uint32_t after_us)
 {
     connection->deadline_us = worker->now_us + after_us;
     connection->has_deadline = true;
@@ -205,7 +213,7 @@ fbk_connection_begin(struct fbk_worker *worker, struct fbk_connection *connectio
         fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
 }
 
-/* ------------------------------------------------------------------ memory */
+/* ------------ memory */
 
 void
 fbk_memory_return(struct fbk_worker *worker)
@@ -217,7 +225,8 @@ fbk_memory_return(struct fbk_worker *worker)
             worker->held_peak_before_bytes = peak;
         return;
     }
-    /* A whole sweep took much less than there was before: the allocator keeps what it has until it is told. */
+    /* A whole sweep took much less than there was before: the allocator keeps what it has until it
+     * is told. */
     worker->held_peak_before_bytes = peak;
 #ifdef __GLIBC__
     malloc_trim(0);

@@ -1,8 +1,10 @@
-/* What Apache's requests under way have: a *context* each, which knows what was requested and how to say the answer.
+/* What Apache's requests under way have: a *context* each, which knows what was requested and how
+ * to say the answer.
  *
- * Contexts are a bounded pool, a list of each connection's, and a line for each lane of those whose next step waits for room.
- * An id is generation and number.  With its connection a context ends, whatever is still under way: a late answer finds
- * another generation, or another connection, and reaches nobody. */
+ * Contexts are a bounded pool, a list of each connection's, and a line for each lane of those whose
+ * next step waits for room. An id is generation and number.  With its connection a context ends,
+ * whatever is still under way: a late answer finds another generation, or another connection, and
+ * reaches nobody. */
 #include "worker/worker.h"
 
 #include "base/segment.h"
@@ -11,7 +13,8 @@ int32_t
 fbk_contexts_init(struct fbk_worker *worker)
 {
     struct fbk_worker_apache *apache = &worker->apache;
-    apache->contexts = fbk_memory_take((uint64_t)worker->options.apache_requests_max * sizeof *apache->contexts);
+    apache->contexts =
+        fbk_memory_take((uint64_t)worker->options.apache_requests_max * sizeof *apache->contexts);
     apache->sizes = fbk_memory_take(4ull * FBK_APACHE_BATCH_ENTRIES_MAX);
     apache->frame = fbk_memory_take(worker->options.frame_size_bytes_max);
     apache->free_first = FBK_NO_CONTEXT;
@@ -26,15 +29,16 @@ fbk_contexts_free(struct fbk_worker *worker)
     struct fbk_worker_apache *apache = &worker->apache;
     for (uint32_t n = 0; n < FBK_APACHE_LISTS; n++)
         free(apache->lists[n].ranges);
-    fbk_memory_give_back(apache->contexts, (uint64_t)worker->options.apache_requests_max * sizeof *apache->contexts);
+    fbk_memory_give_back(apache->contexts,
+                         (uint64_t)worker->options.apache_requests_max * sizeof *apache->contexts);
     fbk_memory_give_back(apache->sizes, 4ull * FBK_APACHE_BATCH_ENTRIES_MAX);
     fbk_memory_give_back(apache->frame, worker->options.frame_size_bytes_max);
 }
 
-/* ------------------------------------------------------------------ lists */
+/* ------------ lists */
 
-/* Lists of a ledger's entries: one answer from several pages.  What they hold meanwhile has a bound, for each and for all of
- * them (INV-B1). */
+/* Lists of a ledger's entries: one answer from several pages.  What they hold meanwhile has a
+ * bound, for each and for all of them (INV-B1). */
 
 static struct fbk_apache_list *
 list_of(struct fbk_worker_apache *apache, struct fbk_apache_context *context)
@@ -72,7 +76,8 @@ list_grow(struct fbk_worker_apache *apache, struct fbk_apache_list *list, uint32
 }
 
 uint32_t
-fbk_context_add_ranges(struct fbk_worker *worker, struct fbk_apache_context *context, const uint8_t *ranges, uint32_t range_count)
+fbk_context_add_ranges(struct fbk_worker *worker, struct fbk_apache_context *context,
+                       const uint8_t *ranges, uint32_t range_count)
 {
     struct fbk_worker_apache *apache = &worker->apache;
     struct fbk_apache_list *list = list_of(apache, context);
@@ -85,7 +90,8 @@ fbk_context_add_ranges(struct fbk_worker *worker, struct fbk_apache_context *con
         memcpy(list->ranges + 2ull * list->count, ranges, 16ull * range_count);
     /* A page may begin where the last one's range ended. */
     int64_t *last = list->ranges + 2ull * list->count;
-    bool goes_on = list->count > 0 && range_count > 0 && last[-1] != INT64_MAX && last[0] == last[-1] + 1;
+    bool goes_on =
+        list->count > 0 && range_count > 0 && last[-1] != INT64_MAX && last[0] == last[-1] + 1;
     if (goes_on) {
         last[-1] = last[1];
         memmove(last, last + 2, 16ull * (range_count - 1));
@@ -106,7 +112,7 @@ list_free(struct fbk_worker *worker, struct fbk_apache_context *context)
     context->list = 0;
 }
 
-/* ------------------------------------------------------------------ the pool */
+/* ------------ the pool */
 
 /* Of which bound a request takes its share; NULL = of none but the pool's. */
 static uint32_t *
@@ -114,7 +120,9 @@ share_of(struct fbk_worker_apache *apache, const struct fbk_apache_context *cont
 {
     switch (context->echo.operation) {
     case FBK_APACHE_ADD: return &apache->adds;
-    case FBK_APACHE_READ: return fbk_apache_is_poll(context->echo.operation, context->flags) ? &apache->polls : &apache->reads;
+    case FBK_APACHE_READ:
+        return fbk_apache_is_poll(context->echo.operation, context->flags) ? &apache->polls
+                                                                           : &apache->reads;
     case FBK_APACHE_READ_BATCH: return &apache->reads;
     default: return NULL;
     }
@@ -134,7 +142,8 @@ find_free(const struct fbk_worker *worker, struct fbk_worker_apache *apache)
 }
 
 struct fbk_apache_context *
-fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked)
+fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection,
+                const struct fbk_apache_request *asked)
 {
     struct fbk_worker_apache *apache = &worker->apache;
     struct fbk_apache_context *context = find_free(worker, apache);
@@ -164,7 +173,8 @@ fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection, co
 }
 
 void
-fbk_context_leave_line(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+fbk_context_leave_line(struct fbk_worker *worker, struct fbk_connection *connection,
+                       struct fbk_apache_context *context)
 {
     struct fbk_worker_apache *apache = &worker->apache;
     struct fbk_context_line *line = &apache->lines[context->lane];
@@ -198,7 +208,8 @@ free_context(struct fbk_worker *worker, struct fbk_apache_context *context)
 }
 
 void
-fbk_context_end(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+fbk_context_end(struct fbk_worker *worker, struct fbk_connection *connection,
+                struct fbk_apache_context *context)
 {
     struct fbk_worker_apache *apache = &worker->apache;
     if (context->next != FBK_NO_CONTEXT)
@@ -223,8 +234,10 @@ fbk_context_of(struct fbk_worker *worker, const struct fbk_connection *connectio
     if (number >= worker->apache.context_count)
         return NULL;
     struct fbk_apache_context *context = &worker->apache.contexts[number];
-    bool is_it = context->generation == (uint32_t)(id >> 32) && context->slot == fbk_connection_slot(worker, connection);
-    return is_it && !context->is_in_line ? context : NULL; /* in line it has asked nothing that may be answered */
+    bool is_it = context->generation == (uint32_t)(id >> 32) &&
+                 context->slot == fbk_connection_slot(worker, connection);
+    /* in line it has asked nothing that may be answered */
+    return is_it && !context->is_in_line ? context : NULL;
 }
 
 void
@@ -240,11 +253,11 @@ fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connection)
     connection->contexts = FBK_NO_CONTEXT;
 }
 
-/* ------------------------------------------------------------------ waiting for room */
+/* ------------ waiting for room */
 
 void
-fbk_context_join_line(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
-                      bool in_front)
+fbk_context_join_line(struct fbk_worker *worker, struct fbk_connection *connection,
+                      struct fbk_apache_context *context, bool in_front)
 {
     struct fbk_worker_apache *apache = &worker->apache;
     struct fbk_context_line *line = &apache->lines[context->lane];
@@ -265,7 +278,8 @@ fbk_context_join_line(struct fbk_worker *worker, struct fbk_connection *connecti
 }
 
 void
-fbk_context_wait_for_room(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+fbk_context_wait_for_room(struct fbk_worker *worker, struct fbk_connection *connection,
+                          struct fbk_apache_context *context)
 {
     context->lane = fbk_lane_of(worker, context->ledger_id)->number;
     fbk_context_join_line(worker, connection, context, false);

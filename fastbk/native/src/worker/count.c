@@ -1,15 +1,17 @@
-/* How requests end, counted by what they were: the names that operators' dashboards know (docs/metrics.md).
+/* How requests end, counted by what they were: the names that operators' dashboards know
+ * (docs/metrics.md).
  *
- * INV-O1: a request that is answered is counted exactly once, with the answer that its client gets: as done or as failed.
- * Adds are counted where their one step ends, whoever asked (one run of equal latencies is one observation); the rest of
- * Apache's requests, which may take several of our steps, where their last word is said.
+ * INV-O1: a request that is answered is counted exactly once, with the answer that its client gets:
+ * as done or as failed. Adds are counted where their one step ends, whoever asked (one run of equal
+ * latencies is one observation); the rest of Apache's requests, which may take several of our
+ * steps, where their last word is said.
  *
  * At the end: records of stages that took long (base/flight.h). */
 #include "worker/worker.h"
 
 #include "wire/schema.h"
 
-/* ------------------------------------------------------------------ any protocol's */
+/* ------------ any protocol's */
 
 enum fbk_operation
 fbk_operation_of_kind(uint32_t kind)
@@ -37,9 +39,11 @@ operation_of_request(const struct fbk_request *request)
     case FBK_REQUEST_BODY_ADD:
     case FBK_REQUEST_BODY_ADD_BATCH:
         return request->flags & FBK_FLAG_RECOVERY ? FBK_OPERATION_RECOVERY_ADD : FBK_OPERATION_ADD;
-    case FBK_REQUEST_BODY_READ: return request->flags & FBK_FLAG_FENCE ? FBK_OPERATION_FENCE : FBK_OPERATION_READ;
+    case FBK_REQUEST_BODY_READ:
+        return request->flags & FBK_FLAG_FENCE ? FBK_OPERATION_FENCE : FBK_OPERATION_READ;
     case FBK_REQUEST_BODY_READ_BATCH: return FBK_OPERATION_READ;
-    case FBK_REQUEST_BODY_READ_LAC: return request->timeout_ms > 0 ? FBK_OPERATION_POLL : FBK_OPERATION_LAC_READ;
+    case FBK_REQUEST_BODY_READ_LAC:
+        return request->timeout_ms > 0 ? FBK_OPERATION_POLL : FBK_OPERATION_LAC_READ;
     case FBK_REQUEST_BODY_WRITE_LAC: return FBK_OPERATION_LAC_WRITE;
     case FBK_REQUEST_BODY_FORCE: return FBK_OPERATION_FORCE;
     case FBK_REQUEST_BODY_LIST_ENTRIES: return FBK_OPERATION_LIST;
@@ -51,38 +55,50 @@ static void
 finish(struct fbk_worker *worker, enum fbk_operation operation, bool is_ok, uint32_t received_us)
 {
     _Static_assert(FBK_C_WORKER_READS_FAILED == FBK_C_WORKER_ADDS_FAILED + 2, "order");
-    _Static_assert(FBK_C_WORKER_LISTS_DONE == FBK_C_WORKER_FENCES_DONE + 4 * (FBK_OPERATION_LIST - FBK_OPERATION_FENCE), "order");
+    _Static_assert(FBK_C_WORKER_LISTS_DONE ==
+                       FBK_C_WORKER_FENCES_DONE + 4 * (FBK_OPERATION_LIST - FBK_OPERATION_FENCE),
+                   "order");
     _Static_assert(FBK_C_WORKER_LISTS_FAILED == FBK_C_WORKER_LISTS_DONE + 2, "order");
     if (operation == FBK_OPERATION_NONE)
         return;
     uint32_t took_us = worker->now_us - received_us;
     if (operation == FBK_OPERATION_RECOVERY_ADD) {
-        fbk_count_timed(worker->stats, is_ok ? FBK_C_WORKER_RECOVERY_ADDS_DONE : FBK_C_WORKER_RECOVERY_ADDS_FAILED, took_us);
+        fbk_count_timed(worker->stats,
+                        is_ok ? FBK_C_WORKER_RECOVERY_ADDS_DONE : FBK_C_WORKER_RECOVERY_ADDS_FAILED,
+                        took_us);
         operation = FBK_OPERATION_ADD;
     }
     bool has_histogram = operation == FBK_OPERATION_ADD || operation == FBK_OPERATION_READ;
     if (is_ok && has_histogram) {
-        fbk_observe_many(worker->stats, operation == FBK_OPERATION_ADD ? FBK_H_WORKER_ADD_US : FBK_H_WORKER_READ_US, took_us, 1);
+        fbk_observe_many(worker->stats,
+                         operation == FBK_OPERATION_ADD ? FBK_H_WORKER_ADD_US
+                                                        : FBK_H_WORKER_READ_US,
+                         took_us, 1);
         return;
     }
-    uint32_t counter = has_histogram ? FBK_C_WORKER_ADDS_FAILED + 2u * (operation - FBK_OPERATION_ADD)
-                                     : FBK_C_WORKER_FENCES_DONE + 4u * (operation - FBK_OPERATION_FENCE) + (is_ok ? 0u : 2u);
+    uint32_t counter =
+        has_histogram
+            ? FBK_C_WORKER_ADDS_FAILED + 2u * (operation - FBK_OPERATION_ADD)
+            : FBK_C_WORKER_FENCES_DONE + 4u * (operation - FBK_OPERATION_FENCE) + (is_ok ? 0u : 2u);
     fbk_count_timed(worker->stats, counter, took_us);
 }
 
 void
-fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *connection, enum fbk_operation operation,
-                       bool is_ok, uint32_t received_us)
+fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *connection,
+                       enum fbk_operation operation, bool is_ok, uint32_t received_us)
 {
-    if (!connection->is_apache || operation == FBK_OPERATION_ADD || operation == FBK_OPERATION_RECOVERY_ADD)
+    if (!connection->is_apache || operation == FBK_OPERATION_ADD ||
+        operation == FBK_OPERATION_RECOVERY_ADD)
         finish(worker, operation, is_ok, received_us);
 }
 
 void
-fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request)
+fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_connection *connection,
+                          const struct fbk_request *request)
 {
     worker->turn_frames += FBK_REFUSED_FRAMES;
-    fbk_worker_finish_step(worker, connection, operation_of_request(request), false, worker->now_us);
+    fbk_worker_finish_step(worker, connection, operation_of_request(request), false,
+                           worker->now_us);
 }
 
 void
@@ -107,11 +123,12 @@ fbk_worker_set_gauges(struct fbk_worker *worker)
     fbk_gauge(worker->stats, FBK_C_WORKER_RING_BYTES, ring_bytes);
 }
 
-/* ------------------------------------------------------------------ Apache's */
+/* ------------ Apache's */
 
 /* Slots of one protocol's counters, in the order of fastbk/observe/names.py. */
 struct slots {
-    uint32_t adds, add_bytes, reads, read_bytes, read_batches, polls, lac_writes, lac_reads, forces, lists, others;
+    uint32_t adds, add_bytes, reads, read_bytes, read_batches, polls, lac_writes, lac_reads, forces,
+        lists, others;
     uint32_t errors; /* ENOLEDGER; the others follow */
     uint32_t add_us, read_us;
 };
@@ -160,9 +177,13 @@ fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_reque
         fbk_worker_note(worker, slot->adds);
         fbk_count(worker->stats, slot->add_bytes, asked->body_bytes);
         break;
-    case FBK_APACHE_READ: fbk_worker_note(worker, fbk_apache_is_poll(asked->operation,
-                                                                     asked->flags) ? slot->polls : slot->reads); break;
-    case FBK_APACHE_READ_BATCH: fbk_worker_note(worker, slot->read_batches ? slot->read_batches : slot->others); break;
+    case FBK_APACHE_READ:
+        fbk_worker_note(worker, fbk_apache_is_poll(asked->operation, asked->flags) ? slot->polls
+                                                                                   : slot->reads);
+        break;
+    case FBK_APACHE_READ_BATCH:
+        fbk_worker_note(worker, slot->read_batches ? slot->read_batches : slot->others);
+        break;
     case FBK_APACHE_WRITE_LAC: fbk_worker_note(worker, slot->lac_writes); break;
     case FBK_APACHE_READ_LAC: fbk_worker_note(worker, slot->lac_reads); break;
     case FBK_APACHE_FORCE: fbk_worker_note(worker, slot->forces); break;
@@ -175,13 +196,22 @@ static void
 count_error(struct fbk_worker *worker, uint32_t protocol, uint32_t status)
 {
     static const uint16_t statuses[] = {
-        FBK_APACHE_ENOLEDGER, FBK_APACHE_ENOENTRY,     FBK_APACHE_EBADREQ,  FBK_APACHE_EIO,       FBK_APACHE_EUA,
-        FBK_APACHE_EBADVERSION, FBK_APACHE_EFENCED, FBK_APACHE_EREADONLY, FBK_APACHE_ETOOMANYREQUESTS,
+        FBK_APACHE_ENOLEDGER,
+        FBK_APACHE_ENOENTRY,
+        FBK_APACHE_EBADREQ,
+        FBK_APACHE_EIO,
+        FBK_APACHE_EUA,
+        FBK_APACHE_EBADVERSION,
+        FBK_APACHE_EFENCED,
+        FBK_APACHE_EREADONLY,
+        FBK_APACHE_ETOOMANYREQUESTS,
         FBK_APACHE_EUNKNOWNLEDGERSTATE,
     };
-    _Static_assert(FBK_C_WORKER_V2_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE,
+    _Static_assert(FBK_C_WORKER_V2_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 ==
+                       FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE,
                    "order");
-    _Static_assert(FBK_C_WORKER_V3_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE,
+    _Static_assert(FBK_C_WORKER_V3_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 ==
+                       FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE,
                    "order");
     for (uint32_t n = 0; n < sizeof statuses / sizeof statuses[0]; n++)
         if (statuses[n] == status)
@@ -207,7 +237,8 @@ operation_of(uint32_t operation, uint32_t flags)
 }
 
 void
-fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_context *context, uint32_t apache_status)
+fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_context *context,
+                         uint32_t apache_status)
 {
     const struct slots *slot = slots(context->echo.protocol);
     enum fbk_operation operation = operation_of(context->echo.operation, context->flags);
@@ -223,7 +254,8 @@ fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_cont
 }
 
 void
-fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apache_request *asked, uint32_t apache_status)
+fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apache_request *asked,
+                                 uint32_t apache_status)
 {
     enum fbk_operation operation = operation_of(asked->operation, asked->flags);
     bool is_recovery = operation == FBK_OPERATION_ADD && (asked->flags & FBK_APACHE_RECOVERY) != 0;
@@ -242,9 +274,10 @@ fbk_worker_apache_sent(struct fbk_worker *worker, uint32_t protocol, uint64_t en
     fbk_count(worker->stats, slots(protocol)->read_bytes, entry_bytes);
 }
 
-/* ------------------------------------------------------------------ what took long */
+/* ------------ what took long */
 
-/* The whole pause lies between the last time that the worker had looked at the clock, and the SIGCONT. */
+/* The whole pause lies between the last time that the worker had looked at the clock, and the
+ * SIGCONT. */
 void
 fbk_worker_note_pause(struct fbk_worker *worker, uint64_t now_ns, uint32_t before_us)
 {

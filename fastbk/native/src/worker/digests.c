@@ -20,7 +20,8 @@ fbk_digests_init(struct fbk_worker *worker)
     if (set_count == 0)
         return -EINVAL;
     digests->set_mask = set_count - 1;
-    digests->slots = fbk_memory_take((uint64_t)set_count * FBK_DIGEST_WAYS * sizeof *digests->slots);
+    digests->slots =
+        fbk_memory_take((uint64_t)set_count * FBK_DIGEST_WAYS * sizeof *digests->slots);
     fbk_digests_tick(worker);
     return digests->slots == NULL ? -ENOMEM : 0;
 }
@@ -38,7 +39,7 @@ fbk_digests_tick(struct fbk_worker *worker)
     worker->digests.now_s = (uint32_t)(fbk_now_ns() / 1000000000u);
 }
 
-/* ------------------------------------------------------------------ the table */
+/* ------------ the table */
 
 static uint64_t
 key_of(int64_t ledger_id)
@@ -68,13 +69,15 @@ find(const struct fbk_digests *digests, uint64_t key)
 static struct fbk_digest_slot *
 make(struct fbk_digests *digests, uint64_t key)
 {
-    struct fbk_digest_slot *set = set_of(digests, key), *taken = &set[digests->turn++ % FBK_DIGEST_WAYS];
+    struct fbk_digest_slot *set = set_of(digests, key),
+                           *taken = &set[digests->turn++ % FBK_DIGEST_WAYS];
     for (uint32_t way = 0; way < FBK_DIGEST_WAYS; way++)
         if (set[way].key == 0) {
             taken = &set[way];
             break;
         }
-    *taken = (struct fbk_digest_slot){.key = key, .ask_at_s = digests->now_s, .digest_type = FBK_DIGEST_NONE};
+    *taken = (struct fbk_digest_slot){
+        .key = key, .ask_at_s = digests->now_s, .digest_type = FBK_DIGEST_NONE};
     return taken;
 }
 
@@ -117,7 +120,7 @@ fbk_digests_doubt(struct fbk_digests *digests, int64_t ledger_id)
     return ask(digests, slot);
 }
 
-/* ------------------------------------------------------------------ Python's calls */
+/* ------------ Python's calls */
 
 int32_t
 fbk_worker_digests_wanted(struct fbk_worker *worker, int64_t *ledger_ids, uint32_t count_max)
@@ -126,12 +129,14 @@ fbk_worker_digests_wanted(struct fbk_worker *worker, int64_t *ledger_ids, uint32
     uint32_t count = digests->wanted_count < count_max ? digests->wanted_count : count_max;
     memcpy(ledger_ids, digests->wanted, count * sizeof *ledger_ids);
     digests->wanted_count -= count;
-    memmove(digests->wanted, digests->wanted + count, digests->wanted_count * sizeof *digests->wanted);
+    memmove(digests->wanted, digests->wanted + count,
+            digests->wanted_count * sizeof *digests->wanted);
     return (int32_t)count;
 }
 
 void
-fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids, const uint8_t *digest_types, uint32_t count)
+fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids,
+                         const uint8_t *digest_types, uint32_t count)
 {
     struct fbk_digests *digests = &worker->digests;
     for (uint32_t i = 0; i < count; i++) {
@@ -140,7 +145,8 @@ fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids, c
         struct fbk_digest_slot *slot = find(digests, key_of(ledger_ids[i]));
         if (slot == NULL)
             slot = make(digests, key_of(ledger_ids[i]));
-        slot->digest_type = fbk_digest_bytes(digest_types[i]) < 0 ? FBK_DIGEST_NONE : digest_types[i];
+        slot->digest_type =
+            fbk_digest_bytes(digest_types[i]) < 0 ? FBK_DIGEST_NONE : digest_types[i];
         slot->ask_at_s = digests->now_s + FBK_DIGESTS_OLD_S;
     }
 }

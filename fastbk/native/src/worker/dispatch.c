@@ -1,6 +1,8 @@
-/* From a read request to a record in a lane, or to an answer at once: one function a kind of request.
+/* From a read request to a record in a lane, or to an answer at once: one function a kind of
+ * request.
  *
- * Nothing here waits: what has no credit or no room is put back and tried again when the index has moved. */
+ * Nothing here waits: what has no credit or no room is put back and tried again when the index has
+ * moved. */
 #include "worker/worker.h"
 
 #include "base/digest.h"
@@ -12,7 +14,8 @@
 #define LAC_BODY_BYTES_MAX 64u
 
 static enum fbk_outcome
-refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request, uint32_t status)
+refuse(struct fbk_worker *worker, struct fbk_connection *connection,
+       const struct fbk_request *request, uint32_t status)
 {
     switch (status) {
     case FBK_S_BAD_DIGEST:
@@ -31,13 +34,14 @@ refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struc
     return fbk_answer(status);
 }
 
-/* ------------------------------------------------------------------ adds */
+/* ------------ adds */
 
 /* Whether an entry's own ids are the ones asked for; it has at least its header. */
 static bool
 is_entry_of(const uint8_t *entry, int64_t ledger_id, int64_t entry_id)
 {
-    return (int64_t)fbk_load_be64(entry) == ledger_id && (int64_t)fbk_load_be64(entry + 8) == entry_id;
+    return (int64_t)fbk_load_be64(entry) == ledger_id &&
+           (int64_t)fbk_load_be64(entry + 8) == entry_id;
 }
 
 /* Larger ones fit into a frame by a layout that takes less around them, and then into no reply. */
@@ -49,10 +53,12 @@ is_entry_too_large(const struct fbk_worker *worker, uint32_t entry_bytes)
 
 /* What Add and AddBatch have in common; FBK_S_OK when all is in range. */
 static uint32_t
-check_add(const struct fbk_worker *worker, const struct fbk_lane *lane, const struct fbk_request *request)
+check_add(const struct fbk_worker *worker, const struct fbk_lane *lane,
+          const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 ||
-        (request->flags & ~(FBK_FLAG_RECOVERY | FBK_FLAG_DEFERRED_SYNC)) != 0 || fbk_digest_bytes(request->digest_type) < 0)
+        (request->flags & ~(FBK_FLAG_RECOVERY | FBK_FLAG_DEFERRED_SYNC)) != 0 ||
+        fbk_digest_bytes(request->digest_type) < 0)
         return FBK_S_BAD_REQUEST;
     if (request->master_key == NULL)
         return FBK_S_UNAUTHORIZED;
@@ -73,19 +79,22 @@ count_unverified(struct fbk_worker *worker, const struct fbk_request *request, u
 
 /* A normal add behind others that wait for credit would take it from under their noses. */
 static bool
-must_queue(const struct fbk_worker *worker, const struct fbk_lane *lane, const struct fbk_connection *connection, bool is_normal)
+must_queue(const struct fbk_worker *worker, const struct fbk_lane *lane,
+           const struct fbk_connection *connection, bool is_normal)
 {
-    return is_normal && worker->lines[FBK_LINE_ADD + lane->number].count > 0 && worker->serving != connection;
+    return is_normal && worker->lines[FBK_LINE_ADD + lane->number].count > 0 &&
+           worker->serving != connection;
 }
 
 static enum fbk_outcome
 dispatch_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-         const struct fbk_request *request)
+             const struct fbk_request *request)
 {
     uint32_t status = check_add(worker, lane, request);
     uint32_t entry_bytes = request->body_bytes;
-    if (status == FBK_S_OK && (entry_bytes < FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(request->digest_type) ||
-                               !is_entry_of(request->body, request->ledger_id, request->entry_id)))
+    if (status == FBK_S_OK &&
+        (entry_bytes < FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(request->digest_type) ||
+         !is_entry_of(request->body, request->ledger_id, request->entry_id)))
         status = FBK_S_BAD_REQUEST;
     if (status == FBK_S_OK && is_entry_too_large(worker, entry_bytes))
         status = FBK_S_TOO_LARGE;
@@ -96,12 +105,14 @@ dispatch_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connec
     uint64_t size_bytes = sizeof(struct fbk_record) + fbk_round_up(entry_bytes, 8);
     if (!fbk_quota_allows(worker, connection, request))
         return FBK_WAIT_QUOTA;
-    if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
+    if (must_queue(worker, lane, connection, is_normal) ||
+        !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
         return FBK_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_ADD);
     uint8_t *payload = fbk_ring_at(&lane->add_ring, lane->written) + sizeof record;
-    status = (uint32_t)fbk_digest_copy_check(request->digest_type, payload, request->body, entry_bytes, &record.body_crc);
+    status = (uint32_t)fbk_digest_copy_check(request->digest_type, payload, request->body,
+                                             entry_bytes, &record.body_crc);
     if (status != FBK_S_OK)
         return refuse(worker, connection, request, status);
     record.payload_bytes = entry_bytes;
@@ -120,9 +131,11 @@ static uint32_t
 check_batch(const struct fbk_worker *worker, const struct fbk_request *request)
 {
     uint32_t count = request->entry_count;
-    if (count == 0 || count > worker->options.batch_entries_max || request->entry_id > INT64_MAX - (int64_t)(count - 1))
+    if (count == 0 || count > worker->options.batch_entries_max ||
+        request->entry_id > INT64_MAX - (int64_t)(count - 1))
         return FBK_S_BAD_REQUEST;
-    uint32_t size_bytes_min = FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(request->digest_type);
+    uint32_t size_bytes_min =
+        FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(request->digest_type);
     uint64_t at = 0;
     uint32_t status = FBK_S_OK;
     for (uint32_t i = 0; i < count; i++) {
@@ -138,8 +151,8 @@ check_batch(const struct fbk_worker *worker, const struct fbk_request *request)
 }
 
 static enum fbk_outcome
-dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-               const struct fbk_request *request)
+dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane,
+                   struct fbk_connection *connection, const struct fbk_request *request)
 {
     uint32_t status = check_add(worker, lane, request);
     if (status == FBK_S_OK)
@@ -151,12 +164,14 @@ dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
     uint64_t payload_bytes = table_bytes + request->body_bytes;
     uint64_t cost = fbk_record_cost((uint32_t)payload_bytes, request->entry_count);
     uint64_t size_bytes = sizeof(struct fbk_record) + fbk_round_up(payload_bytes, 8);
-    /* Its table can make a record larger than its frame was; the journal's buffers are made for frames. */
+    /* Its table can make a record larger than its frame was; the journal's buffers are made for
+     * frames. */
     if (size_bytes > sizeof(struct fbk_record) + worker->options.frame_size_bytes_max)
         return refuse(worker, connection, request, FBK_S_TOO_LARGE);
     if (!fbk_quota_allows(worker, connection, request))
         return FBK_WAIT_QUOTA;
-    if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
+    if (must_queue(worker, lane, connection, is_normal) ||
+        !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
         return FBK_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_ADD_BATCH);
@@ -164,8 +179,8 @@ dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
     uint64_t at = 0;
     for (uint32_t i = 0; i < request->entry_count; i++) {
         struct fbk_batch_item item = {.size_bytes = fbk_load_u32(request->entry_sizes + 4ull * i)};
-        status = (uint32_t)fbk_digest_copy_check(request->digest_type, table + table_bytes + at, request->body + at,
-                                                 item.size_bytes, &item.crc);
+        status = (uint32_t)fbk_digest_copy_check(request->digest_type, table + table_bytes + at,
+                                                 request->body + at, item.size_bytes, &item.crc);
         if (status != FBK_S_OK)
             return refuse(worker, connection, request, status);
         memcpy(table + sizeof item * i, &item, sizeof item);
@@ -185,8 +200,8 @@ dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
 
 /* Fences and barriers: into the add ring, whose order they are part of, past credit. */
 static enum fbk_outcome
-dispatch_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-             const struct fbk_request *request, uint8_t kind)
+dispatch_ordered(struct fbk_worker *worker, struct fbk_lane *lane,
+                 struct fbk_connection *connection, const struct fbk_request *request, uint8_t kind)
 {
     if (worker->options.is_reads_only)
         return refuse(worker, connection, request, FBK_S_READ_ONLY);
@@ -204,21 +219,23 @@ dispatch_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_co
     return fbk_place_add(worker, lane, connection, &record);
 }
 
-/* ------------------------------------------------------------------ reads and the rest */
+/* ------------ reads and the rest */
 
 /* Of a type that is known: a body of another length has another type's digest. */
 static bool
 is_lac_proven(const struct fbk_request *request)
 {
     return request->digest_type == FBK_DIGEST_NONE ||
-           fbk_digest_check_lac(request->digest_type, request->body, request->body_bytes) == FBK_S_OK;
+           fbk_digest_check_lac(request->digest_type, request->body, request->body_bytes) ==
+               FBK_S_OK;
 }
 
 static enum fbk_outcome
 dispatch_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-          const struct fbk_request *request)
+              const struct fbk_request *request)
 {
-    if (request->ledger_id < 0 || request->entry_id < -1 || (request->flags & ~(FBK_FLAG_FENCE | FBK_FLAG_HIGH_PRIORITY)) != 0)
+    if (request->ledger_id < 0 || request->entry_id < -1 ||
+        (request->flags & ~(FBK_FLAG_FENCE | FBK_FLAG_HIGH_PRIORITY)) != 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     if (request->flags & FBK_FLAG_FENCE) {
         if (request->master_key == NULL)
@@ -234,10 +251,11 @@ dispatch_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
 }
 
 static enum fbk_outcome
-dispatch_read_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-                const struct fbk_request *request)
+dispatch_read_batch(struct fbk_worker *worker, struct fbk_lane *lane,
+                    struct fbk_connection *connection, const struct fbk_request *request)
 {
-    if (request->ledger_id < 0 || request->entry_id < 0 || request->other_id < request->entry_id || request->count_max == 0)
+    if (request->ledger_id < 0 || request->entry_id < 0 || request->other_id < request->entry_id ||
+        request->count_max == 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     const struct fbk_read_batch_args args = {
         .last_entry_id = request->other_id,
@@ -246,18 +264,19 @@ dispatch_read_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk
     };
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ_BATCH);
-    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
+    enum fbk_outcome outcome =
+        fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
     if (outcome == FBK_DONE)
         fbk_worker_note(worker, FBK_C_WORKER_READS);
     return outcome;
 }
 
 static enum fbk_outcome
-dispatch_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-              const struct fbk_request *request)
+dispatch_read_lac(struct fbk_worker *worker, struct fbk_lane *lane,
+                  struct fbk_connection *connection, const struct fbk_request *request)
 {
-    if (request->ledger_id < 0 || request->other_id < -1 || request->timeout_ms > LONG_POLL_MS_MAX ||
-        (request->flags & ~FBK_FLAG_PIGGYBACK) != 0)
+    if (request->ledger_id < 0 || request->other_id < -1 ||
+        request->timeout_ms > LONG_POLL_MS_MAX || (request->flags & ~FBK_FLAG_PIGGYBACK) != 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     const struct fbk_read_lac_args args = {
         .previous_lac = request->other_id,
@@ -267,7 +286,8 @@ dispatch_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_c
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ_LAC);
     record.entry_id = request->other_id;
-    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
+    enum fbk_outcome outcome =
+        fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
     if (outcome == FBK_DONE) {
         connection->polls++;
         connection->poll_lanes |= (uint8_t)(1u << lane->number);
@@ -278,11 +298,12 @@ dispatch_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_c
 }
 
 static enum fbk_outcome
-dispatch_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-               const struct fbk_request *request)
+dispatch_write_lac(struct fbk_worker *worker, struct fbk_lane *lane,
+                   struct fbk_connection *connection, const struct fbk_request *request)
 {
-    if (request->ledger_id < 0 || request->entry_id < 0 || request->body_bytes < LAC_BODY_BYTES_MIN ||
-        request->body_bytes > LAC_BODY_BYTES_MAX || !is_entry_of(request->body, request->ledger_id, request->entry_id))
+    if (request->ledger_id < 0 || request->entry_id < 0 ||
+        request->body_bytes < LAC_BODY_BYTES_MIN || request->body_bytes > LAC_BODY_BYTES_MAX ||
+        !is_entry_of(request->body, request->ledger_id, request->entry_id))
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     if (request->master_key == NULL)
         return refuse(worker, connection, request, FBK_S_UNAUTHORIZED);
@@ -290,7 +311,8 @@ dispatch_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
         return refuse(worker, connection, request, FBK_S_BAD_DIGEST);
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_WRITE_LAC);
-    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, request->body, request->body_bytes);
+    enum fbk_outcome outcome =
+        fbk_place_request(worker, lane, connection, &record, request->body, request->body_bytes);
     if (outcome == FBK_DONE)
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
     return outcome;
@@ -298,7 +320,7 @@ dispatch_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
 
 static enum fbk_outcome
 dispatch_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-          const struct fbk_request *request)
+              const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->count_max == 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
@@ -327,7 +349,8 @@ right_for(const struct fbk_request *request)
         [FBK_REQUEST_BODY_INFO] = FBK_RIGHT_ENTER,
         [FBK_REQUEST_BODY_PING] = FBK_RIGHT_ENTER,
     };
-    const bool is_add = request->body_type == FBK_REQUEST_BODY_ADD || request->body_type == FBK_REQUEST_BODY_ADD_BATCH;
+    const bool is_add = request->body_type == FBK_REQUEST_BODY_ADD ||
+                        request->body_type == FBK_REQUEST_BODY_ADD_BATCH;
     if ((is_add && request->flags & FBK_FLAG_RECOVERY) ||
         (request->body_type == FBK_REQUEST_BODY_READ && request->flags & FBK_FLAG_FENCE))
         return FBK_RIGHT_RECOVER;
@@ -335,12 +358,15 @@ right_for(const struct fbk_request *request)
 }
 
 enum fbk_outcome
-fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
+                    const struct fbk_request *request)
 {
     struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
     connection->lane = lane->number;
     const uint8_t right = right_for(request);
-    if (FBK_UNLIKELY(right & ~connection->rights) && !fbk_tags_allow(connection, right, request->ledger_id)) { /* INV-N2, INV-N4 */
+    /* INV-N2, INV-N4 */
+    if (FBK_UNLIKELY(right & ~connection->rights) &&
+        !fbk_tags_allow(connection, right, request->ledger_id)) {
         fbk_audit_denial(worker, connection, right, request->ledger_id);
         return refuse(worker, connection, request, FBK_S_FORBIDDEN);
     }

@@ -1,29 +1,32 @@
 /* The input that connections have to keep: part of a frame, or frames that wait.
  *
- * Memory is taken as bytes arrive, doubling: a connection that announces much and sends little holds little.  While
- * half of the bound is free a frame gets its memory at once, which saves copies.  When memory is short, the slowest frame
- * under way is closed if it is slow; else the one that wants memory waits in line.  New wishes get three quarters of the
- * bound, so that there is always something for the line.
+ * Memory is taken as bytes arrive, doubling: a connection that announces much and sends little
+ * holds little.  While half of the bound is free a frame gets its memory at once, which saves
+ * copies.  When memory is short, the slowest frame under way is closed if it is slow; else the one
+ * that wants memory waits in line.  New wishes get three quarters of the bound, so that there is
+ * always something for the line.
  *
- * One frame can always finish: the first in line may go over the bound, one at a time, and has the whole frame's memory
- * then.  It either arrives, or is slower than the least rate and is closed; both end, and the next one follows.  Behind it
- * FBK_TRIALS_MAX may go on for a little: those that have nothing to send show so, and are closed (INV-B1). */
+ * One frame can always finish: the first in line may go over the bound, one at a time, and has the
+ * whole frame's memory then.  It either arrives, or is slower than the least rate and is closed;
+ * both end, and the next one follows.  Behind it FBK_TRIALS_MAX may go on for a little: those that
+ * have nothing to send show so, and are closed (INV-B1). */
 #include "worker/worker.h"
 
 static void input_over_end(struct fbk_worker *worker, struct fbk_connection *connection);
 
-/* ------------------------------------------------------------------ frames under way */
+/* ------------ frames under way */
 
-/* A frame under way earns time by its bytes: its deadline moves by 1/frame_bytes_per_s_min for each, and is never further
- * away than frame_timeout.  So a frame that keeps the least rate may be as large as frames may be, and one that pauses
- * has frame_timeout. */
+/* A frame under way earns time by its bytes: its deadline moves by 1/frame_bytes_per_s_min for
+ * each, and is never further away than frame_timeout.  So a frame that keeps the least rate may be
+ * as large as frames may be, and one that pauses has frame_timeout. */
 
 void
 fbk_frame_begin(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t used)
 {
     connection->frame_us = worker->now_us;
     connection->frame_used = used;
-    if (!fbk_connection_is_new(connection)) /* until then the one deadline from the beginning counts */
+    /* until then the one deadline from the beginning counts */
+    if (!fbk_connection_is_new(connection))
         fbk_connection_deadline(worker, connection, worker->options.frame_timeout_ms * 1000u);
 }
 
@@ -45,15 +48,17 @@ fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, 
 static uint64_t
 rate_of(const struct fbk_worker *worker, const struct fbk_connection *connection)
 {
-    bool is_under_way = (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO) &&
-                        connection->blocked == 0 && connection->input_size_bytes >= FBK_PAGE_BYTES / 2;
+    bool is_under_way =
+        (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO) &&
+        connection->blocked == 0 && connection->input_size_bytes >= FBK_PAGE_BYTES / 2;
     uint32_t age_us = worker->now_us - connection->frame_us;
     if (!is_under_way || age_us < FBK_RATE_AGE_US)
         return UINT64_MAX;
     return (uint64_t)connection->frame_used * 1000000 / age_us;
 }
 
-/* Its input is Python's to write to until that has aborted it: it is not counted any more, and freed by the disconnect. */
+/* Its input is Python's to write to until that has aborted it: it is not counted any more, and
+ * freed by the disconnect. */
 static void
 close_slow(struct fbk_worker *worker, struct fbk_connection *connection)
 {
@@ -89,7 +94,7 @@ fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wantin
     return slowest != NULL;
 }
 
-/* ------------------------------------------------------------------ input */
+/* ------------ input */
 
 static uint8_t *
 input_take(struct fbk_worker *worker, uint32_t size_bytes)
@@ -143,7 +148,8 @@ no_memory(struct fbk_worker *worker, struct fbk_connection *connection)
 
 /* Moves size_bytes of data (which may lie in the old input) into an input of `room` bytes. */
 static bool
-input_replace(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes, uint32_t room)
+input_replace(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+              uint32_t size_bytes, uint32_t room)
 {
     uint8_t *input = input_take(worker, room);
     if (input == NULL) {
@@ -160,7 +166,8 @@ input_replace(struct fbk_worker *worker, struct fbk_connection *connection, cons
 }
 
 static bool
-has_budget(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t room, uint64_t bound)
+has_budget(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t room,
+           uint64_t bound)
 {
     return worker->input_bytes - connection->input_size_bytes + room <= bound;
 }
@@ -178,7 +185,8 @@ wanted_room(const struct fbk_worker *worker, const struct fbk_connection *connec
 
 /* Whether there is room for an input of that size, for which slower frames are closed. */
 static bool
-make_room(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t room, uint64_t bound)
+make_room(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t room,
+          uint64_t bound)
 {
     while (!has_budget(worker, connection, room, bound))
         if (!fbk_close_slowest(worker, connection))
@@ -194,7 +202,8 @@ wait_for_memory(struct fbk_worker *worker, struct fbk_connection *connection)
 }
 
 void
-fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+               uint32_t size_bytes)
 {
     if (size_bytes == 0) {
         if (connection->input != NULL)
@@ -205,7 +214,8 @@ fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, con
     bool is_partial = connection->blocked == 0 && connection->frame_bytes > size_bytes;
     if (is_partial && connection->input_size_bytes <= size_bytes) {
         uint32_t wanted = wanted_room(worker, connection, size_bytes);
-        if (make_room(worker, connection, wanted, worker->options.partial_frames_bytes_max / 4 * 3)) {
+        if (make_room(worker, connection, wanted,
+                      worker->options.partial_frames_bytes_max / 4 * 3)) {
             room = wanted;
         } else {
             wait_for_memory(worker, connection);
@@ -214,9 +224,11 @@ fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, con
     } else if (is_partial) {
         room = connection->input_size_bytes;
     }
-    bool is_inside = connection->input != NULL && data >= connection->input && data < connection->input + connection->input_size_bytes;
+    bool is_inside = connection->input != NULL && data >= connection->input &&
+                     data < connection->input + connection->input_size_bytes;
     if (is_inside && !is_partial && connection->blocked != 0) {
-        connection->input_from = (uint32_t)(data - connection->input); /* waits where it is */
+        /* waits where it is */
+        connection->input_from = (uint32_t)(data - connection->input);
     } else if (connection->input_size_bytes >= room && connection->input_size_bytes <= 2 * room) {
         memmove(connection->input, data, size_bytes);
         connection->input_from = 0;
@@ -240,7 +252,8 @@ fbk_input_grow(struct fbk_worker *worker, struct fbk_connection *connection)
 }
 
 void
-fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+                 uint32_t size_bytes)
 {
     uint32_t before = connection->input_used - connection->input_from;
     uint8_t *both = malloc((size_t)before + size_bytes);
@@ -260,8 +273,8 @@ fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, c
     connection->input_used = before + size_bytes;
 }
 
-/* What the first in line gets, 0 when it has to wait on: growth within the bound, else the whole frame as the only one that
- * may go over it, else a trial. */
+/* What the first in line gets, 0 when it has to wait on: growth within the bound, else the whole
+ * frame as the only one that may go over it, else a trial. */
 static uint32_t
 room_for_first(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t used)
 {
@@ -270,12 +283,13 @@ room_for_first(struct fbk_worker *worker, const struct fbk_connection *connectio
         return room;
     if (worker->over_budget == NULL)
         return connection->frame_bytes;
-    room = connection->frame_bytes - used > FBK_SMALL_FRAME_BYTES ? used + FBK_SMALL_FRAME_BYTES : connection->frame_bytes;
+    room = connection->frame_bytes - used > FBK_SMALL_FRAME_BYTES ? used + FBK_SMALL_FRAME_BYTES
+                                                                  : connection->frame_bytes;
     return worker->trial_count < FBK_TRIALS_MAX ? room : 0;
 }
 
-/* Those that wait hold what they had received when they began to wait, and that alone could fill the budget: so one
- * connection at a time may go over it, and all come to their turn. */
+/* Those that wait hold what they had received when they began to wait, and that alone could fill
+ * the budget: so one connection at a time may go over it, and all come to their turn. */
 void
 fbk_budget_serve(struct fbk_worker *worker)
 {
@@ -291,7 +305,8 @@ fbk_budget_serve(struct fbk_worker *worker)
         if (room == 0)
             break;
         fbk_line_leave(worker, connection);
-        if (!input_replace(worker, connection, connection->input + connection->input_from, used, room))
+        if (!input_replace(worker, connection, connection->input + connection->input_from, used,
+                           room))
             continue;
         bool is_over = worker->input_bytes > worker->options.partial_frames_bytes_max;
         connection->is_trial = is_over && worker->over_budget != NULL;

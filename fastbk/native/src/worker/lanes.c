@@ -1,15 +1,15 @@
-/* Lanes: the rings between this worker and each journal/index pair.  Is there room and credit, what does a record look like,
- * when do others see it, and when may the worker sleep.
+/* Lanes: the rings between this worker and each journal/index pair.  Is there room and credit, what
+ * does a record look like, when do others see it, and when may the worker sleep.
  *
- * A record is written behind the published cursor, so a refused one (a bad digest is only known after the copy) leaves
- * no trace. */
+ * A record is written behind the published cursor, so a refused one (a bad digest is only known
+ * after the copy) leaves no trace. */
 #include "worker/worker.h"
 
 #include "base/fault.h"
 #include "base/record.h"
 #include "base/segment.h"
 
-/* ------------------------------------------------------------------ making */
+/* ------------ making */
 
 static int32_t
 map_lane(struct fbk_worker *worker, struct fbk_lane *lane, const struct fbk_worker_pair *pair)
@@ -27,16 +27,20 @@ map_lane(struct fbk_worker *worker, struct fbk_lane *lane, const struct fbk_work
     lane->index = fbk_segment_map(pair->index_segment_fd, FBK_ROLE_INDEX, false, &error);
     if (lane->index == NULL)
         return error;
-    if (lane->segment->header.epoch != epoch || lane->journal->header.epoch != epoch || lane->index->header.epoch != epoch ||
-        lane->segment->header.role_index != worker->options.worker || lane->segment->header.pair != lane->number ||
-        lane->journal->header.pair != lane->number || lane->index->header.pair != lane->number)
+    if (lane->segment->header.epoch != epoch || lane->journal->header.epoch != epoch ||
+        lane->index->header.epoch != epoch ||
+        lane->segment->header.role_index != worker->options.worker ||
+        lane->segment->header.pair != lane->number || lane->journal->header.pair != lane->number ||
+        lane->index->header.pair != lane->number)
         return FBK_E_LAYOUT;
-    error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 0, 0, true, &lane->add_ring);
+    error =
+        fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 0, 0, true, &lane->add_ring);
     if (error == 0)
-        error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 1, 0, true, &lane->request_ring);
+        error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 1, 0, true,
+                                     &lane->request_ring);
     if (error == 0)
-        error = fbk_segment_map_ring(pair->index_segment_fd, &lane->index->header, 0, worker->options.worker, false,
-                                     &lane->reply_ring);
+        error = fbk_segment_map_ring(pair->index_segment_fd, &lane->index->header, 0,
+                                     worker->options.worker, false, &lane->reply_ring);
     return error;
 }
 
@@ -50,7 +54,8 @@ fbk_lane_open(struct fbk_worker *worker, uint32_t number)
         return error;
     /* A ring holds several of its largest records. */
     uint64_t frame_bytes = worker->options.frame_size_bytes_max;
-    if (lane->add_ring.size_bytes < 3 * frame_bytes || lane->reply_ring.size_bytes < 2 * frame_bytes ||
+    if (lane->add_ring.size_bytes < 3 * frame_bytes ||
+        lane->reply_ring.size_bytes < 2 * frame_bytes ||
         lane->request_ring.size_bytes < FBK_PAGE_BYTES)
         return -EINVAL;
     lane->placed = fbk_memory_take(FBK_PLACED_MAX * sizeof *lane->placed);
@@ -69,7 +74,7 @@ fbk_lane_close(struct fbk_lane *lane)
     fbk_segment_unmap((void *)(uintptr_t)lane->index, FBK_ROLE_INDEX);
 }
 
-/* ------------------------------------------------------------------ room */
+/* ------------ room */
 
 bool
 fbk_lane_refresh(struct fbk_worker *worker, struct fbk_lane *lane, bool *moved)
@@ -78,12 +83,14 @@ fbk_lane_refresh(struct fbk_worker *worker, struct fbk_lane *lane, bool *moved)
     uint64_t indexed = fbk_cursor_load(&lane->index->indexed[w]);
     uint64_t granted = fbk_cursor_load(&lane->index->cost_granted[w]);
     uint64_t consumed = fbk_cursor_load(&lane->index->request_consumed[w]);
-    *moved = indexed != lane->indexed || granted != lane->cost_granted || consumed != lane->request_consumed;
+    *moved = indexed != lane->indexed || granted != lane->cost_granted ||
+             consumed != lane->request_consumed;
     if (!*moved)
         return true;
     /* Compared as distances: neither back, nor past what was published. */
     if (indexed - lane->indexed > lane->published_written - lane->indexed ||
-        consumed - lane->request_consumed > lane->published_request_written - lane->request_consumed) {
+        consumed - lane->request_consumed >
+            lane->published_request_written - lane->request_consumed) {
         worker->is_poisoned = true;
         return false;
     }
@@ -96,8 +103,8 @@ fbk_lane_refresh(struct fbk_worker *worker, struct fbk_lane *lane, bool *moved)
 static bool
 has_add_room(const struct fbk_lane *lane, bool is_normal, uint64_t size_bytes, uint64_t cost)
 {
-    /* INV-R1: behind both readers, so that no byte they may still read is overwritten (INV-R2); INV-R3: an eighth is kept
-     * for what must not wait for credit. */
+    /* INV-R1: behind both readers, so that no byte they may still read is overwritten (INV-R2);
+     * INV-R3: an eighth is kept for what must not wait for credit. */
     uint64_t behind = lane->indexed < lane->replied ? lane->indexed : lane->replied;
     uint64_t reserve = is_normal ? lane->add_ring.size_bytes / 8 : 0;
     if (lane->written + size_bytes + reserve > behind + lane->add_ring.size_bytes)
@@ -108,12 +115,14 @@ has_add_room(const struct fbk_lane *lane, bool is_normal, uint64_t size_bytes, u
 }
 
 bool
-fbk_get_add_room(struct fbk_worker *worker, struct fbk_lane *lane, bool is_normal, uint64_t size_bytes, uint64_t cost)
+fbk_get_add_room(struct fbk_worker *worker, struct fbk_lane *lane, bool is_normal,
+                 uint64_t size_bytes, uint64_t cost)
 {
     if (FBK_LIKELY(has_add_room(lane, is_normal, size_bytes, cost)))
         return true;
     bool moved;
-    if (fbk_lane_refresh(worker, lane, &moved) && moved && has_add_room(lane, is_normal, size_bytes, cost))
+    if (fbk_lane_refresh(worker, lane, &moved) && moved &&
+        has_add_room(lane, is_normal, size_bytes, cost))
         return true;
     bool no_credit = is_normal && lane->cost_written + cost > lane->cost_granted;
     worker->lacks_credit = no_credit;
@@ -126,7 +135,8 @@ get_request_room(struct fbk_worker *worker, struct fbk_lane *lane, uint64_t size
 {
     for (int attempt = 0; attempt < 2; attempt++) {
         bool moved;
-        if (lane->request_written + size_bytes <= lane->request_consumed + lane->request_ring.size_bytes)
+        if (lane->request_written + size_bytes <=
+            lane->request_consumed + lane->request_ring.size_bytes)
             return true;
         if (!fbk_lane_refresh(worker, lane, &moved) || !moved)
             break;
@@ -135,7 +145,7 @@ get_request_room(struct fbk_worker *worker, struct fbk_lane *lane, uint64_t size
     return false;
 }
 
-/* ------------------------------------------------------------------ placing */
+/* ------------ placing */
 
 /* Completes and seals a record whose payload lies in its place already. */
 static void
@@ -152,8 +162,9 @@ write_record(struct fbk_worker *worker, uint8_t *at, struct fbk_record *record, 
 }
 
 void
-fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, const struct fbk_connection *connection,
-                 const struct fbk_request *request, uint8_t kind)
+fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker,
+                 const struct fbk_connection *connection, const struct fbk_request *request,
+                 uint8_t kind)
 {
     memset(record, 0, sizeof *record);
     record->kind = kind;
@@ -163,17 +174,20 @@ fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, con
     record->entry_id = request->entry_id;
     record->creation_mark = request->creation_mark;
     record->request_id = request->request_id;
-    record->connection_id = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
+    record->connection_id =
+        fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
     if (request->master_key != NULL)
         memcpy(record->master_key, request->master_key, FBK_MASTER_KEY_BYTES);
 }
 
 enum fbk_outcome
-fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection, struct fbk_record *record)
+fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+              struct fbk_record *record)
 {
     write_record(worker, fbk_ring_at(&lane->add_ring, lane->written), record, lane->add_sequence++);
     lane->written += record->size_bytes;
-    bool is_recovery = (record->flags & FBK_FLAG_RECOVERY) != 0 && record->kind <= FBK_KIND_ADD_BATCH;
+    bool is_recovery =
+        (record->flags & FBK_FLAG_RECOVERY) != 0 && record->kind <= FBK_KIND_ADD_BATCH;
     uint32_t last = lane->placed_first + lane->placed_count;
     lane->placed[last & (FBK_PLACED_MAX - 1)] = (struct fbk_placed){
         .request_id = record->request_id,
@@ -190,8 +204,9 @@ fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
 }
 
 enum fbk_outcome
-fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
-                  struct fbk_record *record, const void *payload, uint32_t payload_bytes)
+fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane,
+                  struct fbk_connection *connection, struct fbk_record *record, const void *payload,
+                  uint32_t payload_bytes)
 {
     uint64_t size_bytes = fbk_round_up(sizeof *record + (uint64_t)payload_bytes, 8);
     if (!get_request_room(worker, lane, size_bytes))
@@ -235,9 +250,11 @@ publish(struct fbk_worker *worker, struct fbk_lane *lane)
         FBK_KILL_POINT("worker.before_publish");
         fbk_cursor_publish(&lane->segment->add_written, lane->written);
         FBK_KILL_POINT("worker.after_publish");
-        /* The ticket is looked at first: a wake_at read before it could belong to an earlier sleep. */
-        uint64_t ticket = atomic_load_explicit(&((struct fbk_sleeper *)(uintptr_t)&lane->journal->sleeper)->ticket,
-                                               memory_order_seq_cst);
+        /* The ticket is looked at first: a wake_at read before it could belong to an earlier
+         * sleep. */
+        uint64_t ticket = atomic_load_explicit(
+            &((struct fbk_sleeper *)(uintptr_t)&lane->journal->sleeper)->ticket,
+            memory_order_seq_cst);
         if ((ticket & 1u) != 0 && ticket != lane->journal_rung &&
             lane->written >= fbk_cursor_load(&lane->journal->wake_at[worker->options.worker])) {
             lane->journal_rung = ticket;
@@ -260,13 +277,15 @@ fbk_worker_publish(struct fbk_worker *worker)
         publish(worker, &worker->lanes[p]);
 }
 
-/* ------------------------------------------------------------------ sleeping */
+/* ------------ sleeping */
 
 static bool
 is_waiting_for_room(const struct fbk_worker *worker, const struct fbk_lane *lane)
 {
-    return worker->lines[FBK_LINE_ADD + lane->number].count > 0 || worker->lines[FBK_LINE_REQUEST + lane->number].count > 0 ||
-           worker->lines[FBK_LINE_CANCEL].count > 0 || worker->apache.lines[lane->number].first != FBK_NO_CONTEXT;
+    return worker->lines[FBK_LINE_ADD + lane->number].count > 0 ||
+           worker->lines[FBK_LINE_REQUEST + lane->number].count > 0 ||
+           worker->lines[FBK_LINE_CANCEL].count > 0 ||
+           worker->apache.lines[lane->number].first != FBK_NO_CONTEXT;
 }
 
 /* After the ticket says asleep: has anything come that nobody will ring for? */
@@ -281,7 +300,8 @@ has_news(const struct fbk_worker *worker, const struct fbk_lane *lane)
         return false;
     return fbk_cursor_load_before_sleep(&lane->index->indexed[w]) != lane->indexed ||
            fbk_cursor_load_before_sleep(&lane->index->cost_granted[w]) != lane->cost_granted ||
-           fbk_cursor_load_before_sleep(&lane->index->request_consumed[w]) != lane->request_consumed ||
+           fbk_cursor_load_before_sleep(&lane->index->request_consumed[w]) !=
+               lane->request_consumed ||
            fbk_cursor_load_before_sleep(&lane->index->reads_only) != lane->reads_only;
 }
 

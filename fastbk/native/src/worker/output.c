@@ -1,7 +1,8 @@
 /* Replies on their way out, and those that nobody reads.
  *
- * While the transport is empty they are sent from here; what the socket does not take is handed to the transport, and until
- * that has written it all nothing is sent past it, nor read from that connection (INV-B1). */
+ * While the transport is empty they are sent from here; what the socket does not take is handed to
+ * the transport, and until that has written it all nothing is sent past it, nor read from that
+ * connection (INV-B1). */
 #include "worker/worker.h"
 
 #include "base/fault.h"
@@ -13,14 +14,16 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-static void bound_replies(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t more_bytes);
+static void bound_replies(struct fbk_worker *worker, struct fbk_connection *connection,
+                          uint64_t more_bytes);
 static void begin_reads(struct fbk_worker *worker, struct fbk_connection *connection);
 
-/* ------------------------------------------------------------------ blocks */
+/* ------------ blocks */
 
-/* Most outputs are a few acknowledgements and fit into a small block: with a large one for each, a thousand connections that
- * are answered at once cost 64 MB and a page fault each. */
-static const uint32_t block_bytes[FBK_OUTPUT_BLOCK_KINDS] = {FBK_PAGE_BYTES, FBK_OUTPUT_BLOCK_BYTES};
+/* Most outputs are a few acknowledgements and fit into a small block: with a large one for each, a
+ * thousand connections that are answered at once cost 64 MB and a page fault each. */
+static const uint32_t block_bytes[FBK_OUTPUT_BLOCK_KINDS] = {FBK_PAGE_BYTES,
+                                                             FBK_OUTPUT_BLOCK_BYTES};
 static const uint32_t blocks_kept_max[FBK_OUTPUT_BLOCK_KINDS] = {1024, 32};
 
 /* FBK_OUTPUT_BLOCK_KINDS: of another size. */
@@ -40,7 +43,8 @@ block_take(struct fbk_worker *worker, uint64_t size_bytes)
     if (kind == FBK_OUTPUT_BLOCK_KINDS || worker->output_blocks[kind] == NULL)
         return malloc(size_bytes);
     uint8_t *block = worker->output_blocks[kind];
-    memcpy(&worker->output_blocks[kind], block, sizeof(uint8_t *)); /* a free one begins with the next one's address */
+    /* a free one begins with the next one's address */
+    memcpy(&worker->output_blocks[kind], block, sizeof(uint8_t *));
     worker->output_block_counts[kind]--;
     return block;
 }
@@ -50,7 +54,8 @@ output_give_back(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     uint32_t kind = block_kind(connection->output_size_bytes);
     worker->reply_bytes -= connection->output_size_bytes;
-    if (kind < FBK_OUTPUT_BLOCK_KINDS && worker->output_block_counts[kind] < blocks_kept_max[kind]) {
+    if (kind < FBK_OUTPUT_BLOCK_KINDS &&
+        worker->output_block_counts[kind] < blocks_kept_max[kind]) {
         memcpy(connection->output, &worker->output_blocks[kind], sizeof(uint8_t *));
         worker->output_blocks[kind] = connection->output;
         worker->output_block_counts[kind]++;
@@ -93,8 +98,9 @@ fbk_output_cut(struct fbk_worker *worker, struct fbk_connection *connection)
 #define FBK_OUTPUT_STEP_BYTES (8u << 20)
 #define FBK_BACKLOG_BYTES_MAX ((1u << 30) - FBK_OUTPUT_STEP_BYTES)
 
-/* Replies that one connection may leave unread.  Apache's clients request any number of entries at once, and their whole read
- * fails when the connection ends: for them only the bound over all connections counts. */
+/* Replies that one connection may leave unread.  Apache's clients request any number of entries at
+ * once, and their whole read fails when the connection ends: for them only the bound over all
+ * connections counts. */
 static uint64_t
 backlog_max(const struct fbk_worker *worker, const struct fbk_connection *connection)
 {
@@ -138,7 +144,8 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
         return NULL;
     uint64_t needed = (uint64_t)connection->output_used + size_bytes;
     if (FBK_UNLIKELY(needed > connection->output_size_bytes)) {
-        if (connection->output_used > 0 && !connection->is_busy && needed > FBK_OUTPUT_BLOCK_BYTES) {
+        if (connection->output_used > 0 && !connection->is_busy &&
+            needed > FBK_OUTPUT_BLOCK_BYTES) {
             fbk_output_flush(worker, connection);
             if (connection->state == FBK_CONNECTION_DISCARD)
                 return NULL;
@@ -153,7 +160,8 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
             bound_replies(worker, connection, needed - connection->output_size_bytes);
             if (connection->state == FBK_CONNECTION_DISCARD)
                 return NULL;
-            needed = (uint64_t)connection->output_used + size_bytes; /* some may have been sent */
+            /* some may have been sent */
+            needed = (uint64_t)connection->output_used + size_bytes;
             if (needed > connection->output_size_bytes && !output_grow(worker, connection, needed))
                 return NULL;
         }
@@ -165,7 +173,8 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
 }
 
 void
-fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id,
+                  uint32_t status)
 {
     uint8_t *room = fbk_output_room(worker, connection, FBK_WIRE_STATUS_BYTES);
     if (room != NULL)
@@ -174,18 +183,21 @@ fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, 
 
 /* Bytes that the socket took; 0 also when it is full; -1: the connection is broken. */
 static int64_t
-try_send(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint64_t size_bytes)
+try_send(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+         uint64_t size_bytes)
 {
     uint64_t sent = 0;
     while (sent < size_bytes) {
         fbk_worker_note(worker, FBK_C_WORKER_SENDS);
-        ssize_t result = send(connection->fd, data + sent, size_bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t result =
+            send(connection->fd, data + sent, size_bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (result < 0 && errno == EINTR)
             continue;
         if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (result < 0) {
-            fbk_output_cut(worker, connection); /* the transport will hear of it too; until then nothing more is sent */
+            /* the transport will hear of it too; until then nothing more is sent */
+            fbk_output_cut(worker, connection);
             return -1;
         }
         sent += (uint64_t)result;
@@ -195,10 +207,12 @@ try_send(struct fbk_worker *worker, struct fbk_connection *connection, const uin
 }
 
 void
-fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t size_bytes)
+fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame,
+                 uint32_t size_bytes)
 {
     uint64_t sent = 0;
-    bool is_direct = !connection->is_busy && !connection->is_secure && connection->state == FBK_CONNECTION_OPEN;
+    bool is_direct =
+        !connection->is_busy && !connection->is_secure && connection->state == FBK_CONNECTION_OPEN;
     if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && is_direct) {
         fbk_output_flush(worker, connection);
         if (connection->output_used == 0 && connection->state == FBK_CONNECTION_OPEN) {
@@ -231,13 +245,15 @@ fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection)
         connection->output_used -= (uint32_t)sent;
         if (connection->output_used == 0) {
             output_give_back(worker, connection);
-            connection->todo &= ~(uint32_t)FBK_DO_WRITE; /* a flush in the middle of an earlier call had a rest */
+            /* a flush in the middle of an earlier call had a rest */
+            connection->todo &= ~(uint32_t)FBK_DO_WRITE;
             return;
         }
         memmove(connection->output, connection->output + sent, connection->output_used);
         fbk_connection_todo(worker, connection, FBK_DO_WRITE);
     } else if (connection->state == FBK_CONNECTION_DISCARD) {
-        fbk_connection_todo(worker, connection, FBK_DO_WRITE); /* its last frame goes behind what the transport has */
+        /* its last frame goes behind what the transport has */
+        fbk_connection_todo(worker, connection, FBK_DO_WRITE);
     }
 }
 
@@ -255,7 +271,8 @@ fbk_worker_output_bytes(struct fbk_worker *worker, uint32_t slot)
 }
 
 static uint32_t
-move_output(struct fbk_worker *worker, struct fbk_connection *connection, uint8_t *to, uint64_t size_bytes_max)
+move_output(struct fbk_worker *worker, struct fbk_connection *connection, uint8_t *to,
+            uint64_t size_bytes_max)
 {
     uint32_t size_bytes = connection->output_used;
     if (size_bytes == 0 || size_bytes > size_bytes_max)
@@ -281,7 +298,8 @@ hand_over(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t
 }
 
 int64_t
-fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, uint64_t size_bytes_max)
+fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to,
+                       uint64_t size_bytes_max)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     uint32_t size_bytes = move_output(worker, connection, to, size_bytes_max);
@@ -291,7 +309,8 @@ fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, ui
 }
 
 int64_t
-fbk_worker_pass_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, uint64_t size_bytes_max)
+fbk_worker_pass_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to,
+                       uint64_t size_bytes_max)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     return connection->is_busy ? 0 : move_output(worker, connection, to, size_bytes_max);
@@ -303,9 +322,10 @@ fbk_worker_handed(struct fbk_worker *worker, uint32_t slot, uint64_t size_bytes)
     hand_over(worker, fbk_connection_at(worker, slot), size_bytes);
 }
 
-/* ------------------------------------------------------------------ replies that are not read */
+/* ------------ replies that are not read */
 
-/* What the peer's kernel has taken, modulo 2^32.  Other sockets than TCP's say only how much they have left. */
+/* What the peer's kernel has taken, modulo 2^32.  Other sockets than TCP's say only how much they
+ * have left. */
 static uint32_t
 read_bytes(int32_t fd)
 {
@@ -344,11 +364,13 @@ fbk_reads_check(struct fbk_worker *worker, struct fbk_connection *connection)
 static uint64_t
 unread_bytes(const struct fbk_connection *connection)
 {
-    bool is_open = connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
+    bool is_open =
+        connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
     return is_open ? connection->handed_bytes + connection->output_used : 0;
 }
 
-/* Who is cut when there is too much: of those that do not read at all, else of all, the one with the most. */
+/* Who is cut when there is too much: of those that do not read at all, else of all, the one with
+ * the most. */
 static struct fbk_connection *
 worst_reader(struct fbk_worker *worker)
 {
@@ -368,14 +390,16 @@ worst_reader(struct fbk_worker *worker)
     return worst;
 }
 
-/* Has all replies take at most unread_replies_bytes_max with `more_bytes` of this connection's, which may be cut for that. */
+/* Has all replies take at most unread_replies_bytes_max with `more_bytes` of this connection's,
+ * which may be cut for that. */
 static void
 bound_replies(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t more_bytes)
 {
     uint64_t most = worker->options.unread_replies_bytes_max;
     if (FBK_LIKELY(worker->reply_bytes + more_bytes <= most))
         return;
-    fbk_dirty_flush(worker); /* what is only waiting for the end of this call is not unread */
+    /* what is only waiting for the end of this call is not unread */
+    fbk_dirty_flush(worker);
     while (worker->reply_bytes + more_bytes > most && connection->state != FBK_CONNECTION_DISCARD) {
         struct fbk_connection *worst = worst_reader(worker);
         if (worst == NULL)

@@ -1,4 +1,5 @@
-/* Quotas of principals: adds, bytes and new ledgers a second, over all of a principal's connections to this worker. */
+/* Quotas of principals: adds, bytes and new ledgers a second, over all of a principal's connections
+ * to this worker. */
 #include "worker/worker.h"
 
 #include "base/segment.h"
@@ -20,7 +21,7 @@ fbk_quotas_free(struct fbk_worker *worker)
     fbk_memory_give_back(worker->quota_ledgers, FBK_QUOTAS_MAX * sizeof *worker->quota_ledgers);
 }
 
-/* ------------------------------------------------------------------ rates */
+/* ------------ rates */
 
 static double
 most_of(double per_s)
@@ -37,7 +38,7 @@ fill(double *left, double per_s, double passed_s)
         *left = most;
 }
 
-/* ------------------------------------------------------------------ ledgers */
+/* ------------ ledgers */
 
 static uint64_t
 key_of(int64_t ledger_id)
@@ -77,20 +78,24 @@ remember(struct fbk_worker *worker, uint32_t number, int64_t ledger_id)
     return was_there;
 }
 
-/* ------------------------------------------------------------------ adds and fences */
+/* ------------ adds and fences */
 
-/* Both begin a ledger that the bookie does not have, recovery adds included.  Of the other rates a fence takes nothing. */
+/* Both begin a ledger that the bookie does not have, recovery adds included.  Of the other rates a
+ * fence takes nothing. */
 static bool
 allows(struct fbk_worker *worker, uint32_t number, int64_t ledger_id, bool is_add)
 {
     struct fbk_quota *quota = &worker->quotas[number];
-    /* Of the call, which read the clock for all of its adds: reading it again would take half as long as an add. */
-    const uint64_t now_ns = worker->clock_ns > quota->filled_ns ? worker->clock_ns : quota->filled_ns;
+    /* Of the call, which read the clock for all of its adds: reading it again would take half as
+     * long as an add. */
+    const uint64_t now_ns =
+        worker->clock_ns > quota->filled_ns ? worker->clock_ns : quota->filled_ns;
     const double passed_s = (double)(now_ns - quota->filled_ns) / 1e9;
     quota->filled_ns = now_ns;
     fill(&quota->adds, quota->adds_per_s, passed_s);
     fill(&quota->bytes, quota->bytes_per_s, passed_s);
-    bool has_some = !is_add || ((quota->adds_per_s <= 0 || quota->adds > 0) && (quota->bytes_per_s <= 0 || quota->bytes > 0));
+    bool has_some = !is_add || ((quota->adds_per_s <= 0 || quota->adds > 0) &&
+                                (quota->bytes_per_s <= 0 || quota->bytes > 0));
     if (quota->ledgers_per_s > 0) {
         fill(&quota->ledgers, quota->ledgers_per_s, passed_s);
         has_some = has_some && (quota->ledgers >= 1 || is_recent(worker, number, ledger_id));
@@ -99,25 +104,27 @@ allows(struct fbk_worker *worker, uint32_t number, int64_t ledger_id, bool is_ad
 }
 
 bool
-fbk_quota_allows(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+fbk_quota_allows(struct fbk_worker *worker, struct fbk_connection *connection,
+                 const struct fbk_request *request)
 {
     if (FBK_LIKELY(connection->quota == 0))
         return true;
     connection->quota_ledger_id = request->ledger_id;
     connection->quota_is_of_add = request->body_type != FBK_REQUEST_BODY_READ;
-    return allows(worker, connection->quota, connection->quota_ledger_id, connection->quota_is_of_add);
+    return allows(worker, connection->quota, connection->quota_ledger_id,
+                  connection->quota_is_of_add);
 }
 
 bool
 fbk_quota_may_go_on(struct fbk_worker *worker, const struct fbk_connection *connection)
 {
-    return connection->quota == 0 ||
-           allows(worker, connection->quota, connection->quota_ledger_id, connection->quota_is_of_add);
+    return connection->quota == 0 || allows(worker, connection->quota, connection->quota_ledger_id,
+                                            connection->quota_is_of_add);
 }
 
 void
-fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request,
-                 uint32_t entries)
+fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection,
+                 const struct fbk_request *request, uint32_t entries)
 {
     if (FBK_LIKELY(connection->quota == 0))
         return;
@@ -128,11 +135,11 @@ fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connect
         quota->ledgers -= 1;
 }
 
-/* ------------------------------------------------------------------ Python's calls */
+/* ------------ Python's calls */
 
 void
-fbk_worker_set_quota(struct fbk_worker *worker, uint32_t number, uint64_t adds_per_s, uint64_t bytes_per_s,
-                     double ledgers_per_s)
+fbk_worker_set_quota(struct fbk_worker *worker, uint32_t number, uint64_t adds_per_s,
+                     uint64_t bytes_per_s, double ledgers_per_s)
 {
     FBK_ASSERT(number > 0 && number < FBK_QUOTAS_MAX && worker->quotas != NULL);
     struct fbk_quota *quota = &worker->quotas[number];

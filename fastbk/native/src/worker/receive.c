@@ -1,5 +1,5 @@
-/* Received bytes: split into frames, read, dispatched.  What is left (part of a frame, or frames that have to wait) is kept
- * by the connection, and lies in front of what it receives next. */
+/* Received bytes: split into frames, read, dispatched.  What is left (part of a frame, or frames
+ * that have to wait) is kept by the connection, and lies in front of what it receives next. */
 #include "worker/worker.h"
 
 #include "wire/schema.h"
@@ -10,9 +10,11 @@ static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 0x01};
 #define FRAME_LENGTH_MIN 8u
 #define APACHE_FRAME_LENGTH_MIN 4u
 
-/* The last frame for this connection: its status goes out with request id `request_id`, then nothing more is taken. */
+/* The last frame for this connection: its status goes out with request id `request_id`, then
+ * nothing more is taken. */
 static void
-refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id,
+       uint32_t status)
 {
     fbk_output_status(worker, connection, request_id, status);
     connection->state = FBK_CONNECTION_DISCARD;
@@ -37,10 +39,12 @@ refuse_protocol(struct fbk_worker *worker, struct fbk_connection *connection)
     fbk_connection_todo(worker, connection, FBK_DO_ABORT);
 }
 
-/* Tells protocols apart by the first byte: ours begins with 0xFB, Apache's with the highest byte of a frame's length, which
- * is that of the longest frame at most.  Neither is TLS (0x16).  Returns bytes that are done with. */
+/* Tells protocols apart by the first byte: ours begins with 0xFB, Apache's with the highest byte of
+ * a frame's length, which is that of the longest frame at most.  Neither is TLS (0x16).  Returns
+ * bytes that are done with. */
 static uint32_t
-take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+           uint32_t size_bytes)
 {
     uint32_t have = size_bytes < sizeof magic ? size_bytes : (uint32_t)sizeof magic;
     if (data[0] <= worker->options.frame_size_bytes_max >> 24) {
@@ -54,7 +58,8 @@ take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const u
         refuse_protocol(worker, connection);
         return 0;
     }
-    /* Before its first byte a connection may rest: Apache's clients open some that they need later. */
+    /* Before its first byte a connection may rest: Apache's clients open some that they need
+     * later. */
     if (!connection->has_deadline)
         fbk_connection_begin(worker, connection);
     if (have < sizeof magic)
@@ -64,12 +69,14 @@ take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const u
 }
 
 static bool
-check_apache_length(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t length, uint32_t most)
+check_apache_length(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t length,
+                    uint32_t most)
 {
     if (length >= APACHE_FRAME_LENGTH_MIN && length <= most)
         return true;
     bool is_negative = length > INT32_MAX;
-    fbk_worker_note(worker, is_negative || length <= most ? FBK_C_WORKER_BAD_LENGTH : FBK_C_WORKER_TOO_LARGE);
+    fbk_worker_note(worker, is_negative || length <= most ? FBK_C_WORKER_BAD_LENGTH
+                                                          : FBK_C_WORKER_TOO_LARGE);
     close_quietly(worker, connection);
     return false;
 }
@@ -78,7 +85,8 @@ check_apache_length(struct fbk_worker *worker, struct fbk_connection *connection
 static bool
 check_length(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t length)
 {
-    uint32_t most = connection->state == FBK_CONNECTION_OPEN ? worker->options.frame_size_bytes_max : FBK_COLD_FRAME_BYTES_MAX;
+    uint32_t most = connection->state == FBK_CONNECTION_OPEN ? worker->options.frame_size_bytes_max
+                                                             : FBK_COLD_FRAME_BYTES_MAX;
     if (connection->is_apache)
         return check_apache_length(worker, connection, length, most - 4);
     if (length < FRAME_LENGTH_MIN) {
@@ -96,7 +104,8 @@ check_length(struct fbk_worker *worker, struct fbk_connection *connection, uint3
 
 /* A request of our own protocol. */
 static enum fbk_outcome
-take_own(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+take_own(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame,
+         uint32_t frame_bytes)
 {
     struct fbk_request request;
     if (fbk_wire_read_request(frame, frame_bytes, &request) != 0) {
@@ -125,9 +134,11 @@ take_own(struct fbk_worker *worker, struct fbk_connection *connection, const uin
 }
 
 static enum fbk_outcome
-take_apache(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+take_apache(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame,
+            uint32_t frame_bytes)
 {
-    enum fbk_outcome outcome = fbk_worker_apache_dispatch(worker, connection, frame + 4, frame_bytes - 4);
+    enum fbk_outcome outcome =
+        fbk_worker_apache_dispatch(worker, connection, frame + 4, frame_bytes - 4);
     if (outcome == FBK_FOR_PYTHON && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
         fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
         outcome = FBK_CLOSE;
@@ -135,20 +146,25 @@ take_apache(struct fbk_worker *worker, struct fbk_connection *connection, const 
     return outcome;
 }
 
-/* One frame of a good length.  True: it is done with; false: it waits (the connection is blocked now). */
+/* One frame of a good length.  True: it is done with; false: it waits (the connection is blocked
+ * now). */
 static bool
-take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame,
+           uint32_t frame_bytes)
 {
     if (connection->pending >= worker->options.pending_requests_max) {
         fbk_worker_note(worker, FBK_C_WORKER_WAITS_PENDING);
         fbk_connection_block(worker, connection, FBK_BLOCKED_PENDING);
         return false;
     }
-    enum fbk_outcome outcome = connection->is_apache ? take_apache(worker, connection, frame, frame_bytes)
-                                                 : take_own(worker, connection, frame, frame_bytes);
+    enum fbk_outcome outcome = connection->is_apache
+                                   ? take_apache(worker, connection, frame, frame_bytes)
+                                   : take_own(worker, connection, frame, frame_bytes);
     switch (outcome) {
     case FBK_WAIT_ADD: fbk_connection_block(worker, connection, FBK_BLOCKED_ADD); return false;
-    case FBK_WAIT_REQUEST: fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST); return false;
+    case FBK_WAIT_REQUEST:
+        fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST);
+        return false;
     case FBK_WAIT_QUOTA:
         fbk_worker_note(worker, FBK_C_WORKER_WAITS_QUOTA);
         fbk_connection_block(worker, connection, FBK_BLOCKED_QUOTA);
@@ -157,7 +173,8 @@ take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const u
     case FBK_WAIT_APACHE_ADDS:
     case FBK_WAIT_APACHE_READS:
         fbk_worker_note(worker, FBK_C_WORKER_WAITS_CONTEXT);
-        fbk_connection_block_in(worker, connection, FBK_LINE_CONTEXT + (outcome - FBK_WAIT_CONTEXT));
+        fbk_connection_block_in(worker, connection,
+                                FBK_LINE_CONTEXT + (outcome - FBK_WAIT_CONTEXT));
         return false;
     case FBK_FOR_PYTHON:
         /* It stays in front of the connection's input until Python has answered it. */
@@ -178,17 +195,21 @@ length_of(const struct fbk_connection *connection, const uint8_t *frame)
     return connection->is_apache ? fbk_load_be32(frame) : fbk_load_u32(frame);
 }
 
-/* Takes whole frames from `data` until one has to wait or is not complete.  Returns the bytes that are done with. */
+/* Takes whole frames from `data` until one has to wait or is not complete.  Returns the bytes that
+ * are done with. */
 static uint32_t
-take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+            uint32_t size_bytes)
 {
     uint32_t taken = 0;
     uint32_t frames = 0, turn_frames_max = worker->options.turn_frames_max;
     if (connection->state == FBK_CONNECTION_MAGIC && size_bytes > 0)
         taken = take_magic(worker, connection, data, size_bytes);
     connection->frame_bytes = 0;
-    while (connection->blocked == 0 && frames + worker->turn_frames < turn_frames_max && size_bytes - taken >= 4 &&
-           (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO)) {
+    while (
+        connection->blocked == 0 && frames + worker->turn_frames < turn_frames_max &&
+        size_bytes - taken >= 4 &&
+        (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO)) {
         uint32_t length = length_of(connection, data + taken);
         if (!check_length(worker, connection, length))
             break;
@@ -210,25 +231,29 @@ take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const 
 static void
 end_turn(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    bool is_over = worker->turn_frames >= worker->options.turn_frames_max || worker->turn_bytes >= worker->options.turn_bytes_max;
-    bool is_alive = connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
+    bool is_over = worker->turn_frames >= worker->options.turn_frames_max ||
+                   worker->turn_bytes >= worker->options.turn_bytes_max;
+    bool is_alive =
+        connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
     if (!is_over || connection->blocked != 0 || !is_alive)
         return;
     fbk_worker_note(worker, FBK_C_WORKER_TURNS_ENDED);
     fbk_connection_block(worker, connection, FBK_BLOCKED_TURN);
 }
 
-/* After frames were taken: keep the rest, set the deadline that belongs to it.  The last `arrived` bytes are new. */
+/* After frames were taken: keep the rest, set the deadline that belongs to it.  The last `arrived`
+ * bytes are new. */
 static void
-settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes, uint32_t taken,
-       uint32_t arrived)
+settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data,
+       uint32_t size_bytes, uint32_t taken, uint32_t arrived)
 {
     uint32_t left = size_bytes - taken;
     bool is_new = taken > 0 || connection->input == NULL;
     end_turn(worker, connection);
     fbk_input_keep(worker, connection, data + taken, left);
     if (connection->input_used == connection->input_from || connection->blocked != 0)
-        connection->has_deadline &= fbk_connection_is_new(connection); /* nothing is owed, or it is we who let it wait */
+        /* nothing is owed, or it is we who let it wait */
+        connection->has_deadline &= fbk_connection_is_new(connection);
     else if (is_new || (!connection->has_deadline && connection->state == FBK_CONNECTION_OPEN))
         fbk_frame_begin(worker, connection, left);
     else
@@ -248,8 +273,8 @@ fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection)
     return taken > 0;
 }
 
-/* The end of a call that names a connection: all that was placed is shown, all that was answered is sent, and its own
- * events are returned. */
+/* The end of a call that names a connection: all that was placed is shown, all that was answered is
+ * sent, and its own events are returned. */
 static int32_t
 finish(struct fbk_worker *worker, struct fbk_connection *connection)
 {
@@ -259,7 +284,8 @@ finish(struct fbk_worker *worker, struct fbk_connection *connection)
     uint32_t todo = fbk_connection_take_todo(worker, connection);
     bool is_more = worker->lines[FBK_LINE_READY].count > 0 ||
                    (worker->apache.freed && fbk_connections_wait_for_contexts(worker)) ||
-                   connection->blocked & FBK_BLOCKED_QUOTA; /* no answer may be left to wake who serves that line */
+                   /* no answer may be left to wake who serves that line */
+                   connection->blocked & FBK_BLOCKED_QUOTA;
     worker->apache.freed = false;
     if (fbk_dirty_prune(worker) > 0 || fbk_lanes_starve(worker) || is_more)
         todo |= FBK_DO_COLLECT;
@@ -322,7 +348,8 @@ int32_t
 fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
-    bool is_over = connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE;
+    bool is_over =
+        connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE;
     fbk_worker_clock(worker);
     fbk_worker_take(worker, connection, size_bytes);
     return is_over ? 0 : finish(worker, connection);
@@ -356,13 +383,15 @@ fbk_worker_behind(struct fbk_worker *worker, uint32_t slot, uint32_t *size_bytes
     return *size_bytes == 0 ? NULL : connection->input + connection->input_from + cold;
 }
 
-/* INV-N1: nothing that came or goes in the clear is taken for a part of what is encrypted.  Who can write into a connection
- * could else have its own requests, sent before the handshake, answered as its client's. */
+/* INV-N1: nothing that came or goes in the clear is taken for a part of what is encrypted.  Who can
+ * write into a connection could else have its own requests, sent before the handshake, answered as
+ * its client's. */
 int32_t
 fbk_worker_secure(struct fbk_worker *worker, uint32_t slot, uint32_t behind_bytes)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
-    bool is_alone = connection->input_used - connection->input_from == cold_bytes(connection) + behind_bytes;
+    bool is_alone =
+        connection->input_used - connection->input_from == cold_bytes(connection) + behind_bytes;
     if (!is_alone || connection->pending > 0 || connection->output_used > 0 || connection->is_busy)
         return FBK_DO_ABORT;
     connection->is_secure = true;
@@ -380,7 +409,8 @@ fbk_worker_continue(struct fbk_worker *worker, uint32_t slot, int32_t is_open)
     worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
     if (is_open && connection->state == FBK_CONNECTION_HELLO)
         connection->state = FBK_CONNECTION_OPEN;
-    connection->has_deadline &= fbk_connection_is_new(connection); /* of its hello, or of its handshake */
+    /* of its hello, or of its handshake */
+    connection->has_deadline &= fbk_connection_is_new(connection);
     connection->input_from += cold_bytes(connection);
     connection->blocked &= (uint16_t)~FBK_BLOCKED_COLD;
     fbk_count(worker->stats, FBK_C_WORKER_FRAMES, 1);
@@ -392,7 +422,8 @@ fbk_worker_continue(struct fbk_worker *worker, uint32_t slot, int32_t is_open)
 }
 
 int32_t
-fbk_worker_send(struct fbk_worker *worker, uint32_t slot, const uint8_t *frame, uint32_t size_bytes, int32_t is_last)
+fbk_worker_send(struct fbk_worker *worker, uint32_t slot, const uint8_t *frame, uint32_t size_bytes,
+                int32_t is_last)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
@@ -446,7 +477,9 @@ fbk_worker_buffer(struct fbk_worker *worker, uint32_t slot, uint32_t *size_bytes
         *size_bytes = 0;
         return NULL;
     }
-    uint32_t room = connection->input_size_bytes < connection->frame_bytes ? connection->input_size_bytes : connection->frame_bytes;
+    uint32_t room = connection->input_size_bytes < connection->frame_bytes
+                        ? connection->input_size_bytes
+                        : connection->frame_bytes;
     *size_bytes = room - connection->input_used;
     return connection->input + connection->input_used;
 }

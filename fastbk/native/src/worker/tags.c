@@ -1,8 +1,9 @@
 /* Ledgers that a client with limited rights has shown tags for, by connection (INV-N4).
  *
- * A table of ids with open addresses, at most half full, and a circle of the same ids by age: one more ledger than
- * FBK_TAGS_MAX takes the place of the oldest.  The client knows the bound, and shows a tag again that has fallen out.  It
- * counts a tag that is refused, too, until it hears so: what it then shows again is here still, and becomes the youngest. */
+ * A table of ids with open addresses, at most half full, and a circle of the same ids by age: one
+ * more ledger than FBK_TAGS_MAX takes the place of the oldest.  The client knows the bound, and
+ * shows a tag again that has fallen out.  It counts a tag that is refused, too, until it hears so:
+ * what it then shows again is here still, and becomes the youngest. */
 #include "worker/worker.h"
 
 #include "base/segment.h"
@@ -10,8 +11,8 @@
 #define ROOM (2u * FBK_TAGS_MAX)
 
 struct fbk_tags {
-    uint64_t keys[ROOM];           /* ledger ids + 1; 0 = free */
-    uint64_t order[FBK_TAGS_MAX];  /* a circle */
+    uint64_t keys[ROOM];          /* ledger ids + 1; 0 = free */
+    uint64_t order[FBK_TAGS_MAX]; /* a circle */
     uint32_t oldest, count;
 };
 _Static_assert((ROOM & (ROOM - 1)) == 0, "a mask is taken of it");
@@ -84,7 +85,8 @@ fbk_worker_grant(struct fbk_worker *worker, uint32_t slot, int64_t ledger_id)
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     if (ledger_id < 0 || connection->state == FBK_CONNECTION_GONE)
         return -EINVAL;
-    if (connection->tags == NULL && (connection->tags = fbk_memory_take(sizeof *connection->tags)) == NULL)
+    if (connection->tags == NULL &&
+        (connection->tags = fbk_memory_take(sizeof *connection->tags)) == NULL)
         return -ENOMEM;
     struct fbk_tags *tags = connection->tags;
     const uint64_t key = (uint64_t)ledger_id + 1;

@@ -1,4 +1,5 @@
-/* What a worker does when it is woken: by its bell, for answers, or by sockets that are readable. */
+/* What a worker does when it is woken: by its bell, for answers, or by sockets that are
+ * readable. */
 #include "worker/worker.h"
 
 #include "base/fault.h"
@@ -10,10 +11,11 @@
 
 #define PASSES_MAX 4
 #define POLL_EVENTS_MAX 256
-#define PUBLISH_BYTES 65536u /* received from several connections: as many as start a second batch */
+/* received from several connections: as many as start a second batch */
+#define PUBLISH_BYTES 65536u
 #define SPIN_PAUSES 16 /* between two looks at the sockets: about a microsecond */
 
-/* ------------------------------------------------------------------ by its bell */
+/* ------------ by its bell */
 
 static void
 note_add_wait(struct fbk_worker *worker, uint32_t blocked_us)
@@ -26,7 +28,8 @@ note_add_wait(struct fbk_worker *worker, uint32_t blocked_us)
 
 /* A turn in that line is over: was it the end of the wait for which it stood there? */
 static void
-note_turn(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, uint32_t blocked_us, bool got_some)
+note_turn(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line,
+          uint32_t blocked_us, bool got_some)
 {
     if (!got_some)
         connection->blocked_us = blocked_us;
@@ -36,8 +39,8 @@ note_turn(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t
         fbk_count_timed(worker->stats, FBK_C_WORKER_READ_WAITS, worker->now_us - blocked_us);
 }
 
-/* Gives those in a line their turn, in order: each as much as there is room for, and to the end of the line if it got some
- * of it; the first that got nothing stays first, and ends the round. */
+/* Gives those in a line their turn, in order: each as much as there is room for, and to the end of
+ * the line if it got some of it; the first that got nothing stays first, and ends the round. */
 static void
 serve_line(struct fbk_worker *worker, uint32_t line, uint32_t why)
 {
@@ -72,12 +75,14 @@ move_line(struct fbk_worker *worker, uint32_t from, uint32_t to)
     }
 }
 
-/* Those whose principal may add again; each is looked at, as they are of several.  Who goes on and has to wait again stands
- * behind all others then: else the first of a principal would take all that it gets. */
+/* Those whose principal may add again; each is looked at, as they are of several.  Who goes on and
+ * has to wait again stands behind all others then: else the first of a principal would take all
+ * that it gets. */
 static void
 serve_quotas(struct fbk_worker *worker)
 {
-    if (worker->lines[FBK_LINE_QUOTA].count == 0 || worker->clock_ns - worker->quotas_served_ns < FBK_QUOTA_STEP_US * 1000ull / 2)
+    if (worker->lines[FBK_LINE_QUOTA].count == 0 ||
+        worker->clock_ns - worker->quotas_served_ns < FBK_QUOTA_STEP_US * 1000ull / 2)
         return;
     worker->quotas_served_ns = worker->clock_ns;
     struct fbk_connection *connection;
@@ -126,7 +131,8 @@ drain_bell(struct fbk_worker *worker)
 {
     uint64_t count;
     ssize_t result = read(worker->options.bell_fd, &count, sizeof count);
-    (void)result; /* nothing there is as good: it was rung for something that is done already */
+    /* nothing there is as good: it was rung for something that is done already */
+    (void)result;
 }
 
 static int32_t
@@ -165,7 +171,7 @@ fbk_worker_collect(struct fbk_worker *worker)
     return collect(worker);
 }
 
-/* ------------------------------------------------------------------ by its sockets */
+/* ------------ by its sockets */
 
 int32_t
 fbk_worker_watch(struct fbk_worker *worker, uint32_t slot)
@@ -187,7 +193,8 @@ fbk_worker_await(struct fbk_worker *worker, uint32_t slot)
     return (int32_t)(connection->todo & FBK_DO_ABORT);
 }
 
-/* What it waits for is there.  A client that is known, or need not be, may rest as long as it likes before its first byte. */
+/* What it waits for is there.  A client that is known, or need not be, may rest as long as it likes
+ * before its first byte. */
 static void
 open_awaited(struct fbk_worker *worker, struct fbk_connection *connection)
 {

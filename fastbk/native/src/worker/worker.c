@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------------ making */
+/* ------------ making */
 
 static int32_t
 take_memory(struct fbk_worker *worker)
@@ -17,13 +17,15 @@ take_memory(struct fbk_worker *worker)
     worker->free_slots = fbk_memory_take(count * sizeof *worker->free_slots);
     worker->dirty = fbk_memory_take(count * sizeof *worker->dirty);
     worker->events = fbk_memory_take(count * sizeof *worker->events);
-    worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
+    worker->receive_memory =
+        fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     if (worker->options.has_quotas)
         fbk_quotas_init(worker);
     if (worker->options.is_audited)
         worker->audits = fbk_memory_take(FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
-    bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory &&
-               (worker->audits || !worker->options.is_audited) && ((worker->quotas && worker->quota_ledgers) || !worker->options.has_quotas);
+    bool all = worker->connections && worker->free_slots && worker->dirty && worker->events &&
+               worker->receive_memory && (worker->audits || !worker->options.is_audited) &&
+               ((worker->quotas && worker->quota_ledgers) || !worker->options.has_quotas);
     int32_t error = all ? fbk_contexts_init(worker) : -ENOMEM;
     return error != 0 ? error : fbk_digests_init(worker);
 }
@@ -42,15 +44,19 @@ is_shard_map_sound(const struct fbk_worker_options *options)
 static bool
 are_options_sound(const struct fbk_worker_options *options)
 {
-    return is_shard_map_sound(options) && options->worker < FBK_WORKERS_MAX && options->connections_max > 0 &&
-           options->pending_requests_max > 0 && options->apache_requests_max > 1 && options->apache_batch_bytes_max > 0 &&
-           options->apache_digests_max >= FBK_DIGEST_WAYS && options->apache_digests_max <= 1u << 24 &&
-           options->batch_entries_max > 0 && options->receive_size_bytes >= FBK_PAGE_BYTES &&
+    return is_shard_map_sound(options) && options->worker < FBK_WORKERS_MAX &&
+           options->connections_max > 0 && options->pending_requests_max > 0 &&
+           options->apache_requests_max > 1 && options->apache_batch_bytes_max > 0 &&
+           options->apache_digests_max >= FBK_DIGEST_WAYS &&
+           options->apache_digests_max <= 1u << 24 && options->batch_entries_max > 0 &&
+           options->receive_size_bytes >= FBK_PAGE_BYTES &&
            options->frame_size_bytes_max >= FBK_COLD_FRAME_BYTES_MAX &&
            options->partial_frames_bytes_max >= 2ull * options->frame_size_bytes_max &&
-           options->reply_backlog_bytes_max >= options->frame_size_bytes_max && options->reply_backlog_bytes_max < 1u << 30 &&
-           options->unread_replies_bytes_max >= options->reply_backlog_bytes_max && options->turn_frames_max > 0 &&
-           options->turn_bytes_max > 0 && options->frame_bytes_per_s_min > 0 && options->write_timeout_ms <= 1000000 &&
+           options->reply_backlog_bytes_max >= options->frame_size_bytes_max &&
+           options->reply_backlog_bytes_max < 1u << 30 &&
+           options->unread_replies_bytes_max >= options->reply_backlog_bytes_max &&
+           options->turn_frames_max > 0 && options->turn_bytes_max > 0 &&
+           options->frame_bytes_per_s_min > 0 && options->write_timeout_ms <= 1000000 &&
            options->hello_timeout_ms <= 1000000 && options->frame_timeout_ms <= 1000000;
 }
 
@@ -108,7 +114,8 @@ fbk_worker_destroy(struct fbk_worker *worker)
     fbk_memory_give_back(worker->free_slots, count * sizeof *worker->free_slots);
     fbk_memory_give_back(worker->dirty, count * sizeof *worker->dirty);
     fbk_memory_give_back(worker->events, count * sizeof *worker->events);
-    fbk_memory_give_back(worker->receive_memory, FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
+    fbk_memory_give_back(worker->receive_memory,
+                         FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     fbk_quotas_free(worker);
     fbk_memory_give_back(worker->audits, FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     for (uint32_t p = 0; p < worker->lane_count; p++)
@@ -123,7 +130,7 @@ fbk_worker_receive_buffer(struct fbk_worker *worker, uint32_t *size_bytes)
     return worker->receive_memory + FBK_SMALL_FRAME_BYTES;
 }
 
-/* ------------------------------------------------------------------ connections, coming and going */
+/* ------------ connections, coming and going */
 
 static void
 release(struct fbk_worker *worker, struct fbk_connection *connection)
@@ -142,7 +149,8 @@ fbk_cancels_serve(struct fbk_worker *worker)
 {
     struct fbk_connection *connection;
     while ((connection = fbk_line_first(worker, FBK_LINE_CANCEL)) != NULL) {
-        uint64_t id = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
+        uint64_t id =
+            fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
         for (uint32_t p = 0; p < worker->lane_count; p++) {
             if (!(connection->poll_lanes & 1u << p))
                 continue;
@@ -171,7 +179,8 @@ fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
     }
     struct fbk_connection *connection = &worker->connections[slot];
     uint32_t generation = connection->generation + 1;
-    bool is_dirty = connection->is_dirty; /* of the slot's last user: it still stands in the list */
+    /* of the slot's last user: it still stands in the list */
+    bool is_dirty = connection->is_dirty;
     memset(connection, 0, sizeof *connection);
     connection->generation = generation;
     connection->is_dirty = is_dirty;
@@ -222,7 +231,8 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
     }
     /* What it held may be what others wait for. */
     fbk_budget_serve(worker);
-    bool is_more = worker->lines[FBK_LINE_READY].count > 0 || fbk_connections_wait_for_contexts(worker);
+    bool is_more =
+        worker->lines[FBK_LINE_READY].count > 0 || fbk_connections_wait_for_contexts(worker);
     return fbk_dirty_prune(worker) > 0 || fbk_lanes_starve(worker) || is_more ? FBK_DO_COLLECT : 0;
 }
 
@@ -252,8 +262,10 @@ fbk_worker_sweep(struct fbk_worker *worker)
             fbk_reads_check(worker, connection);
     }
     fbk_budget_serve(worker);
-    while (worker->input_bytes > worker->options.partial_frames_bytes_max && fbk_close_slowest(worker, NULL))
-        continue; /* what waited for its turn, or was tried, stays above the bound otherwise */
+    while (worker->input_bytes > worker->options.partial_frames_bytes_max &&
+           fbk_close_slowest(worker, NULL))
+        /* what waited for its turn, or was tried, stays above the bound otherwise */
+        continue;
     fbk_memory_return(worker);
     fbk_gauge(worker->stats, FBK_C_WORKER_INPUT_BYTES, worker->input_bytes);
     fbk_gauge(worker->stats, FBK_C_WORKER_UNREAD_REPLY_BYTES, worker->reply_bytes);
@@ -267,8 +279,9 @@ fbk_worker_sweep(struct fbk_worker *worker)
 static bool
 is_silent(const struct fbk_connection *connection)
 {
-    return fbk_connection_is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD && connection->blocked == 0 &&
-           connection->pending == connection->polls && connection->input == NULL && connection->output_used == 0 &&
+    return fbk_connection_is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD &&
+           connection->blocked == 0 && connection->pending == connection->polls &&
+           connection->input == NULL && connection->output_used == 0 &&
            connection->handed_bytes == 0;
 }
 
@@ -279,8 +292,9 @@ fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent, u
     for (uint32_t slot = 0; slot < worker->slots_used && count < count_max; slot++) {
         const struct fbk_connection *connection = &worker->connections[slot];
         if (is_silent(connection))
-            silent[count++] = (struct fbk_worker_silent){
-                slot, worker->sweeps - connection->heard_sweep, connection->state != FBK_CONNECTION_MAGIC};
+            silent[count++] =
+                (struct fbk_worker_silent){slot, worker->sweeps - connection->heard_sweep,
+                                           connection->state != FBK_CONNECTION_MAGIC};
     }
     return count;
 }
@@ -298,7 +312,7 @@ fbk_worker_drain(struct fbk_worker *worker)
     return (int32_t)worker->event_count;
 }
 
-/* ------------------------------------------------------------------ the end, and what is asked of it */
+/* ------------ the end, and what is asked of it */
 
 void
 fbk_worker_leave(struct fbk_worker *worker)
@@ -308,7 +322,8 @@ fbk_worker_leave(struct fbk_worker *worker)
         /* The journal reads the descriptors' cursor first. */
         fbk_cursor_publish(&segment->exceptions_consumed, FBK_CONSUMER_GONE);
         fbk_cursor_publish(&segment->descriptors_consumed, FBK_CONSUMER_GONE);
-        /* What closed connections asked for is still on its way: the index may be waiting for room for it. */
+        /* What closed connections asked for is still on its way: the index may be waiting for room
+         * for it. */
         fbk_cursor_publish(&segment->reply_consumed, FBK_CONSUMER_GONE);
     }
 }

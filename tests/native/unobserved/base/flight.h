@@ -1,5 +1,5 @@
-/* The same without observation: no samples are taken (./dev bench observation).  Records of slow commits stay: no quick one
- * has any. */
+/* The same without observation: no samples are taken (./dev bench observation).  Records of slow
+ * commits stay: no quick one has any. */
 #pragma once
 
 #include_next "base/flight.h"
