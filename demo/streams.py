@@ -20,9 +20,8 @@ from demo.packages import ChainedDigest, Item, checksums, digest_of, packages
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, PositionTruncated, StorageError
 from fastbk.stream.client import Client
-from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.stream import Stream
+from fastbk.stream.stream import Stream, truncate
 from fastbk.units import format_count, format_duration_us, format_size
 
 ROOT = "stream-demo"

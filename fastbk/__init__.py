@@ -65,21 +65,24 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.backlog import Backlog
     from fastbk.stream.cursor.cursor import Cursor
     from fastbk.stream.cursor.store import CursorInfo
-    from fastbk.stream.namespace.events import NamespaceEvent
-    from fastbk.stream.namespace.listing import StreamInfo
+    from fastbk.stream.namespace.listing import NamespaceEvent, StreamInfo
     from fastbk.stream.namespace.namespace import Namespace
+    from fastbk.stream.options import (
+        CursorOptions,
+        ReaderOptions,
+        StreamWriterOptions,
+        WriterOptions,
+    )
     from fastbk.stream.pattern.cursor import PatternCursor
     from fastbk.stream.pattern.reader import PatternReader
     from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
-    from fastbk.stream.reader.options import CursorOptions, ReaderOptions
     from fastbk.stream.reader.search import Position, SegmentInfo
     from fastbk.stream.reader.stream_reader import StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
     from fastbk.stream.stats import CursorStats, Lag, StreamReaderStats, StreamWriterStats
     from fastbk.stream.stream import Stream
-    from fastbk.stream.writer.options import StreamWriterOptions, WriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
     from fastbk.tls.options import TlsOptions
 
@@ -189,21 +192,19 @@ _HOMES = {
     "stream.cursor.backlog": "Backlog",
     "stream.cursor.cursor": "Cursor",
     "stream.cursor.store": "CursorInfo",
-    "stream.namespace.events": "NamespaceEvent",
-    "stream.namespace.listing": "StreamInfo",
+    "stream.namespace.listing": "NamespaceEvent StreamInfo",
     "stream.namespace.namespace": "Namespace",
+    "stream.options": "CursorOptions ReaderOptions StreamWriterOptions WriterOptions",
     "stream.pattern.cursor": "PatternCursor",
     "stream.pattern.reader": "PatternReader",
     "stream.pattern.store": "PatternCursorInfo",
     "stream.policy": "PolicyPatch StreamPolicy",
     "stream.positions": "AtSeq AtTime AtTxid DLSN Start",
-    "stream.reader.options": "CursorOptions ReaderOptions",
     "stream.reader.search": "Position SegmentInfo",
     "stream.reader.stream_reader": "StreamReader",
     "stream.records": "Chunk Gap Record",
     "stream.stats": "CursorStats Lag StreamReaderStats StreamWriterStats",
     "stream.stream": "Stream",
-    "stream.writer.options": "StreamWriterOptions WriterOptions",
     "stream.writer.stream_writer": "StreamWriter",
     "auth.credentials": "Credentials",
     "observe.latency": "Latency",

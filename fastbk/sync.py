@@ -29,11 +29,11 @@ from fastbk.stream.client import Client as AsyncClient
 if TYPE_CHECKING:
     from fastbk.stream.cursor.sync_cursor import PendingAck
     from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
+    from fastbk.stream.cursor.sync_cursor import SyncPatternCursor as PatternCursor
+    from fastbk.stream.cursor.sync_cursor import SyncPatternReader as PatternReader
     from fastbk.stream.namespace.sync_namespace import SyncNamespace as Namespace
-    from fastbk.stream.pattern.sync_pattern import SyncPatternCursor as PatternCursor
-    from fastbk.stream.pattern.sync_pattern import SyncPatternReader as PatternReader
+    from fastbk.stream.namespace.sync_namespace import SyncStream as Stream
     from fastbk.stream.reader.sync_reader import SyncStreamReader as StreamReader
-    from fastbk.stream.sync_stream import SyncStream as Stream
     from fastbk.stream.writer.sync_writer import PendingRecord
     from fastbk.stream.writer.sync_writer import SyncStreamWriter as StreamWriter
 
@@ -42,10 +42,10 @@ __all__ = [
     "PatternReader", "Pending", "PendingAck", "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
-    "Namespace": "namespace.sync_namespace.SyncNamespace", "Stream": "sync_stream.SyncStream",
+    "Namespace": "namespace.sync_namespace.SyncNamespace", "Stream": "namespace.sync_namespace.SyncStream",
     "Cursor": "cursor.sync_cursor.SyncCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
-    "PatternCursor": "pattern.sync_pattern.SyncPatternCursor",
-    "PatternReader": "pattern.sync_pattern.SyncPatternReader",
+    "PatternCursor": "cursor.sync_cursor.SyncPatternCursor",
+    "PatternReader": "cursor.sync_cursor.SyncPatternReader",
     "StreamReader": "reader.sync_reader.SyncStreamReader",
     "StreamWriter": "writer.sync_writer.SyncStreamWriter",
     "PendingRecord": "writer.sync_writer.PendingRecord",

@@ -19,12 +19,10 @@ from fastbk.errors import ConfigError, StorageError, StreamExists
 from fastbk.meta.api import all_ledgers
 from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import CURSOR_KEY, NAME_KEY, SEGMENT_KEY, STREAM_KEY
-from fastbk.stream.chain.attach import LEDGERS_MAX
 from fastbk.stream.chain.chain import Chain, get_chain, get_page
-from fastbk.stream.chain.drafts import ledgers_named
-from fastbk.stream.chain.opening import new_owner, open_stream
+from fastbk.stream.chain.drafts import LEDGERS_MAX, ledgers_named
+from fastbk.stream.chain.opening import new_owner, open_stream, slots_of
 from fastbk.stream.chain.segment_contents import contents_of
-from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import page_path
 from fastbk.stream.namespace.namespace import restore_stream
 from fastbk.stream.namespace.tree_records import ROOT_ID, NamespaceRecord, StreamRecord, get

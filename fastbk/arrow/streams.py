@@ -11,13 +11,13 @@ import fastbk.sync
 from fastbk.arrow.batches import chunks_batch, client_in
 from fastbk.arrow.schemas import check_stream_schema, stream_schema
 from fastbk.errors import ConfigError, NoSuchEntry, ProtocolError
+from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.buffer import unreadable_gap
-from fastbk.stream.reader.gaps import error_of
+from fastbk.stream.reader.search import error_of
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import Chunk, Gap
-from fastbk.stream.sync_stream import SyncStream
 
 ROWS_MAX = 8192
 BYTES_MAX = 32 << 20

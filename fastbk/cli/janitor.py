@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fastbk.client import Client
     from fastbk.observe.event_log import EventLog
     from fastbk.server.admin.page_admission import PageAdmission
-    from fastbk.stream.janitor.audit import Sink
+    from fastbk.stream.janitor.deletion import Sink
     from fastbk.stream.janitor.janitor import Counts, Janitor
 
 
@@ -142,7 +142,7 @@ async def _pages(
 
 
 def _sink(path: Path | None) -> Sink:
-    from fastbk.stream.janitor.audit import AuditFile, log_lines
+    from fastbk.stream.janitor.deletion import AuditFile, log_lines
 
     if path is None:
         return log_lines

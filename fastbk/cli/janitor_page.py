@@ -11,7 +11,7 @@ from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Respons
 
 if TYPE_CHECKING:
     from fastbk.server.admin.page_admission import PageAdmission
-    from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
+    from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
     from fastbk.stream.janitor.janitor import Janitor
     from fastbk.tls.contexts import RefreshedContext
 

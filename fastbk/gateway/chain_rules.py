@@ -17,8 +17,16 @@ from msgspec.structs import replace
 
 from fastbk.gateway.rules import ADD, DELETE, TRUNCATE, ForbiddenChange, Need
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain.chain import ATTACHMENTS_MAX, NONE, Chain, PageRef, Segment, verify
-from fastbk.stream.chain.changes import CONDEMNED, page_of
+from fastbk.stream.chain.chain import (
+    ATTACHMENTS_MAX,
+    CONDEMNED,
+    NONE,
+    Chain,
+    PageRef,
+    Segment,
+    page_of,
+    verify,
+)
 from fastbk.stream.compression import RECORDS_MAX
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN
 

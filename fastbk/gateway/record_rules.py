@@ -21,8 +21,7 @@ from fastbk.gateway.chain_rules import Change
 from fastbk.gateway.record_names import Kind, RecordName
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta.records import VALUE_BYTES_MAX
-from fastbk.stream.chain.chain import PageRef, Segment, get_chain, get_page
-from fastbk.stream.chain.changes import CONDEMNED
+from fastbk.stream.chain.chain import CONDEMNED, PageRef, Segment, get_chain, get_page
 from fastbk.stream.chain.drafts import ledgers_named
 from fastbk.stream.cursor.state import CursorRecord, get_record
 from fastbk.stream.namespace.tree_records import (

@@ -14,8 +14,8 @@ from fastbk.model.health import OpenLedgerFacts
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.overview.values import CursorLag, Healing
 from fastbk.stream.client import Client
+from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
 from fastbk.stream.janitor.all_streams import all_streams
-from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
 
 MARKS_MAX = 100_000
 """Marks are counted up to this."""

@@ -22,8 +22,7 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.spark.task_attempt import CommitMessage, stream_of
-from fastbk.stream.chain.attach import LEDGERS_MAX
-from fastbk.stream.chain.drafts import Draft
+from fastbk.stream.chain.drafts import LEDGERS_MAX, Draft
 from fastbk.stream.paths import split_stream_path
 from fastbk.sync import Client
 

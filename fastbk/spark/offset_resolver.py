@@ -34,10 +34,9 @@ from fastbk.spark.options import ReadOptions
 from fastbk.spark.splits import RECORD_BYTES, SizeEstimate, is_behind
 from fastbk.spark.worker_client import client_of, in_parallel
 from fastbk.stream.namespace.stream_ranges import StreamRange
-from fastbk.stream.namespace.sync_namespace import SyncStreamRanges
+from fastbk.stream.namespace.sync_namespace import SyncStream, SyncStreamRanges
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.sync_stream import SyncStream
 
 T = TypeVar("T")
 _log = LibraryLog("fastbk.spark")

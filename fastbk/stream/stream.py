@@ -1,4 +1,4 @@
-"""A stream: the way to its writer, readers, cursors and figures."""
+"""A stream: the way to its writer, readers, cursors and figures, and its truncation."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from fastbk.errors import StreamNotFound, Unauthorized
+from fastbk.errors import NoSuchLedger, StreamNotFound, Unauthorized
 from fastbk.option_checks import check_options
+from fastbk.stream.chain import chain as changes
 from fastbk.stream.chain import drafts
-from fastbk.stream.chain.attach import attach, attach_drafts
-from fastbk.stream.chain.drafts import Draft
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.drafts import Draft, attach, attach_drafts
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.opening import checked_keeping, create_cursor, move_cursor, place_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
-from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
 from fastbk.stream.namespace.tree_records import StreamRecord
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
-from fastbk.stream.positions import DLSN, AtSeq, Start, check_start
-from fastbk.stream.reader import search
-from fastbk.stream.reader.options import (
+from fastbk.stream.options import (
     AnyCursorOptions,
     AnyReaderOptions,
     CursorOptions,
     ReaderOptions,
 )
-from fastbk.stream.reader.search import Position, SegmentInfo
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
+from fastbk.stream.positions import DLSN, AtSeq, Start, check_start
+from fastbk.stream.reader import search
+from fastbk.stream.reader.search import Position, SegmentInfo, resolve
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap, Record
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
-    from fastbk.stream.writer.options import StreamWriterOptions
+    from fastbk.stream.options import StreamWriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
 
 
@@ -96,7 +96,7 @@ class Stream:
         `create`: a stream that is not there is made, with the namespaces that it is in. Raises ConfigError.
         """
         from fastbk.stream.namespace.namespace import Namespace
-        from fastbk.stream.writer.options import writer_options_of
+        from fastbk.stream.options import writer_options_of
         from fastbk.stream.writer.stream_writer import StreamWriter
 
         async def made() -> StreamContext:
@@ -195,9 +195,9 @@ class Stream:
         return await search.tail_position(await self.context(), fresh=fresh)
 
     async def truncate(self, before: Start) -> DLSN:
-        """Have all records before this position gone; return the trim point that holds: never back, or beyond the end.
+        """Have all records before this position gone; return the trim point that holds.
 
-        See `truncation.py`.
+        It never goes back, or beyond the end.
         """
         return await truncate(await self.context(), before)
 
@@ -339,3 +339,45 @@ class Stream:
                 await self._catalog.records.change(*stream_policy_set(place, found, record, after))
 
         await self._catalog.until_decided(attempt)
+
+
+# --- truncation -----------------------------------------------------------------------------------
+#
+# Cutting off a stream's old end, exact to the record, inside the open segment, too (INV-S7).
+
+
+async def truncate(context: StreamContext, before: Start) -> DLSN:
+    """Have all records before this position gone for readers; return the trim point that holds then.
+
+    It never falls, and never goes beyond the end: of what is written now, that is behind the last record that is
+    acknowledged and known to be. A repeat does nothing. Space comes back by whole segments, when a janitor gets to it.
+    Raises StreamNotFound, MetadataUnavailable (it may have happened), and what reading raises.
+    """
+    wanted = await resolve(context, before)
+    known = await context.store.read()
+    if wanted <= known.chain.trim:
+        return known.chain.trim
+    point = min(wanted, await end_of(context, known.chain))
+    # Once a position is within the end it stays so: what is acknowledged is kept by whoever takes the stream over.
+    known = await context.store.change(lambda chain: changes.truncate(chain, point), known)
+    return known.chain.trim
+
+
+def closed_end(chain: Chain) -> DLSN:
+    """Return where the first record behind all closed segments is, or will be."""
+    open_rows = chain.open_rows
+    return DLSN(open_rows[0].number if open_rows else chain.next_number, 0, 0)
+
+
+async def end_of(context: StreamContext, chain: Chain) -> DLSN:
+    """Return a position behind the last record that is acknowledged, and not behind any that is still to come."""
+    for row in reversed(chain.open_rows):
+        try:
+            reader = await context.client.open_ledger(row.ledger_id, recovery=False)
+            async with reader:
+                last_entry_id = await reader.last_add_confirmed()
+        except NoSuchLedger:
+            continue  # dropped by somebody who took the stream over, just now perhaps: nothing was in it
+        if last_entry_id >= 0:
+            return DLSN(row.number, last_entry_id + 1, 0)
+    return closed_end(chain)

@@ -23,8 +23,7 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.spark.task_attempt import TaskAttempt
-from fastbk.stream.chain.attach import LEDGERS_MAX
-from fastbk.stream.chain.drafts import KEY_CHARACTERS_MAX, Draft, begin, drafts_of
+from fastbk.stream.chain.drafts import KEY_CHARACTERS_MAX, LEDGERS_MAX, Draft, begin, drafts_of
 from fastbk.stream.context import StreamContext
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace

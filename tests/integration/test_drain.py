@@ -11,8 +11,8 @@ import pytest
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
 from fastbk.stream.context import StreamContext
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli

@@ -30,12 +30,14 @@ from fastbk.meta.gateway import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState
 from fastbk.private_files import write_text
-from fastbk.stream.chain.chain import Chain, get_chain, put_chain
-from fastbk.stream.chain.changes import (
+from fastbk.stream.chain.chain import (
+    Chain,
     Contents,
     add_segment,
     close_segment,
+    get_chain,
     open_for_append,
+    put_chain,
     reserve,
 )
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import fastbk
-from fastbk.stream.namespace.many_streams import unname
+from fastbk.stream.namespace.namespace import unname
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.testing import LocalCluster

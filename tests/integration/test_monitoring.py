@@ -31,7 +31,7 @@ from fastbk.errors import Error
 from fastbk.meta import last_backup, open_store
 from fastbk.meta.records import Change
 from fastbk.observe.names import NAMES
-from fastbk.stream.writer import segment_writer
+from fastbk.stream.writer import engine
 from fastbk.testing import LocalCluster
 from fastbk.tls.authority import Authority
 from fastbk.units import MIB
@@ -383,7 +383,7 @@ async def append_ahead(world: World) -> None:
         monotonic=time.monotonic, time_ns=lambda: time.time_ns() + 3_600_000_000_000
     )
     async with world.connect() as client:
-        with patch.object(segment_writer, "time", clock):
+        with patch.object(engine, "time", clock):
             async with (await client.namespace("shop").create_stream("ahead")).writer() as writer:
                 await writer.append(PAYLOAD)
 

@@ -12,8 +12,7 @@ from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.claims import LocalFiles, Owner
 from fastbk.spark.jobs.rebuild_plan import RebuildPlan, StateVersion
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
-from fastbk.stream.sync_stream import SyncStream
+from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

@@ -11,12 +11,12 @@ import pytest
 import fastbk
 from fastbk.errors import StreamNotFound
 from fastbk.stream.context import StreamContext
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.reader import search
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record, chunk_of
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.tools.bench_cluster import MetadataCount

@@ -28,7 +28,11 @@ BY_TYPES = [
         "fastbk.meta.replica_marks",
     },
     {"fastbk.meta.zookeeper_calls", "fastbk.meta.zookeeper_session"},
-    {"fastbk.stream.writer.engine", "fastbk.stream.writer.rolling"},
+    {
+        "fastbk.stream.writer.engine",
+        "fastbk.stream.writer.segment_lifecycle",
+        "fastbk.stream.writer.traced_appends",
+    },
 ]
 
 Graph = dict[str, dict[str, set[str]]]

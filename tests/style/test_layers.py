@@ -136,13 +136,9 @@ PURE = [
     "fastbk/stream/policy.py",
     "fastbk/stream/paths.py",
     "fastbk/stream/chain/chain.py",
-    "fastbk/stream/chain/changes.py",
-    "fastbk/stream/chain/chain.py",
     "fastbk/stream/chain/segment_contents.py",
-    "fastbk/stream/writer/queue.py",
     "fastbk/stream/reader/read_plan.py",
     "fastbk/stream/cursor/state.py",
-    "fastbk/stream/cursor/acks.py",
     "fastbk/stream/namespace/tree_changes.py",
     "fastbk/stream/janitor/retention.py",
 ]

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import fastbk.sync
 from fastbk.arrow import chunk_batch, ledger_batches, read_stream, stream_schema
 from fastbk.native import stream_codec as codec
+from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.records import Chunk, chunk_of
-from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.tools.part import print_table, setting
 from tests.tools.spark_processes import processes

@@ -26,8 +26,7 @@ from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.private_files import write_text
-from fastbk.stream.chain.chain import Chain, get_chain, put_chain
-from fastbk.stream.chain.changes import open_for_append
+from fastbk.stream.chain.chain import Chain, get_chain, open_for_append, put_chain
 from fastbk.stream.namespace.tree_records import StreamRecord, put
 from fastbk.stream.paths import chain_path, stream_path
 from fastbk.tls.authority import Authority

@@ -32,7 +32,7 @@ from fastbk.observe import library_log, logs
 from fastbk.spark.batch_reader import BatchReader
 from fastbk.spark.options import read_options
 from fastbk.spark.partition_reader import StreamPart
-from fastbk.stream.sync_stream import SyncStream
+from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.testing import LocalCluster
 from tests.tools.part import print_table, setting
 from tests.tools.spark_bench_session import bench_spark

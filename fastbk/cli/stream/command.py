@@ -236,7 +236,7 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _truncate(client: Client, options: argparse.Namespace) -> int:
-    from fastbk.stream.janitor.truncation import truncate
+    from fastbk.stream.stream import truncate
 
     before = start_of(options.before)
     if before == "earliest":

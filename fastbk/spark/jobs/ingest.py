@@ -47,7 +47,7 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fastbk.stream.sync_stream import SyncStream
+    from fastbk.stream.namespace.sync_namespace import SyncStream
 
 PARTITION_BYTES = 64 * 1024 * 1024
 PARTITIONS_MAX = 200

@@ -11,8 +11,7 @@ from fastbk.client.entries import Entry
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import ProtocolError, StorageError
 from fastbk.native.stream_codec import HEAD_BYTES, KIND_INDEX, Head, put_head, read_head
-from fastbk.stream.chain.chain import NONE
-from fastbk.stream.chain.changes import Contents
+from fastbk.stream.chain.chain import NONE, Contents
 from fastbk.stream.compression import RECORDS_MAX
 from fastbk.stream.context import clock_us
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TXID_MAX

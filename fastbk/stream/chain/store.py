@@ -13,6 +13,7 @@ from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, S
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.retry import Retry
 from fastbk.stream.chain.chain import (
+    CONDEMNED,
     PAGE_ROWS,
     ROWS_MAX,
     Chain,
@@ -22,8 +23,8 @@ from fastbk.stream.chain.chain import (
     get_page,
     put_chain,
     put_page,
+    spill,
 )
-from fastbk.stream.chain.changes import CONDEMNED, spill
 from fastbk.stream.paths import chain_path, page_part, pages_path
 
 PAGES_KEPT = 8

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
 from fastbk.stream.context import one_at_a_time
-from fastbk.stream.cursor.acks import CursorAcks
-from fastbk.stream.cursor.state import NONE
+from fastbk.stream.cursor.state import NONE, CursorAcks
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Chunk, Gap
 

@@ -7,6 +7,8 @@ first. A ledger that cannot be read now makes this fail, and not go back to the 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,29 +30,39 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_type
 from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
-from fastbk.stream.context import StreamContext, clock_us
-from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, put_record
-from fastbk.stream.cursor.state_storage import last_state
+from fastbk.stream.context import StreamContext, clock_us, gathered
+from fastbk.stream.cursor.state import (
+    NONE,
+    CursorRecord,
+    CursorState,
+    Data,
+    check_data,
+    get_record,
+    put_record,
+)
 from fastbk.stream.cursor.store import (
     CursorInfo,
     CursorStore,
     check_count,
     delete_cursor,
     info_of,
+    last_state,
     of_cursor,
     path_of,
 )
-from fastbk.stream.paths import cursors_path
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.paths import cursors_path, split_path
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
-from fastbk.stream.reader.gaps import has_no_records_before, truncated
 from fastbk.stream.reader.search import (
     find_key,
     first_from,
+    has_no_records_before,
     is_truncated,
     key_of,
     position_behind,
     resolve,
     tail_position,
+    truncated,
 )
 
 _log = LibraryLog("fastbk.stream.cursor")
@@ -309,3 +321,93 @@ async def move_cursor(context: StreamContext, name: str, mark: DLSN, seq: int) -
         with suppress(CursorFenced):  # a holder has it already, who forgets them
             await store.write(replace(store.record, doomed=()))
     return moved
+
+
+# --- marks in many streams ------------------------------------------------------------------------
+#
+# The marks of one cursor in many streams, moved by somebody who keeps positions elsewhere and reads
+# by other means.
+#
+# Of a cursor only its record is used: it is taken over once, as by any holder, so that two who use
+# one name find out (INV-S10); each move is then one change of metadata. Nothing is read ahead, and
+# no ledger is made.
+
+
+TOGETHER = 16
+"""Streams whose marks are moved at once."""
+RENEW_S = 300.0
+"""A mark that stays where it is is noted as used so often."""
+
+
+@dataclass(slots=True)
+class _OpenCursor:
+    store: CursorStore[CursorRecord]
+    mark: DLSN
+    renewed_s: float
+
+
+class CursorPositions:
+    """Cursors of one name. Not safe for several calls at once."""
+
+    def __init__(self, catalog: Catalog, name: str, data: Mapping[str, int | str]) -> None:
+        """`data`: the cursors' map, says who moves them. Raises ConfigError for what is no name of a cursor."""
+        path_of("", name)
+        self._catalog = catalog
+        self._name = name
+        self._data: Data = check_data(data)
+        self._held: dict[str, _OpenCursor] = {}
+
+    async def move(self, marks: Mapping[str, tuple[DLSN, int]]) -> dict[str, Error]:
+        """Have the marks there, by the streams' paths: position and number of the first record that is not done.
+
+        A cursor that is not there is made. Returns what could not be moved, and why; the next call tries again.
+        """
+        failed, now_s = dict[str, Error](), time.monotonic()
+
+        async def move(path: str) -> None:
+            mark, seq = marks[path]
+            held = self._held.get(path)
+            if held is None or held.mark != mark or now_s > held.renewed_s + RENEW_S:
+                try:
+                    await self._move(path, mark, seq)
+                except Error as error:
+                    self._held.pop(path, None)
+                    failed[path] = error
+
+        await gathered(move, marks, TOGETHER)
+        return failed
+
+    async def _move(self, path: str, mark: DLSN, seq: int) -> None:
+        held = self._held.get(path)
+        if held is None:
+            store = await self._opened(path, mark)
+            held = self._held[path] = _OpenCursor(store, mark, 0.0)
+            is_moved = (store.record.state.mark, store.record.state.mark_seq) != (mark, seq)
+        else:
+            is_moved = held.mark != mark
+        record, now_us = held.store.record, clock_us()
+        state = record.state
+        if is_moved or state.data != self._data:
+            state = replace(
+                state,
+                serial=state.serial + 1,
+                mark=mark,
+                mark_seq=seq,
+                firsts=(),
+                ends=(),
+                behinds=(),
+                data=self._data,
+                time_us=now_us,
+            )
+        await held.store.write(replace(record, state=state, doomed=(), used_at_us=now_us))
+        held.mark, held.renewed_s = mark, time.monotonic()
+
+    async def _opened(self, path: str, mark: DLSN) -> CursorStore[CursorRecord]:
+        *where, name = split_path(path)
+        context = await self._catalog.context(tuple(where), name)
+        store = await take_over(context, self._name, CursorRequest(mark, raises=False))
+        for ledger_id in store.record.doomed:  # whoever held it before kept its states there
+            await self._catalog.records.retire_ledger_id(
+                ledger_id, context.stream_id, of_cursor(self._name)
+            )
+        return store

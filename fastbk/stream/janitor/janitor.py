@@ -10,45 +10,67 @@ import asyncio
 import random
 import time
 import zlib
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from typing import TypeVar
 
 from fastbk.client.client import Client
+from fastbk.client.entries import Entry
+from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import (
     ConfigError,
     Error,
+    MetadataConflict,
     MetadataOnHold,
     MetadataUnavailable,
+    NoSuchLedger,
     StreamNotFound,
 )
 from fastbk.meta.format_level import LevelLacking
+from fastbk.meta.records import Change
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.changes import CONDEMNED
+from fastbk.stream.chain.chain import CONDEMNED, Chain, Segment
 from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
+from fastbk.stream.chain.opening import new_owner, open_stream
+from fastbk.stream.chain.segment_contents import head_of
 from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.context import clock_us, gathered
+from fastbk.stream.cursor.backlog import CursorGauges
 from fastbk.stream.cursor.store import cursors_of, delete_cursor
 from fastbk.stream.janitor import retention
 from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams, chains_at_once, ids_below
-from fastbk.stream.janitor.audit import Audit, Sink, log_lines
-from fastbk.stream.janitor.byte_counts import ByteCounts
-from fastbk.stream.janitor.cursor_gauges import CursorGauges
-from fastbk.stream.janitor.idle_rolling import IdleRolling, LeftSegments
-from fastbk.stream.janitor.segment_deletion import (
+from fastbk.stream.janitor.deletion import (
+    Audit,
     Deleter,
     HeldSizes,
+    Sink,
     delete_below,
+    delete_leftovers,
     delete_pending,
+    delete_stream,
     delete_unnamed_pages,
     finish_deleting,
+    log_lines,
 )
-from fastbk.stream.janitor.stream_deletion import delete_leftovers, delete_stream
-from fastbk.stream.namespace.tree_records import StreamRecord
+from fastbk.stream.janitor.retention import items_of
+from fastbk.stream.namespace.catalog import Versioned, records_at
+from fastbk.stream.namespace.listing import kept_bytes
+from fastbk.stream.namespace.tree_records import (
+    NamespaceRecord,
+    StoredRecord,
+    StreamRecord,
+    get_or,
+    put,
+)
+from fastbk.stream.paths import STORED, namespace_path, stored_path
 from fastbk.stream.pattern.store import PatternHolds, delete_pattern_cursor, gone_cursors
 from fastbk.stream.policy import DEFAULT_POLICY, StreamPolicy
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN
+
+T = TypeVar("T")
 
 _log = LibraryLog("fastbk.stream.janitor")
 
@@ -469,3 +491,263 @@ def _why(chain: Chain, points: retention.Points) -> str:
         return "it was truncated"
     is_hard = points.target == DLSN(points.hard, 0, 0) and points.hard != points.policy
     return "beyond the hard limits" if is_hard else "beyond what retention keeps"
+
+
+# --- byte counts ----------------------------------------------------------------------------------
+#
+# How many bytes namespaces with a quota have: counted by each pass of a janitor, looked at by
+# writers.
+#
+# A count is written when a pass has met every stream, by compare-and-set, and only over one that
+# began earlier. No record is written by a roll: what has been appended since the last pass is not
+# in it, nor what open segments hold.
+
+
+COUNTS_AT_ONCE = 200
+
+
+class ByteCounts:
+    """What one pass has counted so far, by the ids of namespaces."""
+
+    def __init__(self, client: Client, sizes: HeldSizes) -> None:
+        self._client = client
+        self._records = client.records
+        self._sizes = sizes
+        self._began_us = clock_us()
+        self._counts: Counter[str] = Counter()
+
+    async def add(self, found: StreamSnapshot, chain: Chain | None) -> None:
+        """Count a stream as it is now; None: it is gone. Raises MetadataUnavailable."""
+        size_bytes = 0
+        if found.counted_in and chain is not None:
+            (size_bytes,) = await kept_bytes(self._records, [chain])
+            # What a stream's writers say of its size must not use up the quota of others.
+            store = ChainStore(self._records, found.stream_id, self._client.config.metadata_timeout)
+            items = items_of(chain)
+            held = await self._sizes.prove_new(store, items)
+            size_bytes -= sum(one.size_bytes for one in items) - sum(one.size_bytes for one in held)
+        for namespace_id in found.counted_in:
+            self._counts[namespace_id] += size_bytes
+
+    async def write(self) -> None:
+        """Write all counts, those of namespaces too that have no stream any more; all streams must have been met."""
+        async for known in ids_below(self._records, STORED):
+            missing = [one for one in known if one not in self._counts]
+            for at in range(0, len(missing), COUNTS_AT_ONCE):
+                await self._without_streams(missing[at : at + COUNTS_AT_ONCE])
+        counted = list(self._counts)
+        for at in range(0, len(counted), COUNTS_AT_ONCE):
+            some = counted[at : at + COUNTS_AT_ONCE]
+            paths = {one: stored_path(one) for one in some}
+            found = await records_at(self._records, StoredRecord, paths, lambda _: StoredRecord())
+            for namespace_id, where in paths.items():
+                before = found.get(namespace_id, Versioned(StoredRecord(), None))
+                size_bytes = self._counts[namespace_id]
+                is_same = before.version is not None and before.value.size_bytes == size_bytes
+                if not is_same and before.value.counted_us < self._began_us:
+                    value = put(StoredRecord(size_bytes, self._began_us))
+                    with suppress(MetadataConflict):  # another janitor has counted, too
+                        await self._records.change(Change(where, value, before.version))
+
+    async def _without_streams(self, namespace_ids: list[str]) -> None:
+        """Count 0 for namespaces without streams; the record goes where there is no quota any more."""
+        spaces = await self._records.read_all([*map(namespace_path, namespace_ids)])
+        found = await self._records.read_all([*map(stored_path, namespace_ids)])
+        for namespace_id, space, raw in zip(namespace_ids, spaces, found, strict=True):
+            where = namespace_path(namespace_id)
+            record = None if space is None else get_or(NamespaceRecord, space.value, where, None)
+            if record is not None and record.policy.bytes_max:
+                self._counts[namespace_id] += 0
+            elif space is not None and record is None:
+                continue  # whether it has a quota nobody can tell
+            elif raw is not None:
+                with suppress(MetadataConflict):
+                    await self._records.change(Change(stored_path(namespace_id), None, raw.version))
+
+
+# --- idle segments --------------------------------------------------------------------------------
+#
+# Ending segments that nobody writes to any more: their writer is gone, and they are past their age.
+#
+# A writer that lives ends its segments by age itself. So who finds records in an open segment, and
+# nothing newer than its age and a grace, takes the stream over, and leaves it closed. A segment
+# without records is left alone, whoever has it: there is nothing to end. The clock of the writer
+# counts against ours: the grace has to be more than they differ. A time that lies ahead of ours
+# says nothing: then it counts when this janitor saw that entry first (INV-S22). A ledger that is
+# reserved and not made stays named until then, too: its writer may live, and only a takeover tells
+# it.
+#
+# A writer that died may not have sent its last LAC. Readers see nothing above the LAC, since only a
+# fence or a close proves that it stays (INV-S18). So much sooner than by age, the ledger of a
+# segment with entries above a LAC that stands still is closed, and the chain is left as it is: a
+# writer that lives after all goes on in another segment (INV-S16).
+
+
+READERS_MAX = 10_000
+"""Of open segments; more of them are opened anew each time."""
+READ_TIMEOUT_S = 5.0
+REMEMBERED_MAX = 100_000
+"""Open segments of which it is remembered when to look again; others are looked at in every pass."""
+UNCONFIRMED_READ = 16
+"""Entries behind the LAC that are looked at: a writer that died may not have told of its last ones."""
+
+
+class IdleRolling:
+    """Remembers when each open segment can be due at the earliest."""
+
+    def __init__(self, client: Client, grace_s: float) -> None:
+        self._client = client
+        self._grace_s = grace_s
+        self._due_us: OrderedDict[int, int] = OrderedDict()
+        self._ahead: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    async def roll_if_idle(
+        self, store: ChainStore, known: VersionedChain, policy: StreamPolicy, now_us: int
+    ) -> VersionedChain:
+        """Take the stream over if its last records are older than a segment may be; return what holds then.
+
+        Raises what reading and recovery raise.
+        """
+        open_rows = known.chain.open_rows
+        if not open_rows or not policy.roll_age_s:
+            return known
+        limit_us = int((policy.roll_age_s + self._grace_s) * 1e6)
+        newest = open_rows[-1].ledger_id
+        made_us = open_rows[0].created_us
+        if now_us < max(
+            limit_us + made_us if made_us <= now_us else 0, self._due_us.get(newest, 0)
+        ):
+            return known
+        last = await last_written(self._client, known.chain)
+        due_us = limit_us + (now_us if last is None else self._written_us(last, now_us))
+        if due_us > now_us:
+            _remember(self._due_us, newest, due_us)
+            return known
+        self._due_us.pop(newest, None)
+        self._ahead.pop(newest, None)
+        return await open_stream(self._client, store, f"janitor {new_owner()}")
+
+    def _written_us(self, last: Entry, now_us: int) -> int:
+        """Return when an open segment's last entry was written at the latest."""
+        time_us = head_of(last).time_us
+        if time_us <= now_us:
+            return time_us
+        entry_id, seen_us = self._ahead.get(last.ledger_id, (-1, 0))
+        if entry_id != last.entry_id or seen_us > now_us:
+            seen_us = now_us
+            _remember(self._ahead, last.ledger_id, (last.entry_id, seen_us))
+        return seen_us
+
+
+def _remember(known: OrderedDict[int, T], ledger_id: int, value: T) -> None:
+    known[ledger_id] = value
+    known.move_to_end(ledger_id)
+    if len(known) > REMEMBERED_MAX:
+        known.popitem(last=False)
+
+
+async def last_written(client: Client, chain: Chain) -> Entry | None:
+    """Return the last entry in the open segments, None if there is none."""
+    for row in reversed(chain.open_rows):
+        reader = await client.open_ledger(row.ledger_id, recovery=False)
+        async with reader:
+            last = await _last_entry(reader)
+        if last is not None:
+            return last
+    return None
+
+
+async def _last_entry(reader: LedgerReader) -> Entry | None:
+    last_entry_id = await reader.last_add_confirmed()
+    if not reader.is_closed:
+        first = last_entry_id + 1
+        untold = await reader.read_unconfirmed(first, first + UNCONFIRMED_READ - 1)
+        if untold:
+            return untold[-1]
+    if last_entry_id < 0:
+        return None
+    (entry,) = [one async for one in reader.read(last_entry_id, last_entry_id)]
+    return entry
+
+
+class LeftSegments:
+    """Closes ledgers of open segments whose writer left entries above the LAC, and remembers which may be such.
+
+    A segment without such entries costs one read of an entry that is not there, and no call of metadata.
+    """
+
+    def __init__(self, client: Client, after_s: float) -> None:
+        """`after_s`: for how long a LAC has to stand still below entries."""
+        self._client = client
+        self._after_s = after_s
+        self._readers: dict[int, LedgerReader] = {}
+        self._stuck: dict[
+            int, tuple[int, float]
+        ] = {}  # by ledger: its LAC, and since when it is known
+        self._open: set[int] = set()
+
+    def begin(self) -> None:
+        """Another look at all chains begins: forget what the last one did not find open any more."""
+        for ledger_id in [one for one in self._readers if one not in self._open]:
+            del self._readers[ledger_id]
+        for ledger_id in [one for one in self._stuck if one not in self._open]:
+            del self._stuck[ledger_id]
+        self._open.clear()
+
+    async def close_left(self, chain: Chain, now_s: float) -> int:
+        """Look at a chain's open segments; return how many ledgers were closed. Raises what reading and recovery do."""
+        closed = 0
+        for row in chain.open_rows:
+            self._open.add(row.ledger_id)
+            try:
+                closed += await self._close_if_left(chain, row, now_s)
+            except NoSuchLedger:
+                continue  # it was deleted meanwhile
+        return closed
+
+    async def _close_if_left(self, chain: Chain, row: Segment, now_s: float) -> bool:
+        reader = await self._reader(row.ledger_id)
+        if not await _is_stuck(reader):
+            self._stuck.pop(row.ledger_id, None)
+            return False
+        known, lac = self._stuck.get(row.ledger_id), reader.last_known
+        if known is None or known[0] != lac:
+            self._stuck[row.ledger_id] = lac, now_s
+            return False
+        since_s = known[1]
+        if now_s - since_s < self._after_s:
+            return False
+        async with await self._client.open_ledger(row.ledger_id, recovery=True) as recovered:
+            last_entry_id = recovered.last_known
+        _log.info(
+            "janitor.closed_left_segment",
+            stream=chain.stream_id,
+            segment=row.number,
+            ledger_id=row.ledger_id,
+            lac=lac,
+            last_entry_id=last_entry_id,
+        )
+        self._readers.pop(row.ledger_id, None)
+        return True
+
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            reader = await self._client.open_ledger(ledger_id, recovery=False)
+            if len(self._readers) < READERS_MAX:
+                self._readers[ledger_id] = reader
+        return reader
+
+
+async def _is_stuck(reader: LedgerReader) -> bool:
+    """Return whether an open ledger has an entry above the LAC that its bookies say now."""
+    for _ in range(2):
+        if reader.is_closed:
+            return False
+        above = reader.last_known + 1
+        if not await reader.read_unconfirmed(above, above, timeout=READ_TIMEOUT_S):
+            return False
+        await reader.try_last_add_confirmed(timeout=READ_TIMEOUT_S)
+        if reader.last_known < above:
+            return not reader.is_closed
+    return False  # the LAC moves: somebody writes

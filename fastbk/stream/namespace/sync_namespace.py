@@ -1,27 +1,34 @@
-"""Namespaces without `await`, and what they return for many streams. Meanings are those of the asyncio classes."""
+"""Namespaces and streams without `await`, and what they return for many streams.
+
+Names and meanings are those of the asyncio classes.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from fastbk.client.loop_thread import LoopThread, blocking, blocking_as
+from fastbk.option_checks import check_options
 from fastbk.stream.client import Client
-from fastbk.stream.cursor.cursor_positions import CursorPositions
-from fastbk.stream.namespace.events import NamespaceEvent
-from fastbk.stream.namespace.listing import StreamInfo
+from fastbk.stream.cursor.opening import CursorPositions
+from fastbk.stream.namespace.listing import NamespaceEvent, StreamInfo
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.namespace.stream_ranges import StreamRanges
+from fastbk.stream.options import StreamWriterOptions, writer_options_of
 from fastbk.stream.paths import check_name, split_path
+from fastbk.stream.positions import Start, check_start
 from fastbk.stream.stream import Stream
-from fastbk.stream.sync_stream import SyncStream
+from fastbk.stream.writer.sync_writer import SyncStreamWriter
 
 if TYPE_CHECKING:
+    from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor, SyncPatternReader
+    from fastbk.stream.options import CursorOptions, PatternReaderOptions, ReaderOptions
     from fastbk.stream.pattern.reader import PatternStart
-    from fastbk.stream.pattern.sync_pattern import SyncPatternCursor, SyncPatternReader
     from fastbk.stream.positions import AtTime
-    from fastbk.stream.reader.options import CursorOptions, PatternReaderOptions
+    from fastbk.stream.reader.sync_reader import SyncStreamReader
     from fastbk.stream.records import Gap
 
 T = TypeVar("T")
@@ -154,7 +161,7 @@ class SyncNamespace:
         self, pattern: str, start: PatternStart = "earliest", **options: Any
     ) -> SyncPatternReader[Gap]:
         """Return a reader of all streams whose names match, such as "shop/*"; `with` opens it. Raises ConfigError."""
-        from fastbk.stream.pattern.sync_pattern import SyncPatternReader
+        from fastbk.stream.cursor.sync_cursor import SyncPatternReader
 
         namespace = self._loop.call_plain(self._inner)
         namespace.reader(pattern, start, **options)  # what is wrong with the arguments is told here
@@ -190,7 +197,7 @@ class SyncNamespace:
         **options: Any,
     ) -> SyncPatternCursor[Gap]:
         """Return a durable cursor over all streams whose names match; `with` makes it, or takes it over."""
-        from fastbk.stream.pattern.sync_pattern import SyncPatternCursor
+        from fastbk.stream.cursor.sync_cursor import SyncPatternCursor
 
         namespace = self._loop.call_plain(self._inner)
         namespace.cursor(pattern, name, start, **options)  # as above
@@ -232,3 +239,117 @@ class SyncNamespace:
     def watch(self) -> Iterator[NamespaceEvent]:
         """Yield all that is directly in the namespace, then what happens to it, until it is deleted."""
         return self._loop.iterate(lambda: self._inner().watch())
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class SyncStream:
+    """One stream; made by `Namespace.stream` of `fastbk.sync`, without I/O."""
+
+    def __init__(self, loop: LoopThread[Client], find: Callable[[], Stream], name: str) -> None:
+        self._loop = loop
+        self._inner = functools.cache(find)  # only on the loop
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<fastbk.sync Stream {self.name}>"
+
+    def _call(self, act: Callable[[Stream], Awaitable[T]]) -> T:
+        return self._loop.call(lambda: act(self._inner()))
+
+    @property
+    def path(self) -> str:
+        """Namespace and name, with slashes between them."""
+        return self._loop.call_plain(lambda: self._inner().path)
+
+    def writer(
+        self, *, create: bool = False, **options: Unpack[StreamWriterOptions]
+    ) -> SyncStreamWriter:
+        """Return a writer; `with` opens it and fences whoever wrote before. Options: `WriterOptions`."""
+        known = writer_options_of(options)
+        return SyncStreamWriter(
+            self._loop, lambda: self._inner().writer(create=create, **options), known
+        )
+
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> SyncStreamReader: ...
+
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[ReaderOptions],
+    ) -> SyncStreamReader[Gap]: ...
+
+    def reader(self, start: Start = "earliest", **options: Any) -> SyncStreamReader[Gap]:
+        """Return a reader from `start` on; options as the asyncio stream's."""
+        from fastbk.stream.options import AnyReaderOptions
+        from fastbk.stream.reader.sync_reader import SyncStreamReader
+
+        check_options(options, AnyReaderOptions)
+        check_start(start)
+        return SyncStreamReader(self._loop, lambda: self._inner().reader(start, **options))
+
+    @overload
+    def cursor(
+        self,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> SyncCursor: ...
+
+    @overload
+    def cursor(
+        self,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> SyncCursor[Gap]: ...
+
+    def cursor(self, name: str, start: Start = "earliest", **options: Any) -> SyncCursor[Gap]:
+        """Return a durable cursor; options as the asyncio stream's."""
+        from fastbk.stream.cursor.sync_cursor import SyncCursor
+        from fastbk.stream.options import AnyCursorOptions
+
+        check_options(options, AnyCursorOptions)
+        check_start(start)
+        return SyncCursor(self._loop, lambda: self._inner().cursor(name, start, **options))
+
+    exists = blocking(Stream.exists)
+    info = blocking(Stream.info)
+    segments = blocking(Stream.segments)
+    effective_policy = blocking(Stream.effective_policy)
+    policy = blocking(Stream.policy)
+    set_policy = blocking(Stream.set_policy)
+    get = blocking(Stream.get)
+    get_many = blocking(Stream.get_many)
+    find = blocking(Stream.find)
+    first = blocking(Stream.first)
+    last_position = blocking(Stream.last_position)
+    attach = blocking(Stream.attach)
+    attached_number = blocking(Stream.attached_number)
+    begin_draft = blocking(Stream.begin_draft)
+    draw_ledger = blocking(Stream.draw_ledger)
+    drafts = blocking(Stream.drafts)
+    attach_drafts = blocking(Stream.attach_drafts)
+    give_up_drafts = blocking(Stream.give_up_drafts)
+    cursors = blocking(Stream.cursors)
+    backlogs = blocking(Stream.backlogs)
+    create_cursor = blocking(Stream.create_cursor)
+    move_cursor = blocking(Stream.move_cursor)
+    pattern_cursors = blocking(Stream.pattern_cursors)
+    delete_cursor = blocking(Stream.delete_cursor)
+    truncate = blocking(Stream.truncate)

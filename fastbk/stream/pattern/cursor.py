@@ -17,17 +17,17 @@ from fastbk.errors import (
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.context import StreamContext, clock_us
-from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.cursor import CursorHolder, Held
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.opening import checked_keeping, clamped_start
-from fastbk.stream.cursor.state import CursorState, Data
+from fastbk.stream.cursor.state import CursorAcks, CursorState, Data
 from fastbk.stream.cursor.store import CursorStore
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE
 from fastbk.stream.namespace.tree_records import StreamRecord, get_or
+from fastbk.stream.options import GapT
 from fastbk.stream.paths import stream_path
-from fastbk.stream.pattern.reader import PatternRecords
+from fastbk.stream.pattern.reader import How, PatternRecords, PatternSource
 from fastbk.stream.pattern.record import (
     RANGES_MAX,
     PatternRecord,
@@ -35,15 +35,8 @@ from fastbk.stream.pattern.record import (
     is_match,
     put_pattern,
 )
-from fastbk.stream.pattern.source import How, PatternSource
-from fastbk.stream.pattern.store import (
-    CursorStart,
-    PatternCursorRequest,
-    begins_of,
-    take_over,
-)
+from fastbk.stream.pattern.store import CursorStart, PatternCursorRequest, begins_of, take_over
 from fastbk.stream.positions import DLSN, FIRST, Start, check_start
-from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.read_ahead import ReadTurns
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Origin, OriginRecord, Record
@@ -400,7 +393,7 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def _place(self, done: Record | Chunk) -> tuple[str, int, DLSN]:
-        check_done(done)
+        check_pattern_done(done)
         assert isinstance(done, OriginRecord | Chunk) and done.origin is not None
         if isinstance(done, Chunk):
             return done.origin.id, done.first_seq + len(done) - 1, done.last_dlsn
@@ -469,7 +462,7 @@ def _first_of(chain: Chain) -> DLSN:
     return max(chain.trim, FIRST)
 
 
-def check_done(done: object) -> None:
+def check_pattern_done(done: object) -> None:
     """Raise TypeError for what cannot be done: a Gap, a position; ConfigError for a record of another reader."""
     if not isinstance(done, Record | Chunk):
         raise TypeError(

@@ -16,14 +16,14 @@ from fastbk.observe.meter import CONSUMED, Figures, Source, duration_figures, me
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.context import ContextLike, clock_us, context_of, one_at_a_time
+from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start, check_start
-from fastbk.stream.reader.buffer import EntryUnreadable, ReadBuffer, unreadable_gap
-from fastbk.stream.reader.chain_follower import ChainFollower
-from fastbk.stream.reader.gaps import error_of
-from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.read_ahead import ReadAhead, ReadTurns
+from fastbk.stream.reader.buffer import EntryUnreadable, ReadBuffer, buffer_of, unreadable_gap
+from fastbk.stream.reader.read_ahead import ChainFollower, ReadAhead, ReadTurns
 from fastbk.stream.reader.search import (
+    Key,
     end_position,
+    error_of,
     find_key,
     is_truncated,
     key_of,
@@ -31,8 +31,6 @@ from fastbk.stream.reader.search import (
     resolve,
     tail_position,
 )
-from fastbk.stream.reader.segment_search import Key
-from fastbk.stream.reader.traced_buffer import buffer_of
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.stats import Lag, StreamReaderStats
 

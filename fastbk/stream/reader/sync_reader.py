@@ -11,8 +11,8 @@ from fastbk.client.loop_thread import Hand, LoopThread, facade_text
 from fastbk.errors import ClientClosed, Error, ProtocolError
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
+from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.stats import Lag, StreamReaderStats

@@ -1,14 +1,20 @@
-"""What lies between a writer's queue and its segments: sending, rolling, acknowledgements, and the end by a failure.
+"""The way of a stream's records from the writer's calls to the writers of its ledgers.
 
-Acknowledgements come in the order of the entries, and so futures resolve in the order of the calls (INV-S5).
+`AppendEngine` sends what its `WriterQueue` packed to the `SegmentWriter` that `Rolling` names, takes
+acknowledgements, and ends the writer by the first failure. Acknowledgements come in the order of the
+entries, and so futures resolve in the order of the calls (INV-S5). `segment_lifecycle.py` creates
+segments and ends them, beside this path.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
@@ -20,30 +26,33 @@ from fastbk.errors import (
     LedgerFenced,
     MetadataConflict,
     NoSuchLedger,
-    QuorumTimeout,
     QuotaExceeded,
+    RecordTooLarge,
     StreamNotFound,
+    TxidOutOfOrder,
     WriterFailed,
     WriterFenced,
 )
-from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
+from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, encode
 from fastbk.observe.latency import AppendClock
+from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.meter import SENT, Figures, duration_figures, meter_of, sending
-from fastbk.observe.tracing import tracer_of
-from fastbk.stream.chain.chain import Segment
-from fastbk.stream.chain.changes import Contents, close_segment
-from fastbk.stream.chain.segment_slots import slots_of
+from fastbk.observe.tracing import Span, Tracer, tracer_of
+from fastbk.option_checks import integer
+from fastbk.stream.chain.chain import NONE, Contents, Segment, carried_us
+from fastbk.stream.chain.opening import slots_of
+from fastbk.stream.chain.segment_contents import IndexBuilder
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import StreamContext, as_error
+from fastbk.stream.compression import CODECS, compressed
+from fastbk.stream.context import StreamContext, as_error, clock_us
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import CARRIED_US_MAX, DLSN, TXID_MAX
 from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import Group, WriterQueue
-from fastbk.stream.writer.rolling import Rolling
 from fastbk.stream.writer.segment_lifecycle import SegmentLifecycle
-from fastbk.stream.writer.segment_writer import SegmentWriter
 from fastbk.stream.writer.traced_appends import TracedAppends
+
+_log = LibraryLog("fastbk.stream")
 
 ENTRIES_BEFORE_PACKING = 2
 """With as many in flight, the last group stays open for more until an acknowledgement comes."""
@@ -52,6 +61,14 @@ TAKEN_OVER = (LedgerFenced, LedgerClosed, NoSuchLedger, MetadataConflict)
 _ONLY_THE_WRITER = (
     "Open it again only if this process is to be the writer: that fences the other one."
 )
+LAST_SHARE = 0.1
+"""Of the age: the part in which segments roll."""
+READY_FROM, READY_TO = 0.5, 0.8
+"""Between these shares of the age the next segment is made; with both limits by size at half of it."""
+CHECK_S_MAX = 60.0
+CHECK_S_MIN = 0.05
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = 2**64
 
 
 class AppendEngine:
@@ -456,40 +473,520 @@ class AppendEngine:
         self.lifecycle.stop()
 
 
-async def end_segments(context: StreamContext, engine: AppendEngine, epoch: int) -> None:
-    """Close the segment that is written, and remove the next one, which is empty. Raises what ended the writer."""
-    lifecycle = engine.lifecycle
-    engine.rolling.stop()
-    if engine.segment is not None:
-        lifecycle.end(engine.segment)
-    await lifecycle.until_idle()
-    if engine.failure is not None:
-        raise engine.failure.copy()
-    if lifecycle.ready is None:
-        return
-    # Nothing was written to it: it goes, and its ledger is deleted as it is.
-    unused = lifecycle.take().ledger
-    unused.abandon(ClientClosed(f"{context.name}: the writer was closed"))
-    try:
-        async with lifecycle.turn():
-            lifecycle.known = await context.store.change(
-                lambda chain: close_segment(chain, unused.ledger_id, Contents(0), epoch),
-                lifecycle.known,
-            )
-    except MetadataConflict as error:
-        engine.fail(error)
-        raise WriterFenced(
-            f"{context.name}: another writer has opened it: {error}", outcome="written"
-        ) from error
+class Group:
+    """Records that go into one entry, and who waits for them."""
 
-
-def ended_too_late(context: StreamContext, engine: AppendEngine) -> QuorumTimeout:
-    """Return the error of a segment that could not be ended in time, with what kept it as its cause."""
-    trouble = engine.lifecycle.trouble or slots_of(context.client).trouble
-    error = QuorumTimeout(
-        f"{context.name}: its segment could not be ended in time ({trouble}); all appends are kept, and it is"
-        " ended when that is possible, by whoever writes the stream then",
-        outcome="written",
+    __slots__ = (
+        "headers",
+        "is_atomic",
+        "keys",
+        "payloads",
+        "size_bytes",
+        "span",
+        "txids",
+        "waiters",
     )
-    error.__cause__ = trouble
-    return error
+
+    def __init__(self, *, is_atomic: bool) -> None:
+        self.is_atomic = is_atomic
+        self.payloads: list[bytes] = []
+        self.txids = array("q")
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[bytes] | None = None
+        self.waiters: list[Any] = []
+        """Of each record of its own, or one for all of an atomic group."""
+        self.size_bytes = HEAD_BYTES
+        self.span: Span | None = None
+        """Of the first record that is traced."""
+
+    def add(self, payload: bytes, txid: int, key: bytes | None, headers: bytes) -> None:
+        """Put a record behind the others."""
+        if (key is not None or headers) and self.keys is None:
+            self.keys = [None] * len(self.payloads)
+            self.headers = [b""] * len(self.payloads)
+        self.txids.append(txid)
+        self.payloads.append(payload)
+        if self.keys is not None and self.headers is not None:
+            self.keys.append(key)
+            self.headers.append(headers)
+        self.size_bytes += record_bytes(payload, key, headers)
+
+
+def record_bytes(payload: bytes, key: bytes | None, headers: bytes) -> int:
+    """Return the most that a record takes in an entry."""
+    return len(payload) + len(headers) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES_MAX
+
+
+class WriterQueue:
+    """What was given and not sent yet, in groups that become an entry each, in the order of the calls.
+
+    Counts what was not acknowledged yet, sent or not. Without I/O.
+
+    Attributes:
+        taken: calls (of `put` and `put_batch`) that were taken.
+        settled: of these, those that were acknowledged or have failed.
+    """
+
+    def __init__(
+        self, entry_bytes_max: int, batch_bytes: int, unacked_bytes_max: int, last_txid: int
+    ) -> None:
+        """`entry_bytes_max`: of one entry's data. `batch_bytes`: a group as large is sent as it is."""
+        self.groups: deque[Group] = deque()
+        self.last_txid = last_txid
+        self.unacked_bytes = 0
+        self.taken = 0
+        self.settled = 0
+        self._entry_bytes_max = entry_bytes_max
+        self._batch_bytes = min(batch_bytes, entry_bytes_max)
+        self._unacked_bytes_max = unacked_bytes_max
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is not acknowledged is within its bound."""
+        return self.unacked_bytes <= self._unacked_bytes_max
+
+    def put(
+        self, payload: bytes, txid: int | None, key: bytes | None, headers: bytes, waiter: object
+    ) -> None:
+        """Take one record. Raises TxidOutOfOrder, RecordTooLarge, BufferFull; then nothing has changed."""
+        size = record_bytes(payload, key, headers)
+        self._check_size(size)
+        number = next_txid(txid, self.last_txid)
+        last = self.groups[-1] if self.groups else None
+        if last is None or last.is_atomic or last.size_bytes + size > self._batch_bytes:
+            last = Group(is_atomic=False)
+            self.groups.append(last)
+        last.add(payload, number, key, headers)
+        last.waiters.append(waiter)
+        self.last_txid = number
+        self.unacked_bytes += size
+        self.taken += 1
+
+    def put_batch(
+        self,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[bytes] | None,
+        waiter: object,
+    ) -> None:
+        """Take records that are one entry. Raises as `put`, and then nothing has changed."""
+        group, last = Group(is_atomic=True), self.last_txid
+        for at, payload in enumerate(payloads):
+            last = next_txid(None if txids is None else txids[at], last)
+            key = None if keys is None else keys[at]
+            group.add(payload, last, key, b"" if headers is None else headers[at])
+        self._check_size(group.size_bytes - HEAD_BYTES)
+        group.waiters.append(waiter)
+        self.groups.append(group)
+        self.last_txid = last
+        self.unacked_bytes += group.size_bytes - HEAD_BYTES
+        self.taken += 1
+
+    def _check_size(self, size: int) -> None:
+        check_size(size, self.unacked_bytes, self._entry_bytes_max, self._unacked_bytes_max)
+
+    def take(self, *, only_full: bool) -> Group | None:
+        """Return the next group to send. `only_full`: the last one, to which more may come, stays."""
+        if not self.groups:
+            return None
+        first = self.groups[0]
+        if (
+            only_full
+            and len(self.groups) == 1
+            and not first.is_atomic
+            and first.size_bytes < self._batch_bytes // 2
+        ):
+            return None
+        return self.groups.popleft()
+
+    def acknowledged(self, group: Group) -> None:
+        """That group was acknowledged, or failed."""
+        self.unacked_bytes -= group.size_bytes - HEAD_BYTES
+        self.settled += len(group.waiters)
+
+
+def check_size(size: int, unacked_bytes: int, entry_bytes_max: int, unacked_bytes_max: int) -> None:
+    """Raise RecordTooLarge or BufferFull if so many bytes, of one record or batch, cannot be taken."""
+    check_entry(size, entry_bytes_max)
+    if unacked_bytes and unacked_bytes + size > 2 * unacked_bytes_max:
+        raise BufferFull(
+            f"{unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
+        )
+
+
+def has_room_for(size: int, unacked_bytes: int, unacked_bytes_max: int) -> bool:
+    """Whether so many bytes may be taken by who waits for that: within the bound, or up to twice of it, or alone."""
+    is_within = unacked_bytes <= unacked_bytes_max
+    return is_within and (not unacked_bytes or unacked_bytes + size <= 2 * unacked_bytes_max)
+
+
+def check_entry(size: int, entry_bytes_max: int) -> None:
+    """Raise RecordTooLarge if so many bytes, of one record or batch, are too many for an entry."""
+    if size + HEAD_BYTES > entry_bytes_max:
+        raise RecordTooLarge(
+            f"{size} bytes do not fit into one entry: at most {entry_bytes_max - HEAD_BYTES}, with about"
+            f" {RECORD_OVERHEAD_BYTES_MAX} around each record"
+        )
+
+
+def next_txid(txid: int | None, last: int) -> int:
+    """Return the transaction id of a record behind `last`; `txid`: what was asked for. Raises TxidOutOfOrder."""
+    if txid is None:
+        txid = last + 1
+    elif type(txid) is not int:
+        txid = integer("txid", txid)
+    if not max(last, 0) <= txid <= TXID_MAX:
+        raise TxidOutOfOrder(
+            f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
+        )
+    return txid
+
+
+@dataclass(frozen=True, slots=True)
+class RollAge:
+    """Of one segment, in seconds behind its first entry; 0: never by age."""
+
+    age_s: float
+    ready_s: float
+    roll_s: float
+
+    def is_ready_due(self, age_s: float) -> bool:
+        """Return whether the next segment is to be made."""
+        return 0 < self.ready_s <= age_s
+
+    def is_roll_due(self, age_s: float) -> bool:
+        """Return whether the segment ends."""
+        return 0 < self.roll_s <= age_s
+
+    def check_s(self, age_s: float) -> float:
+        """Return the seconds until the age must be checked again if nothing is written."""
+        pause_s = min(self.age_s / 4, CHECK_S_MAX)
+        for due_s in (self.ready_s, self.roll_s):
+            if age_s < due_s:
+                pause_s = min(pause_s, due_s - age_s)
+                break
+        return max(pause_s, CHECK_S_MIN)
+
+
+def roll_age(age_s: float, ledger_id: int) -> RollAge:
+    """Return what holds for the segment with this ledger, whose policy's `roll_age_s` is `age_s`."""
+    share = ledger_id * _GOLDEN % _WORD / _WORD
+    ready_share = READY_FROM + (READY_TO - READY_FROM) * share
+    return RollAge(age_s, age_s * ready_share, age_s * (1 - LAST_SHARE * share))
+
+
+class Rolling:
+    """When a writer rolls, and which segment its next records go to.
+
+    A segment rolls by its size, by its age, or by a call of `StreamWriter.roll`: README.md, "The
+    life of a segment". Idle streams are rolled by the janitor. By age a segment rolls when it has
+    90 to 100 percent of the policy's: its ledger's id decides when, so that thousands of streams
+    that began together do not roll in the same moment.
+
+    Attributes:
+        segment: the segment that is written now; None before the first append.
+        is_due: the segment is to be left for the next one.
+        not_before_us: no entry of the current segment has an earlier time.
+        times_ahead: how often the last time before a segment was not carried on into it (INV-S22).
+    """
+
+    def __init__(
+        self, engine: AppendEngine, context: StreamContext, policy: StreamPolicy, last_time_us: int
+    ) -> None:
+        self.segment: SegmentWriter | None = None
+        self.is_due = False
+        self.not_before_us = NONE
+        self.times_ahead = 0
+        self._last_time_us = last_time_us
+        self._engine = engine
+        self._context = context
+        self._policy = policy
+        self._age = roll_age(0.0, 0)
+        self._loop = asyncio.get_running_loop()
+        self._is_stopped = False
+        self._was_lost = False
+        self._requests: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def segment_for_next(self) -> SegmentWriter | None:
+        """Return the segment to write to; None while a roll waits for acknowledgements, or none is ready yet."""
+        segment, lifecycle = self.segment, self._engine.lifecycle
+        if self._engine.is_waiting:
+            return None
+        if segment is None:
+            if lifecycle.ready is not None:
+                return self._begin()
+            if isinstance(lifecycle.trouble, QuotaExceeded):
+                self._engine.refuse(lifecycle.trouble)
+                return None
+            lifecycle.prepare()
+            self._wait_for_first()
+            return None
+        if self._is_stopped:
+            return segment
+        age_s = segment.age_s(time.monotonic())
+        self.is_due = self.is_due or self._age.is_roll_due(age_s) or self._is_used(segment, 1.0)
+        if segment.is_ahead:
+            lifecycle.prepare()
+            self.is_due = self.is_due or lifecycle.ready is not None
+        if self.is_due and lifecycle.ready is not None:
+            return None if segment.in_flight else self._roll_over()
+        if self.is_due and isinstance(lifecycle.trouble, QuotaExceeded):
+            if self._requests:
+                # `roll` raises this; the writer continues in this segment.
+                self.is_due = False
+                self._end_requests(lifecycle.trouble)
+            elif self._engine.queue.groups:
+                # The segment and its namespace are full: what was sent stays, and the next records are rejected.
+                if not segment.in_flight:
+                    self._engine.refuse(lifecycle.trouble)
+                return None
+        if self.is_due or self._age.is_ready_due(age_s) or self._is_used(segment, 0.5):
+            lifecycle.prepare()
+        return segment
+
+    def _is_used(self, segment: SegmentWriter, share: float) -> bool:
+        """Return whether this share of the segment's size is used."""
+        return 0 < share * self._policy.roll_bytes <= segment.size_bytes
+
+    async def roll(self) -> None:
+        """Return when the next records go to another segment, or the writer has ended.
+
+        QuotaExceeded: there is no room for another segment; the writer continues in this one.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._requests.append(future)
+        self.is_due = True
+        self._engine.lifecycle.prepare()
+        self._engine.send_soon()
+        await future
+
+    def _roll_over(self) -> SegmentWriter:
+        """Continue in the segment that is ready; all of the old one is acknowledged, and it ends in the background."""
+        assert self.segment is not None
+        self.is_due = False
+        self._last_time_us = self.segment.last_time_us
+        self._engine.lifecycle.end(self.segment)
+        return self._begin()
+
+    def leave_lost(self, segment: SegmentWriter) -> None:
+        """Go on in another segment: somebody closed this one's ledger."""
+        self.is_due, self._was_lost = False, True
+        self._last_time_us = segment.last_time_us
+        self.segment = None
+        self._cancel_timer()
+
+    def _begin(self) -> SegmentWriter:
+        self.segment = self._engine.lifecycle.take()
+        self._policy = self.segment.policy
+        self._carry_time()
+        self._age = roll_age(self._policy.roll_age_s, self.segment.ledger.ledger_id)
+        self._end_requests()
+        self._check_age()
+        return self.segment
+
+    def _carry_time(self) -> None:
+        """Have times go on from the last one, unless a wrong clock is behind it (INV-S22)."""
+        now_us = clock_us()
+        self.not_before_us = carried_us(self._last_time_us, now_us)
+        if self.not_before_us != self._last_time_us:
+            self.times_ahead += 1
+            _log.warning(
+                "stream.times_ahead",
+                stream=self._context.name,
+                ahead_s=round((self._last_time_us - now_us) / 1e6),
+                reason="the last record before this segment says a later time than this machine's clock: its writer's"
+                " clock was ahead, or this one is behind. Records get this clock's time. Check both clocks",
+            )
+
+    def _check_age(self) -> None:
+        """Have a segment that nothing more is written to end by its age, too."""
+        self._cancel_timer()
+        if self._is_stopped or self.segment is None or not self._policy.roll_age_s:
+            return
+        pause_s = self._age.check_s(self.segment.age_s(time.monotonic()))
+        self._timer = self._loop.call_later(pause_s, self._check_age)
+        self.segment_for_next()
+
+    def _end_requests(self, error: Error | None = None) -> None:
+        waiting, self._requests = self._requests, []
+        for future in waiting:
+            if not future.done() and error is None:
+                future.set_result(None)
+            elif not future.done() and error is not None:
+                future.set_exception(error.copy())
+
+    def _wait_for_first(self) -> None:
+        """End the writer if the first segment cannot be created within `first_segment_timeout`."""
+        if self._timer is None:
+            limit_s = self._engine.options.first_segment_timeout
+            self._timer = self._loop.call_later(limit_s, self._first_is_late, limit_s)
+
+    def _first_is_late(self, limit_s: float) -> None:
+        self._timer = None
+        slots = slots_of(self._context.client)
+        trouble = self._engine.lifecycle.trouble
+        if trouble is None and slots.troubled_s >= limit_s:
+            trouble = slots.trouble  # nobody's turn ends well: ours would not, either
+        if trouble is None:
+            self._wait_for_first()  # its turn has not come yet; once it has, each call has a deadline
+            return
+        failed = WriterFailed(
+            f"{self._context.name}: no {'other' if self._was_lost else 'first'} segment could be made within"
+            f" {limit_s:g} s, and nothing was appended: {trouble}"
+        )
+        failed.__cause__ = trouble
+        self._engine.fail(failed)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stop(self) -> None:
+        """Roll no more: the segment that is written is the last one."""
+        self._is_stopped, self.is_due = True, False
+        self._cancel_timer()
+        self._end_requests()
+        self._engine.lifecycle.prepare_no_more()
+
+
+class SegmentWriter:
+    """One segment while it is written: sends groups as entries, and knows what was acknowledged.
+
+    Attributes:
+        in_flight: entries that were sent and not acknowledged.
+        records, size_bytes: of all that was sent.
+        began_s: when the first entry was sent, by the monotonic clock; None before.
+        last_time_us: no entry of the segment that follows has an earlier time.
+        is_ahead: the last entry's time lies far ahead of this machine's clock, which has gone back.
+        is_lost: somebody closed its ledger who does not write the stream: the ledger says what it holds.
+    """
+
+    def __init__(
+        self,
+        row: Segment,
+        ledger: LedgerWriter,
+        policy: StreamPolicy,
+        on_acknowledged: Callable[[Group, DLSN], None],
+        on_failed: Callable[[Group, DLSN, Error], None],
+        tracer: Tracer | None = None,
+    ) -> None:
+        """`policy`: the stream's when the segment was created. Each group gets one callback, in their order.
+
+        `tracer`: of the ledger; its spans are in those of records. None: it has none.
+        """
+        self.number = row.number
+        self.ledger = ledger
+        self.policy = policy
+        self.in_flight = 0
+        self.records = 0
+        self.size_bytes = 0
+        self.began_s: float | None = None
+        self.is_lost = False
+        self.last_time_us = row.created_us
+        self.is_ahead = False
+        self._epoch = row.epoch
+        self._codec = CODECS[policy.compression]
+        self._on_acknowledged = on_acknowledged
+        self._on_failed = on_failed
+        self._tracer = tracer
+        self._index = IndexBuilder()
+        self._index_entry_id = NONE
+        self._is_index_due = True
+        self._entries = 0
+        self._first_txid = NONE
+        self._last_txid = NONE
+        self._first_time_us = NONE
+        self._last_slot = 0
+
+    def age_s(self, now_s: float) -> float:
+        """Return how long ago its first entry was sent; 0 while there is none."""
+        return 0.0 if self.began_s is None else now_s - self.began_s
+
+    def send(self, group: Group, not_before_us: int) -> None:
+        """Send a group as one entry. Raises BufferFull, or what ended the ledger's writer; then nothing has changed."""
+        now_us = time.time_ns() // 1000
+        time_us = max(not_before_us, self.last_time_us, now_us)  # INV-S22
+        entry = compressed(
+            encode(
+                self._epoch,
+                self.records,
+                time_us,
+                group.payloads,
+                group.txids,
+                group.keys,
+                group.headers,
+            ),
+            self._codec,
+        )
+        future = self._append(entry, group.span)
+        entry_id = self._entries
+        if self.began_s is None:
+            self.began_s = time.monotonic()
+            self._first_txid, self._first_time_us = group.txids[0], time_us
+        self._index.add(entry_id, self.records, group.txids[0], time_us)
+        self._entries += 1
+        self.in_flight += 1
+        self.records += len(group.payloads)
+        self.size_bytes += len(entry)
+        self.last_time_us = time_us
+        self.is_ahead = time_us - now_us > CARRIED_US_MAX
+        self._last_txid = group.txids[-1]
+        self._last_slot = len(group.payloads) - 1
+
+        def done(acknowledged: asyncio.Future[int]) -> None:
+            self.in_flight -= 1
+            error = None if acknowledged.cancelled() else acknowledged.exception()
+            first = DLSN(self.number, entry_id, 0)
+            if error is None and not acknowledged.cancelled():
+                self._on_acknowledged(group, first)
+            else:
+                failed = error if isinstance(error, Error) else Error(str(error))
+                self._on_failed(group, first, failed)
+
+        future.add_done_callback(done)
+
+    def _append(self, entry: bytes | bytearray, span: Span | None) -> asyncio.Future[int]:
+        if self._tracer is None:
+            return self.ledger.append_nowait(entry)
+        return self._tracer.call_within(span, self.ledger.append_nowait, entry)
+
+    @property
+    def contents(self) -> Contents:
+        """What it holds, once all that was sent is acknowledged."""
+        if self.records == 0:
+            return Contents(0)
+        last = self._entries - 1
+        return Contents(
+            records=self.records,
+            first_txid=self._first_txid,
+            last_txid=self._last_txid,
+            first_time_us=self._first_time_us,
+            last_time_us=self.last_time_us,
+            last_dlsn=DLSN(self.number, last, self._last_slot),
+            index_entry_id=self._index_entry_id,
+            size_bytes=self.size_bytes,
+        )
+
+    async def end(self) -> None:
+        """Write the index behind the records, and close the ledger. All sent before must be acknowledged.
+
+        A reader that meets the index knows at once that the segment is complete. An index that cannot be written is
+        done without: the ledger then ends behind its records. Raises what `close` raises; called again it goes on.
+        """
+        if self.records and self._is_index_due:
+            self._is_index_due = False
+            entry = self._index.entry(self._epoch, self.records, self._last_txid, self.last_time_us)
+            try:
+                self._index_entry_id = await self._append(entry, None)
+            except LedgerFenced:
+                raise
+            except Error as error:
+                # The ledger's writer ends with it; closing leaves out what was not acknowledged.
+                _log.info("stream.no_index", ledger_id=self.ledger.ledger_id, reason=str(error))
+            else:
+                self.size_bytes += len(entry)
+                self.ledger.send_lac()
+        await self.ledger.close()

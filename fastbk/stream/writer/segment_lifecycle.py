@@ -1,4 +1,4 @@
-"""Creates a writer's next segment before it is needed, and ends the last one. `rolling.py` decides when.
+"""Creates a writer's next segment before it is needed, and ends the last one. `Rolling` (engine.py) decides when.
 
 One task a writer, one thing at a time: what ends is ended before more is made, so that at most two segments are open.
 Metadata or bookies that are away delay this, with growing pauses, and nothing else: the writer goes on in the segment
@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
@@ -27,14 +28,27 @@ from fastbk.errors import (
     StreamSealed,
 )
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import Segment
-from fastbk.stream.chain.changes import Contents, add_segment, check_epoch, close_segment, reserve
-from fastbk.stream.chain.opening import SegmentMoved, create_ledger, delete_pending, recovered
-from fastbk.stream.chain.segment_slots import slots_of
+from fastbk.stream.chain.chain import (
+    Contents,
+    Segment,
+    add_segment,
+    check_epoch,
+    close_segment,
+    reserve,
+)
+from fastbk.stream.chain.opening import (
+    SegmentMoved,
+    create_ledger,
+    delete_pending,
+    recovered,
+    slots_of,
+)
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error, clock_us
 from fastbk.stream.policy import StreamPolicy
-from fastbk.stream.writer.segment_writer import SegmentWriter
+
+if TYPE_CHECKING:
+    from fastbk.stream.writer.engine import SegmentWriter
 
 AGAIN_S = 0.05
 AGAIN_S_MAX = 5.0
@@ -42,8 +56,6 @@ TICK_S = 0.001
 ENDS_THE_WRITER = (ClientClosed, MetadataConflict, StreamNotFound, StreamSealed)
 DOOMED_MANY = 16
 """With as many ledgers to be deleted the writer deletes them itself."""
-
-MakeWriter = Callable[[Segment, LedgerWriter, StreamPolicy], SegmentWriter]
 
 
 class SegmentLifecycle:
@@ -58,7 +70,7 @@ class SegmentLifecycle:
         self,
         context: StreamContext,
         known: VersionedChain,
-        make: MakeWriter,
+        make: Callable[[Segment, LedgerWriter, StreamPolicy], SegmentWriter],
         changed: Callable[[], None],
         ended_by: Callable[[Error], None],
         found: Callable[[SegmentWriter, Contents], None],

@@ -1,11 +1,14 @@
-"""The writer of a stream: takes records, and says when they are kept."""
+"""The writer of a stream: takes records, waits for room, and says when they are kept.
+
+`engine.py` has the way of the records to the ledgers.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from fastbk.client.coalescer import TAKEN_AWAY, SharedEnd, may_end_quietly
 from fastbk.client.ledger_writer import called_by
@@ -22,24 +25,36 @@ from fastbk.errors import (
     StreamSealed,
     WriterFailed,
     WriterFenced,
+    WrongType,
 )
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
-from fastbk.stream.chain.changes import seal
-from fastbk.stream.chain.opening import check_bookies, delete_pending, new_owner, open_stream
-from fastbk.stream.chain.segment_slots import slots_of
+from fastbk.stream.chain.chain import Contents, close_segment, seal
+from fastbk.stream.chain.opening import (
+    check_bookies,
+    delete_pending,
+    new_owner,
+    open_stream,
+    slots_of,
+)
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of
+from fastbk.stream.options import WriterOptions
+from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
 from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.backpressure import Backpressure
-from fastbk.stream.writer.engine import AppendEngine, end_segments, ended_too_late
-from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import rows_of
+from fastbk.stream.writer.engine import AppendEngine
 
 Data: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
+K = TypeVar("K")
+H = TypeVar("H")
 PUBLISH_S = 1.0
 """How long a block that an exception ends waits for bookies to have the LAC."""
+WAITING_MAX = 10_000
+"""Appends of one writer that wait for room at a time."""
+CALLS_PER_TURN = 64
+"""So many calls of `ready` may return without letting other tasks run: some 100 us of records."""
 
 
 class StreamWriter:
@@ -130,11 +145,8 @@ class StreamWriter:
             await delete_pending(self._context, known)
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
-        self._backpressure = Backpressure(self._context.name)
-        self._engine = AppendEngine(
-            self._context, self._options, known, policy, self._backpressure.wake
-        )
-        self._backpressure.engine = self._engine
+        self._backpressure = Backpressure(self._context, self._options, known, policy)
+        self._engine = self._backpressure.engine
 
     async def _open_chain(self) -> VersionedChain:
         client, store, owner = self._context.client, self._context.store, new_owner()
@@ -396,7 +408,7 @@ class StreamWriter:
                 await engine.rolling.roll()
                 await engine.lifecycle.until_idle()
         except TimeoutError:
-            raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
+            raise _ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
         self._check()
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -446,9 +458,9 @@ class StreamWriter:
                         await engine.lifecycle.until_idle()
             await self.flush()
             async with engine.lifecycle.in_time(self._context.client.config.close_timeout):
-                await end_segments(self._context, engine, self.epoch)
+                await _end_segments(self._context, engine, self.epoch)
         except TimeoutError:
-            raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
+            raise _ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -494,6 +506,164 @@ class StreamWriter:
                 self.abort()
 
 
+class Backpressure:
+    """Room for an opened writer's appends: who waits for it, in which order, and for how long.
+
+    Appends that wait hold the gate one after the other, in the order of their calls (INV-S5).
+    Meanwhile no other append may pass them, so `append_nowait` is refused although bytes may have
+    become free.
+
+    Attributes:
+        engine: what takes the appends.
+        waiting: appends that wait for room.
+    """
+
+    def __init__(
+        self,
+        context: StreamContext,
+        options: WriterOptions,
+        known: VersionedChain,
+        policy: StreamPolicy,
+    ) -> None:
+        self.engine = AppendEngine(context, options, known, policy, self.wake)
+        self._name = context.name
+        self._gate = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._ready_calls = 0
+        self.waiting = 0
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether an append may be taken at once: there is room, and nobody waits for it."""
+        return not self.waiting and self.engine.queue.has_room
+
+    def check_no_waiters(self) -> None:
+        """Raise BufferFull where an append that is taken now would pass others."""
+        if self.waiting:
+            raise BufferFull(f"{self.waiting} appends wait for room: await ready()")
+
+    async def append(
+        self, take: Callable[[], asyncio.Future[DLSN]], timeout_s: float | None
+    ) -> DLSN:
+        """Call `take`, now or when its turn has come and there is room, and await what it returns.
+
+        Raises BufferFull where too many wait, QuorumTimeout.
+        """
+        if self.waiting >= WAITING_MAX:
+            raise BufferFull(f"{WAITING_MAX} appends wait for room already: await them")
+        taken = self._taken_now(take)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if taken is None:
+                    taken = await self._taken_in_turn(take)
+                return await taken
+        except TimeoutError:
+            raise QuorumTimeout(
+                f"{self._name}: the append was not acknowledged within {timeout_s:g} s",
+                outcome="not_written" if taken is None else "unknown",
+            ) from None
+
+    async def taken(self, take: Callable[[], asyncio.Future[DLSN]]) -> asyncio.Future[DLSN]:
+        """Call `take`, now or when its turn has come and there is room; return what it returns."""
+        return self._taken_now(take) or await self._taken_in_turn(take)
+
+    def _taken_now(self, take: Callable[[], asyncio.Future[DLSN]]) -> asyncio.Future[DLSN] | None:
+        """Call `take`; None where it has to wait: for others, for room, or since it is larger than what is left."""
+        if not self.may_pass:
+            return None
+        try:
+            return take()
+        except BufferFull:
+            return None
+
+    async def _taken_in_turn(
+        self, take: Callable[[], asyncio.Future[DLSN]]
+    ) -> asyncio.Future[DLSN]:
+        self.waiting += 1
+        try:
+            async with self._gate:
+                while True:
+                    await self._until_room()
+                    try:
+                        return take()
+                    except BufferFull:
+                        # Larger than what is left: each acknowledgement leaves more. Alone it is always taken.
+                        self._room.clear()
+                        await self._room.wait()
+        finally:
+            self.waiting -= 1
+
+    async def ready(self) -> None:
+        """Return when there is room, behind all that wait for it; now and then let other tasks run.
+
+        Raises what ended the writer.
+        """
+        self._ready_calls += 1
+        if self.waiting or self._ready_calls % CALLS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        async with self._gate:
+            await self._until_room()
+
+    async def passed(self) -> None:
+        """Return when all that wait now have had their turn."""
+        if self.waiting:
+            async with self._gate:
+                pass
+
+    def wake(self) -> None:
+        """Bytes became free, or the writer has ended."""
+        if not self._room.is_set() and (
+            self.engine.queue.has_room or self.engine.failure is not None
+        ):
+            self._room.set()
+
+    async def _until_room(self) -> None:
+        while self.engine.failure is None and not self.engine.queue.has_room:
+            self._room.clear()
+            await self._room.wait()
+        if self.engine.failure is not None:
+            raise self.engine.unsent()
+
+
+async def _end_segments(context: StreamContext, engine: AppendEngine, epoch: int) -> None:
+    """Close the segment that is written, and remove the next one, which is empty. Raises what ended the writer."""
+    lifecycle = engine.lifecycle
+    engine.rolling.stop()
+    if engine.segment is not None:
+        lifecycle.end(engine.segment)
+    await lifecycle.until_idle()
+    if engine.failure is not None:
+        raise engine.failure.copy()
+    if lifecycle.ready is None:
+        return
+    # Nothing was written to it: it goes, and its ledger is deleted as it is.
+    unused = lifecycle.take().ledger
+    unused.abandon(ClientClosed(f"{context.name}: the writer was closed"))
+    try:
+        async with lifecycle.turn():
+            lifecycle.known = await context.store.change(
+                lambda chain: close_segment(chain, unused.ledger_id, Contents(0), epoch),
+                lifecycle.known,
+            )
+    except MetadataConflict as error:
+        engine.fail(error)
+        raise WriterFenced(
+            f"{context.name}: another writer has opened it: {error}", outcome="written"
+        ) from error
+
+
+def _ended_too_late(context: StreamContext, engine: AppendEngine) -> QuorumTimeout:
+    """Return the error of a segment that could not be ended in time, with what kept it as its cause."""
+    trouble = engine.lifecycle.trouble or slots_of(context.client).trouble
+    error = QuorumTimeout(
+        f"{context.name}: its segment could not be ended in time ({trouble}); all appends are kept, and it is"
+        " ended when that is possible, by whoever writes the stream then",
+        outcome="written",
+    )
+    error.__cause__ = trouble
+    return error
+
+
 def owned_record(
     payload: Data, key: Data | None, headers: HeadersLike
 ) -> tuple[bytes, bytes | None, bytes]:
@@ -522,3 +692,37 @@ def owned_batch(
         owned_keys = [None if one is None else owned_bytes(one, "key") for one in keys]
     raw = None if headers is None else [put_headers(one) for one in headers]
     return datas, txids, owned_keys, raw
+
+
+def rows_of(
+    payloads: Iterable[T],
+    txids: Iterable[int] | None,
+    keys: Iterable[K] | None,
+    headers: Iterable[H] | None,
+) -> Iterable[tuple[T, int | None, K | None, H | tuple[()]]]:
+    """Put payloads beside their ids, keys and headers. Raises ConfigError at once where they are not as many.
+
+    Payloads with nothing beside them may come from a generator without an end.
+    """
+    is_one = isinstance(payloads, bytes | bytearray | memoryview | str)
+    if is_one or not isinstance(payloads, Iterable):
+        raise WrongType(f"payloads must be a list of buffers, not {type(payloads).__name__}")
+    if txids is None and keys is None and headers is None:
+        return ((payload, None, None, ()) for payload in payloads)
+    datas = list(payloads)
+    ids: list[int | None] = _beside(datas, txids, "transaction ids", None)
+    named: list[K | None] = _beside(datas, keys, "keys", None)
+    headed: list[H | tuple[()]] = _beside(datas, headers, "headers", ())
+    return zip(datas, ids, named, headed, strict=True)
+
+
+def _beside(datas: list[T], given: Iterable[H] | None, what: str, missing: K) -> list[H | K]:
+    """Return what stands beside the records. Raises ConfigError where it is not as many, or no list."""
+    if given is None:
+        return [missing] * len(datas)
+    if isinstance(given, bytes | bytearray | memoryview | str | Mapping):
+        raise WrongType(f"{what} must be a list, one for each record, not {type(given).__name__}")
+    found: list[H | K] = list(given)
+    if len(found) != len(datas):
+        raise ConfigError(f"{len(found)} {what} were given for {len(datas)} records")
+    return found

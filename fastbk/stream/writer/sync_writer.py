@@ -33,18 +33,18 @@ from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike
 from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import (
-    check_entry,
-    has_room_for,
-    next_txid,
-    record_bytes,
+from fastbk.stream.writer.engine import check_entry, has_room_for, next_txid, record_bytes
+from fastbk.stream.writer.stream_writer import (
+    Data,
+    StreamWriter,
+    owned_batch,
+    owned_record,
     rows_of,
 )
-from fastbk.stream.writer.stream_writer import Data, StreamWriter, owned_batch, owned_record
 
 _log = LibraryLog("fastbk.stream")
 

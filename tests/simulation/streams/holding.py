@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import CursorFenced, MetadataConflict, PositionTruncated
-from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.state import CursorAcks
 from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.records import Chunk, Gap, Record

@@ -14,15 +14,14 @@ T = TypeVar("T")
 
 EPOCH_US = 1_800_000_000_000_000
 CLOCKED = (
-    "chain.segment_slots",
+    "chain.opening",
     "context",
-    "janitor.audit",
+    "janitor.deletion",
     "janitor.janitor",
     "namespace.catalog",
     "reader.stream_reader",
-    "writer.rolling",
+    "writer.engine",
     "writer.segment_lifecycle",
-    "writer.segment_writer",
 )
 """Modules of fastbk.stream that read a clock."""
 DRAWING = {

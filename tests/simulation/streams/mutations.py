@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutation, fault
 
-CHANGES = "fastbk.stream.chain.changes"
+CHANGES = "fastbk.stream.chain.chain"
 
 MUTATIONS: tuple[Mutation, ...] = (
     fault(
@@ -21,7 +21,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "roll-without-waiting",
         "the next segment is written before all of the one before is acknowledged",
         (
-            "fastbk.stream.writer.rolling:Rolling.segment_for_next",
+            "fastbk.stream.writer.engine:Rolling.segment_for_next",
             "return None if segment.in_flight else self._roll_over()",
             "return self._roll_over()",
         ),
@@ -77,7 +77,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "clock-goes-back",
         "an entry's time is the clock's, whatever the one before had",
         (
-            "fastbk.stream.writer.segment_writer:SegmentWriter.send",
+            "fastbk.stream.writer.engine:SegmentWriter.send",
             "max(not_before_us, self.last_time_us, now_us)",
             "now_us",
         ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.simulation.planting import Mutation, fault
 
 CHANGES = "fastbk.stream.namespace.tree_changes"
-BULK = "fastbk.stream.namespace.many_streams"
+BULK = "fastbk.stream.namespace.namespace"
 NAMESPACE = "fastbk.stream.namespace.namespace:Namespace"
-EVENTS = "fastbk.stream.namespace.events"
+EVENTS = "fastbk.stream.namespace.listing"
 
 
 MUTATIONS: tuple[Mutation, ...] = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutation, fault
 
-CHANGES = "fastbk.stream.chain.changes"
+CHANGES = "fastbk.stream.chain.chain"
 READ_AHEAD = "fastbk.stream.reader.read_ahead:ReadAhead"
-ACKS = "fastbk.stream.cursor.acks:CursorAcks"
+ACKS = "fastbk.stream.cursor.state:CursorAcks"
 JANITOR = "fastbk.stream.janitor.janitor"
 
 
@@ -119,7 +119,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "kept-too-early",
         "who waits is told that a state is kept when it could not be",
         (
-            "fastbk.stream.cursor.flusher:CursorFlusher._flush",
+            "fastbk.stream.cursor.cursor:CursorFlusher._flush",
             "self._resolve_waiters(self._taken, error)",
             "self._resolve_waiters(self._taken, None)",
         ),
@@ -129,7 +129,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ledger-of-a-cursor-unnamed",
         "a cursor's ledger is made before its record names it",
         (
-            "fastbk.stream.cursor.state_storage:StateStorage._next_ledger",
+            "fastbk.stream.cursor.store:StateStorage._next_ledger",
             "await self._write(self._state())\n        policy",
             "policy",
         ),
@@ -155,7 +155,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "deletes-before-marking",
         "ledgers are deleted before the chain says that they may be",
         (
-            "fastbk.stream.janitor.segment_deletion:delete_below",
+            "fastbk.stream.janitor.deletion:delete_below",
             "known = await store.change(lambda chain: mark_deleting(chain, below), known)",
             "early = [row.ledger_id for row in known.chain.rows if row.number < below]\n"
             "    await deleter.ledgers_of(store.stream_id, early, reason)\n"
@@ -194,7 +194,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "idle-stays-open",
         "a segment that nobody writes to is not ended",
         (
-            "fastbk.stream.janitor.idle_rolling:IdleRolling.roll_if_idle",
+            "fastbk.stream.janitor.janitor:IdleRolling.roll_if_idle",
             "if due_us > now_us:",
             "if True:",
         ),
@@ -214,7 +214,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "truncation-beyond-the-end",
         "a truncation takes what it is given",
         (
-            "fastbk.stream.janitor.truncation:truncate",
+            "fastbk.stream.stream:truncate",
             "point = min(wanted, await end_of(context, known.chain))",
             "point = wanted",
         ),

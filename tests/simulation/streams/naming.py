@@ -16,7 +16,7 @@ from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFo
 from fastbk.stream.chain.chain import NONE, get_chain
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog, Place
-from fastbk.stream.namespace.events import NamespaceEvent
+from fastbk.stream.namespace.listing import NamespaceEvent
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STREAMS, chain_path
 from fastbk.stream.policy import PolicyPatch

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fastbk.errors import CursorFenced, Error, MetadataConflict, PositionTruncated
 from fastbk.stream.chain.chain import Chain, get_chain
-from fastbk.stream.cursor.acks import CursorAcks
+from fastbk.stream.cursor.state import CursorAcks
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace

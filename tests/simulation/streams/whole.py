@@ -16,13 +16,13 @@ from fastbk.errors import Error
 from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.chain.store import page_name
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.janitor.truncation import truncate
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import pages_path
 from fastbk.stream.policy import PolicyPatch, effective
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap
-from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import FakeClient
 from tests.fixtures.fake_streams import new_stream
@@ -38,10 +38,10 @@ from tests.simulation.streams.world import STREAM, World, live
 CATCH_UP_S = 60.0
 SIZES: tuple[dict[str, tuple[int, ...]], ...] = (
     {"chain.store.ROWS_MAX": (1280, 4, 8), "chain.store.PAGE_ROWS": (1024, 2, 5)},
-    {"janitor.segment_deletion.DROPPED_AT_ONCE": (256, 1, 3)},
-    {"cursor.state_storage.ENTRIES_MAX": (50_000, 2)},
-    {"cursor.state_storage.RECORD_BURST": (5, 0)},
-    {"cursor.acks.RANGES_MAX": (10_000, 10_000, 2)},
+    {"janitor.deletion.DROPPED_AT_ONCE": (256, 1, 3)},
+    {"cursor.store.ENTRIES_MAX": (50_000, 2)},
+    {"cursor.store.RECORD_BURST": (5, 0)},
+    {"cursor.state.RANGES_MAX": (10_000, 10_000, 2)},
 )
 """Bounds that no world would reach, and what they are in some."""
 

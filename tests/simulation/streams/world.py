@@ -17,10 +17,10 @@ from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
 from tests.simulation.streams.facts import Judge, Told, demand

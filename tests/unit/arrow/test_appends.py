@@ -15,8 +15,8 @@ from fastbk.arrow import append_arrow, append_arrow_async, stream_batches, strea
 from fastbk.arrow.appends import ROWS_AT_ONCE, Appended
 from fastbk.arrow.schemas import HEADERS
 from fastbk.errors import ConfigError, TxidOutOfOrder, WrongType
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import FakeClient, Plan
 from tests.fixtures.streams import context_of

@@ -12,8 +12,8 @@ import fastbk
 import fastbk.sync
 from fastbk.client.config import ClientConfig, ClientOptions
 from fastbk.errors import ConfigError
+from fastbk.stream.options import StreamWriterOptions, WriterOptions
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer.options import StreamWriterOptions, WriterOptions
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of
 

@@ -31,7 +31,7 @@ from fastbk.meta import MetadataStore
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite_records import SqliteRecords
-from fastbk.stream.chain import changes as chains
+from fastbk.stream.chain import chain as chains
 from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
 from fastbk.stream.chain.drafts import ledgers_named
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record

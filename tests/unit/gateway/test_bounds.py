@@ -25,9 +25,17 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.model.ledger import LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.stream.chain import changes as chains
-from fastbk.stream.chain.chain import Attachment, Chain, Segment, SegmentState, put_chain, put_page
-from fastbk.stream.chain.changes import CONDEMNED, Contents
+from fastbk.stream.chain import chain as chains
+from fastbk.stream.chain.chain import (
+    CONDEMNED,
+    Attachment,
+    Chain,
+    Contents,
+    Segment,
+    SegmentState,
+    put_chain,
+    put_page,
+)
 from fastbk.stream.cursor.state import RANGES_MAX, CursorRecord, CursorState, put_record
 from fastbk.stream.namespace.tree_records import (
     ROOT_ID,

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from fastbk.auth.rights import ROLES, Right
 from fastbk.gateway.chain_rules import Change, change_of
 from fastbk.gateway.rules import ForbiddenChange
-from fastbk.stream.chain import changes as chains
-from fastbk.stream.chain.chain import NONE, Chain, PageRef, Segment, SegmentState
-from fastbk.stream.chain.changes import Contents
+from fastbk.stream.chain import chain as chains
+from fastbk.stream.chain.chain import NONE, Chain, Contents, PageRef, Segment, SegmentState
 from fastbk.stream.positions import DLSN
 
 WRITER = ROLES["writer"]

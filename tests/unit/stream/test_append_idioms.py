@@ -15,11 +15,10 @@ import fastbk
 import fastbk.sync
 from fastbk.client.ledger_writer import CALLS_PER_TURN as LEDGER_CALLS_PER_TURN
 from fastbk.errors import BufferFull, QuorumTimeout
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import backpressure
-from fastbk.stream.writer.backpressure import CALLS_PER_TURN
-from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.stream_writer import StreamWriter
+from fastbk.stream.writer import stream_writer
+from fastbk.stream.writer.stream_writer import CALLS_PER_TURN, StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, new_stream
 from tests.unit.client.fake_cluster import fake_cluster
@@ -65,7 +64,7 @@ async def test_an_append_waits_for_room_in_the_order_of_the_calls() -> None:
 
 async def test_so_many_appends_may_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-B1."""
-    monkeypatch.setattr(backpressure, "WAITING_MAX", 3)
+    monkeypatch.setattr(stream_writer, "WAITING_MAX", 3)
     _, plan, writer = await harness()
     async with writer:
         plan.go.clear()

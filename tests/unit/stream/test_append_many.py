@@ -24,9 +24,9 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster

@@ -17,11 +17,10 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.native.stream_codec import encode
-from fastbk.stream.chain.attach import attach
-from fastbk.stream.chain.chain import Chain, Segment
-from fastbk.stream.chain.changes import Contents, add_segment, close_segment, reserve
+from fastbk.stream.chain.chain import Chain, Contents, Segment, add_segment, close_segment, reserve
+from fastbk.stream.chain.drafts import attach
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.unit.stream.test_writer import payloads_of
 from tests.unit.stream.test_writer_attacked import Harness

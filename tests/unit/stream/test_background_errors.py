@@ -11,11 +11,11 @@ from fastbk.errors import Error, WriterFailed
 from fastbk.invariant import InvariantError
 from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.state_storage import StateStorage
+from fastbk.stream.cursor.store import StateStorage
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
-from fastbk.stream.writer.rolling import Rolling
+from fastbk.stream.writer.engine import Rolling
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of

@@ -10,18 +10,18 @@ import random
 import pytest
 
 from fastbk.errors import MetadataConflict, StorageError, StreamSealed
-from fastbk.stream.chain import changes as chains
+from fastbk.stream.chain import chain as chains
 from fastbk.stream.chain.chain import (
     PAGE_ROWS,
     ROWS_MAX,
     Chain,
+    Contents,
     get_chain,
     get_page,
     put_chain,
     put_page,
     verify,
 )
-from fastbk.stream.chain.changes import Contents
 from fastbk.stream.positions import DLSN
 
 

@@ -16,15 +16,15 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
-from fastbk.stream.chain.changes import truncate
-from fastbk.stream.cursor import acks
+from fastbk.stream.chain.chain import truncate
+from fastbk.stream.cursor import state
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.opening import create_cursor, move_cursor, place_before, place_of
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
 from fastbk.stream.cursor.store import cursors_of
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.cursor_holder import make_stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
@@ -355,7 +355,7 @@ async def test_what_was_done_may_be_truncated_without_a_word(cluster: Cluster) -
 async def test_too_many_ranges_make_acknowledgements_wait(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acks, "RANGES_MAX", 3)
+    monkeypatch.setattr(state, "RANGES_MAX", 3)
     await write(cluster.client(), [20])
     async with opened(cluster) as cursor:
         records = await take(cursor, 20)

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.cursor.acks import AckRanges, CursorAcks, behind
 from fastbk.stream.cursor.state import (
     NONE,
     RANGES_MAX,
+    AckRanges,
+    CursorAcks,
     CursorRecord,
     CursorState,
+    behind,
     check_data,
     get_record,
     get_state,

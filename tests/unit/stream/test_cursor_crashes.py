@@ -8,7 +8,7 @@ import random
 import pytest
 
 from fastbk.errors import CursorFenced, Error
-from fastbk.stream.cursor import state_storage
+from fastbk.stream.cursor import store
 from fastbk.stream.cursor.store import delete_cursor
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
@@ -84,9 +84,9 @@ async def test_no_order_of_takeovers_crashes_and_outages_loses_a_mark(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-S10: at most what was acknowledged, at least what was flushed. INV-S8."""
-    monkeypatch.setattr(state_storage, "RECORD_PAUSE_S", 0.0)
-    monkeypatch.setattr(state_storage, "ENTRIES_MAX", 7)
-    monkeypatch.setattr(state_storage, "LEDGER_AGAIN_S", 0.01)
+    monkeypatch.setattr(store, "RECORD_PAUSE_S", 0.0)
+    monkeypatch.setattr(store, "ENTRIES_MAX", 7)
+    monkeypatch.setattr(store, "LEDGER_AGAIN_S", 0.01)
     for _ in range(60):
         seed = rng.getrandbits(32)
         try:
@@ -103,8 +103,8 @@ async def test_a_takeover_beside_any_step_loses_nothing(
     what: str, nth: int, is_after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-S10: whoever opens it just before or after a step of the holder finds all that the holder was told."""
-    monkeypatch.setattr(state_storage, "RECORD_PAUSE_S", 0.0)
-    monkeypatch.setattr(state_storage, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(store, "RECORD_PAUSE_S", 0.0)
+    monkeypatch.setattr(store, "ENTRIES_MAX", 4)
     cluster = Cluster()
     make_stream(cluster)
     kept = given = 0

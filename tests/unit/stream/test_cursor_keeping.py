@@ -14,7 +14,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.format_level import LEVEL_PATH
-from fastbk.stream.cursor import state_storage
+from fastbk.stream.cursor import store
 from fastbk.stream.cursor.opening import CursorRequest
 from fastbk.stream.cursor.state import RANGES_MAX
 from fastbk.stream.cursor.store import cursors_of, delete_cursor, path_of
@@ -121,7 +121,7 @@ async def test_many_states_go_to_a_ledger_that_is_named_first_and_gone_at_the_en
 
 
 async def test_a_full_ledger_is_replaced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_storage, "ENTRIES_MAX", 5)
+    monkeypatch.setattr(store, "ENTRIES_MAX", 5)
     holder = await Holder.open(cluster.client())
     last = await into_a_ledger(holder)
     (first,) = cluster.ledgers
@@ -142,7 +142,7 @@ async def test_a_full_ledger_is_replaced(cluster: Cluster, monkeypatch: pytest.M
 async def test_without_a_ledger_to_be_had_the_record_has_to_do(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_storage, "RECORD_PAUSE_S", 0.0)
+    monkeypatch.setattr(store, "RECORD_PAUSE_S", 0.0)
 
     class NoBookies(Plan):
         async def before(self, client: FakeClient, what: str) -> None:

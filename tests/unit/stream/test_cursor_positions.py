@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StreamNotFound
-from fastbk.stream.cursor import cursor_positions as module
+from fastbk.stream.cursor import opening as module
 from fastbk.stream.cursor import store as cursor_store
-from fastbk.stream.cursor.cursor_positions import CursorPositions
+from fastbk.stream.cursor.opening import CursorPositions
 from fastbk.stream.cursor.store import CursorInfo
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace

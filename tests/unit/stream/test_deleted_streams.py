@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, nullcontext
 import pytest
 
 from fastbk.errors import StreamNotFound
-from fastbk.stream.chain.changes import condemn
+from fastbk.stream.chain.chain import condemn
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.janitor.stream_deletion import delete_stream
+from fastbk.stream.janitor.deletion import delete_stream
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.reader.search import tail_position
 from fastbk.stream.reader.stream_reader import StreamReader
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import (

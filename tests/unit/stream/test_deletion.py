@@ -9,18 +9,17 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.meta.records import Change
-from fastbk.stream.chain import changes, store
-from fastbk.stream.janitor.audit import Audit
+from fastbk.stream.chain import chain as changes
+from fastbk.stream.chain import store
+from fastbk.stream.janitor.deletion import Audit, Deleter, delete_below, delete_stream
 from fastbk.stream.janitor.janitor import Janitor
-from fastbk.stream.janitor.segment_deletion import Deleter, delete_below
-from fastbk.stream.janitor.stream_deletion import delete_stream
-from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import STREAMS, pages_path, stream_path
 from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.stream import truncate
 from fastbk.stream.writer import stream_writer
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_kills import run_and_kill
 from tests.fixtures.fake_ledgers import Cluster, FakeClient

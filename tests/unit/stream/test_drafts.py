@@ -21,15 +21,13 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.stream.chain.attach import attach_drafts
-from fastbk.stream.chain.chain import RAW_BYTES_MAX, Chain, put_chain
-from fastbk.stream.chain.changes import Contents
-from fastbk.stream.chain.changes import attach as attached
-from fastbk.stream.chain.drafts import Draft, begin, drafts_of, draw_ledger, give_up
+from fastbk.stream.chain.chain import RAW_BYTES_MAX, Chain, Contents, put_chain
+from fastbk.stream.chain.chain import attach as attached
+from fastbk.stream.chain.drafts import Draft, attach_drafts, begin, drafts_of, draw_ledger, give_up
+from fastbk.stream.janitor.deletion import delete_stream
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.janitor.stream_deletion import delete_stream
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_kills import run_and_kill
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan

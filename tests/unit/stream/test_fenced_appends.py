@@ -20,8 +20,8 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.stream.writer.sync_writer import PendingRecord, SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

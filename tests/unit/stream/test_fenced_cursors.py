@@ -11,11 +11,10 @@ import pytest
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, CursorFenced
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.sync_cursor import SyncCursor
+from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.pattern.cursor import PatternCursor
-from fastbk.stream.pattern.sync_pattern import SyncPatternCursor
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Gap, Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient

@@ -16,16 +16,15 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain import store
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.janitor import janitor
-from fastbk.stream.janitor.audit import AuditFile, Event
-from fastbk.stream.janitor.idle_rolling import LeftSegments
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.janitor.truncation import truncate
+from fastbk.stream.janitor.deletion import AuditFile, Event
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions, LeftSegments
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
-from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan, RandomPlan
 from tests.fixtures.fake_streams import (
@@ -375,7 +374,7 @@ def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:
 
 
 def test_a_long_audit_file_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastbk.stream.janitor.audit.SIZE_BYTES_MAX", 20)
+    monkeypatch.setattr("fastbk.stream.janitor.deletion.SIZE_BYTES_MAX", 20)
     sink = AuditFile(tmp_path / "audit.log")
     for number in range(3):
         sink([{"ledger": number}])

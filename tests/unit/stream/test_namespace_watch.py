@@ -11,7 +11,7 @@ import pytest
 import fastbk
 from fastbk.errors import Error
 from fastbk.stream.namespace.catalog import Catalog
-from fastbk.stream.namespace.events import NamespaceEvent
+from fastbk.stream.namespace.listing import NamespaceEvent
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan

@@ -6,11 +6,11 @@ import asyncio
 
 from fastbk.errors import AppendUnknown, MetadataUnavailable, StorageError, WriterFailed
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
+from fastbk.stream.stream import truncate
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, records_of, writer_of
 

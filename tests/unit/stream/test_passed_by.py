@@ -11,11 +11,11 @@ import pytest
 
 from fastbk.errors import PositionTruncated
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.janitor.truncation import closed_end, end_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq
-from fastbk.stream.reader.chain_follower import ChainFollower
+from fastbk.stream.reader.read_ahead import ChainFollower
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stream import closed_end, end_of
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, truncated_to, writer_of
 

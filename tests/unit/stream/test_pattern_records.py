@@ -22,7 +22,7 @@ from fastbk.meta.format_level import LEVEL_PATH, LevelLacking, raise_level
 from fastbk.meta.records import Change
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
-from fastbk.stream.janitor.audit import Event
+from fastbk.stream.janitor.deletion import Event
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.changes import (
+from fastbk.stream.chain.chain import (
+    Chain,
     Contents,
     add_segment,
     close_segment,

@@ -17,7 +17,7 @@ from fastbk.errors import (
 from fastbk.meta.records import Change
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
-from fastbk.stream.reader.segment_search import first_sequence
+from fastbk.stream.reader.search import first_sequence
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 from tests.fixtures.fake_handles import FakeReader

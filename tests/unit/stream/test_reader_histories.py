@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 
 from fastbk.errors import Error, MetadataUnavailable
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap, Record
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan
 from tests.fixtures.streams import (

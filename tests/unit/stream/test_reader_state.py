@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
-from fastbk.stream.chain.changes import truncate
+from fastbk.stream.chain.chain import truncate
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq

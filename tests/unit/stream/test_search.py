@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
-from fastbk.stream.chain.changes import Contents, attach
+from fastbk.stream.chain.chain import Contents, attach
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, to_time

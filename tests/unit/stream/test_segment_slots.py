@@ -12,15 +12,15 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
 from fastbk.meta.records import Change
-from fastbk.stream.chain import segment_slots
+from fastbk.stream.chain import opening
 from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.segment_slots import SLOTS_MAX, SegmentSlots, slots_of
+from fastbk.stream.chain.opening import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, Harness
@@ -67,10 +67,10 @@ async def test_thousands_that_try_in_vain_are_a_line_a_second(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = SegmentSlots()
-    monkeypatch.setattr(segment_slots, "LINE_EVERY_S", 1e9)
+    monkeypatch.setattr(opening, "LINE_EVERY_S", 1e9)
     for at in range(1000):
         works.log_wait(f"many/s{at}", MetadataUnavailable("away"))
-    monkeypatch.setattr(segment_slots, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(opening, "LINE_EVERY_S", 0.0)
     works.log_wait("many/last", MetadataUnavailable("away"))
     lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert [(one["stream"], one["others"]) for one in lines] == [("many/s0", 0), ("many/last", 999)]

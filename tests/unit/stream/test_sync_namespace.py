@@ -12,17 +12,15 @@ import pytest
 import fastbk.sync
 from fastbk.errors import ClientClosed, ConfigError, StreamExists, StreamNotFound
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.sync_cursor import SyncCursor
+from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor, SyncPatternReader
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
 from fastbk.stream.pattern.cursor import PatternCursor
 from fastbk.stream.pattern.reader import PatternReader
-from fastbk.stream.pattern.sync_pattern import SyncPatternCursor, SyncPatternReader
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.stream import Stream
-from fastbk.stream.sync_stream import SyncStream
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fork import exit_code_of_fork

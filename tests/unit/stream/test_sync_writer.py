@@ -24,11 +24,11 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from fastbk.errors import Error
-from fastbk.stream.janitor.truncation import truncate
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTxid
-from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan
 from tests.fixtures.fake_streams import chain_of, context_of, new_stream, write_segments

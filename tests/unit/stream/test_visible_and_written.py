@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastbk.errors import MetadataUnavailable
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader import chain_follower
+from fastbk.stream.reader import read_ahead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
 from fastbk.stream.writer import segment_lifecycle
@@ -89,7 +89,7 @@ async def _history(steps: list[tuple[str, int]]) -> None:
 @given(STEPS)
 def test_what_is_acknowledged_is_seen_without_another_append(steps: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chain_follower, segment_lifecycle):
+        for module in (read_ahead, segment_lifecycle):
             patch.setattr(module, "AGAIN_S", 0.001)
             patch.setattr(module, "AGAIN_S_MAX", 0.01)
         asyncio.run(_history(steps))

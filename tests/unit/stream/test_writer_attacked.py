@@ -22,14 +22,14 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain import changes
+from fastbk.stream.chain import chain as changes
 from fastbk.stream.chain.chain import DOOMED_MAX, Chain
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.unit.stream.test_writer import new_stream, payloads_of

@@ -15,7 +15,7 @@ from fastbk.stream.chain.segment_contents import (
     IndexBuilder,
     SegmentIndex,
 )
-from fastbk.stream.writer.queue import WriterQueue
+from fastbk.stream.writer.engine import WriterQueue
 
 
 def queue(

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fastbk.gateway.chain_rules import change_of
-from fastbk.stream.chain import changes as chains
+from fastbk.stream.chain import chain as chains
 from fastbk.stream.chain import store as stores
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.changes import Contents
+from fastbk.stream.chain.chain import Chain, Contents
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor import backlog
 from fastbk.stream.janitor import janitor, retention
@@ -25,7 +24,7 @@ from fastbk.stream.positions import DLSN, AtTime, to_time
 from fastbk.stream.reader import search
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Record
-from fastbk.stream.writer import rolling, segment_lifecycle, segment_writer
+from fastbk.stream.writer import engine, segment_lifecycle
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.fake_streams import chain_of, new_stream
@@ -59,9 +58,9 @@ class WriterClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WriterClock:
     found = WriterClock()
-    monkeypatch.setattr(segment_writer, "time", found)
-    monkeypatch.setattr(rolling, "time", found)
-    for module in (rolling, segment_lifecycle):
+    monkeypatch.setattr(engine, "time", found)
+    monkeypatch.setattr(engine, "time", found)
+    for module in (engine, segment_lifecycle):
         monkeypatch.setattr(module, "clock_us", found.us, raising=False)
     return found
 
