@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.entries import Batch, Entry, LedgerInfo
     from fastbk.client.ledger_reader import LedgerReader, LedgerReaderStats
-    from fastbk.client.ledger_writer import LedgerWriter
-    from fastbk.client.writer_stats import WriterStats
+    from fastbk.client.ledger_writer import LedgerWriter, WriterStats
     from fastbk.errors import (
         AppendUnknown,
         BufferFull,

@@ -21,7 +21,7 @@ from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.replication.named_copies import fragments_naming, share_bytes, verified_copies
+from fastbk.replication.copy_check import fragments_naming, share_bytes, verified_copies
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.repair_options import RepairOptions
 

@@ -25,9 +25,8 @@ from fastbk.admin.ledger_references import remove_outdated_marks
 from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.replication.copy_check import Range
+from fastbk.replication.copy_check import Range, fragments_naming, share_bytes, verified_copies
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
-from fastbk.replication.named_copies import fragments_naming, share_bytes, verified_copies
 from fastbk.replication.repair_options import RepairOptions
 
 

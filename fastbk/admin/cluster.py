@@ -21,8 +21,8 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import lac_is_covered
+from fastbk.replication.copy_check import last_of_fragment
 from fastbk.replication.copying import share_of
-from fastbk.replication.named_copies import last_of_fragment
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100

@@ -17,7 +17,7 @@ from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.replication.auditing import AWAY, PART_ENTRIES_MAX, AuditPart, PartAudited
-from fastbk.replication.named_copies import last_of_fragment
+from fastbk.replication.copy_check import last_of_fragment
 from fastbk.replication.repair_options import RepairOptions
 
 UNIT_BYTES = 64 * 1024 * 1024

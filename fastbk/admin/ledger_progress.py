@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.repair_options import CopyRate, RepairOptions
 
 FAILURES_LISTED_MAX = 1000
 ATTEMPTS_MAX = 2

@@ -13,7 +13,7 @@ from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.named_copies import is_expected
+from fastbk.replication.copy_check import is_expected
 
 _log = LibraryLog("fastbk.admin")
 

@@ -16,8 +16,7 @@ from fastbk.client import Client
 from fastbk.errors import ConfigError, Error
 from fastbk.model.ids import BookieId
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.repair_options import CopyRate, RepairOptions
 
 WAITING_MAX = 16
 _log = LibraryLog("fastbk.autorecovery")

@@ -36,7 +36,7 @@ from fastbk.meta.coordination import Check
 from fastbk.meta.last_backup import read_last_backup
 from fastbk.model.ids import BookieId
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.repair_options import CopyRate
 from fastbk.units import format_utc_ms
 
 _log = LibraryLog("fastbk.autorecovery")

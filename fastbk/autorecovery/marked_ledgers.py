@@ -13,7 +13,7 @@ from fastbk.meta.records import BadRecord
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.replication.named_copies import share_bytes
+from fastbk.replication.copy_check import share_bytes
 
 LEDGERS_A_READ = 100
 

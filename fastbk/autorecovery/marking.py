@@ -15,7 +15,7 @@ from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.named_copies import last_of_fragment
+from fastbk.replication.copy_check import last_of_fragment
 
 MARKS_AT_ONCE = 8
 RUN_S = 20.0

@@ -26,8 +26,7 @@ from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
 from fastbk.replication.copy_listing import CopiesListed, ListCopies
-from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.repair_options import CopyRate, RepairOptions
 
 LEDGERS_PER_S = 500.0
 """Checked at most, so that a cycle over many small ledgers leaves metadata and bookies alone."""

@@ -25,7 +25,7 @@ from fastbk.autorecovery.state import (
 )
 from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
-from fastbk.client.lock_calls import LockLost
+from fastbk.client.metadata_calls import LockLost
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.formats import LEVEL_MAX
 from fastbk.meta.api import MetadataStore
@@ -34,14 +34,13 @@ from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.begun_copies import BegunCopies
-from fastbk.replication.copy_rate import CopyRate
 from fastbk.replication.marked_repair import (
     ClusterView,
     MarkedLedgerRepaired,
     RepairMarkedLedger,
 )
-from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.re_replication import BegunCopies
+from fastbk.replication.repair_options import CopyRate, RepairOptions
 
 PARKED_LISTED_MAX = 20
 LOCKED_RETRY_S = 10.0

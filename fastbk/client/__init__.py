@@ -10,8 +10,7 @@ from fastbk.client.client import Client, connect
 from fastbk.client.config import UNLIMITED_S, ClientConfig
 from fastbk.client.entries import Batch, Entry, LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
-from fastbk.client.ledger_writer import LedgerWriter
-from fastbk.client.writer_stats import WriterStats
+from fastbk.client.ledger_writer import LedgerWriter, WriterStats
 from fastbk.placement.values import PlacementConfig
 
 __all__ = [

@@ -36,8 +36,7 @@ from fastbk.client.ledger_options import (
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.client.ledger_writer import LedgerWriter
-from fastbk.client.lock_calls import LockCalls
-from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.client.metadata_calls import LockCalls, MetadataCalls
 from fastbk.client.record_calls import MarkCalls, RecordCalls
 from fastbk.client.runner import LedgerIo, run
 from fastbk.errors import (

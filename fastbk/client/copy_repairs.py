@@ -22,7 +22,7 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.repair_queue import RepairMissing, RepairQueue
+from fastbk.replication.ledger_repair import RepairMissing, RepairQueue
 from fastbk.retry import jittered
 
 if TYPE_CHECKING:

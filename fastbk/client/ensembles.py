@@ -1,4 +1,4 @@
-"""Ensembles of the asyncio client: bookies that it has connected to, and the log events of changes."""
+"""Ensembles of the asyncio client: how bookies that answer are chosen, and how changes are logged and reported."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
 
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.change_reports import send_report
-from fastbk.client.ensemble_choice import Choosing, new_ensemble, partial_ensemble, replacements
 from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.errors import MetadataUnavailable, NotEnoughBookies, Unauthorized
+from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, Unauthorized
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
-from fastbk.placement.partial import ChosenEnsemble
-from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.placement.choose_ensemble import choose_ensemble, choose_replacements
+from fastbk.placement.partial import ChosenEnsemble, choose_partial_ensemble
+from fastbk.placement.values import BookieView, Chance, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.wire.messages import REPORT, REPORT_BYTES_MAX, Hello, encode_hello, error_text
+from fastbk.wire.statuses import Status
+
+if TYPE_CHECKING:
+    from fastbk.client.connection import Answer
 
 T = TypeVar("T")
 
@@ -144,3 +150,159 @@ def drain(replacements: list[Replacement]) -> list[Replacement]:
     taken = replacements[:]
     replacements.clear()
     return taken
+
+
+# --- reports of changes ---------------------------------------------------------------------------
+#
+# Reports to bookies of what this client did to a ledger, so that operators find it among the
+# bookies' events.
+#
+# Best effort: a report goes by a connection that is up, nothing waits for it, and a bookie that
+# refuses it, as those of an older version do, changes nothing. Apache's bookies get none.
+
+
+PENDING_MAX = 8
+"""Reports to one bookie that it has not answered; beyond it none is sent."""
+REASON_CHARACTERS_MAX = 500
+
+
+def send_report(
+    pool: BookiePool, bookie_id: BookieId, event: str, fields: Mapping[str, object]
+) -> bool:
+    """Send a bookie an event of a ledger; return whether it was sent. Never waits."""
+    connection = next(
+        (one.connection for one in pool.peer(bookie_id).channels if one.connection is not None),
+        None,
+    )
+    if (
+        connection is None
+        or connection.is_paused
+        or connection.hello is None
+        or not connection.hello.software  # one of Apache's
+        or connection.reports_pending >= PENDING_MAX
+    ):
+        return False
+    shown = {**fields, "reason": str(fields.get("reason", ""))[:REASON_CHARACTERS_MAX]}
+    payload = msgspec.json.encode({"event": event, **shown}, enc_hook=str)
+    if len(payload) > REPORT_BYTES_MAX:
+        return False
+
+    def answered(outcome: Answer | Error) -> None:
+        connection.reports_pending -= 1
+        if isinstance(outcome, Error):
+            _log.debug("report.lost", bookie=bookie_id, reason=str(outcome))
+        elif outcome.status != Status.OK:
+            _log.debug("report.refused", bookie=bookie_id, reason=error_text(outcome.frame))
+
+    request_id = pool.next_request_id()
+    connection.reports_pending += 1
+    connection.send_request(
+        request_id,
+        encode_hello(request_id, Hello(auth_method=REPORT, auth_payload=payload)),
+        answered,
+    )
+    return True
+
+
+# --- choosing an ensemble -------------------------------------------------------------------------
+#
+# Chooses bookies for a new ledger or a changed fragment, among those that answer. No I/O.
+#
+# The client and the simulator run these generators: each yields bookies to connect to and is sent
+# why some could not be reached. Those are left out of the next choice. Every round leaves out at
+# least one, so it ends.
+
+
+Views: TypeAlias = Callable[[], Sequence[BookieView]]
+Choosing: TypeAlias = Generator[Sequence[BookieId], Mapping[BookieId, str], T]
+
+ROUNDS_MAX = 8
+"""Rounds of connecting for replacements: a writer waits for them, and may ask again."""
+
+
+def new_ensemble(
+    views: Views,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    config: PlacementConfig,
+    rng: Chance,
+    missed: dict[BookieId, str] | None = None,
+) -> Choosing[ChosenEnsemble]:
+    """Choose for a new ledger. Raises NotEnoughBookies with what is wrong with each that is not taken.
+
+    `missed` gets those that could not be reached, and why.
+    """
+    missed = {} if missed is None else missed
+    while True:
+        try:
+            chosen = choose_ensemble(
+                views(), ensemble, write_quorum, ack_quorum, config, rng, exclude=missed
+            )
+        except NotEnoughBookies as error:
+            error.replicas.update(missed)
+            raise
+        found = yield chosen
+        if not found:
+            return ChosenEnsemble(chosen)
+        missed.update(found)
+
+
+def partial_ensemble(
+    views: Views,
+    away: Callable[[], Sequence[BookieView]],
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    config: PlacementConfig,
+    rng: Chance,
+    missed: dict[BookieId, str],
+) -> Choosing[ChosenEnsemble]:
+    """Choose for a new ledger that may begin although too few bookies take adds. Raises NotEnoughBookies.
+
+    `away`: bookies that are not registered and were once. `missed`: those that were registered and not reached when
+    all was tried; they come before the former, since they were up a moment ago. Read-only ones come before both.
+    """
+    while True:
+        known = views()
+        up = [view for view in known if view.bookie_id not in missed]
+        silent = [view for view in known if view.bookie_id in missed]
+        try:
+            chosen = choose_partial_ensemble(
+                up, [*silent, *away()], ensemble, write_quorum, ack_quorum, config, rng
+            )
+        except NotEnoughBookies as error:
+            error.replicas.update(missed)
+            raise
+        found = yield chosen.up
+        if not found:
+            return chosen
+        missed.update(found)
+
+
+def replacements(
+    views: Views,
+    action: Choose,
+    write_quorum: int,
+    ack_quorum: int,
+    config: PlacementConfig,
+    rng: Chance,
+) -> Choosing[Replaced]:
+    """Choose in place of an ensemble's bad members, as far as there is anybody."""
+    missed: dict[BookieId, str] = {}
+    for _ in range(ROUNDS_MAX):
+        exclude = {*action.exclude, *missed}
+        left_out: dict[BookieId, str] = {}
+        arguments = (views(), action.ensemble, action.bad, write_quorum, ack_quorum, config, rng)
+        try:
+            chosen = choose_replacements(*arguments, exclude=exclude)
+        except NotEnoughBookies as error:
+            # Not those that are in the ensemble already: what is wrong with them the writer knows better.
+            said = error.replicas.items()
+            left_out = {one: why for one, why in said if one not in action.ensemble}
+            chosen = choose_replacements(*arguments, exclude=exclude, partial=True)
+        found = yield tuple(chosen.values())
+        if not found:
+            return Replaced(chosen, {**left_out, **missed})
+        missed.update(found)
+    return Replaced({}, missed)

@@ -30,8 +30,7 @@ from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
     from fastbk.client.add_pipe import AddPipe
-    from fastbk.client.bookie_pool import Peer
-    from fastbk.client.pending_request import PendingRequest
+    from fastbk.client.bookie_pool import Peer, PendingRequest
 
 UNANSWERED_MAX = 64
 """LACs that a bookie was sent and has not answered. It is sent the newest one when it answers."""

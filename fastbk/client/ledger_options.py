@@ -15,9 +15,9 @@ from fastbk.model.ledger import NAMESPACE_KEY, Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
+from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
-from fastbk.replication.recovered_copies import CheckRecoveredCopies
 from fastbk.replication.replicas import Pacing
 from fastbk.retry import jittered
 

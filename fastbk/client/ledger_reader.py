@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -14,13 +14,12 @@ from typing import Any, Protocol
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
 from fastbk.client.iteration import Elements, raised_again
-from fastbk.client.ledger_follower import LedgerFollower
+from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.ledger_options import pacing_of, read_options
-from fastbk.client.read_order import ReadOrder
 from fastbk.client.runner import LedgerIo, Runner, run
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch
-from fastbk.model.ids import ID_MAX, EntryId, LedgerId
+from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.latency import Latency, LatencyHistogram
 from fastbk.observe.meter import CONSUMED, Figures, Meter, Source, duration_figures, receiving
@@ -30,6 +29,7 @@ from fastbk.replication.entry_table import size_bytes_of
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.reading import ReadRange
+from fastbk.retry import Retry
 
 POLL_SPREAD = 1.5
 """A poll is longer than it has to be by up to this factor."""
@@ -437,3 +437,138 @@ def check_range(first: EntryId, last: EntryId) -> None:
     checked_integer("last", last, 0, ID_MAX)
     if last < first:
         raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
+
+
+# --- following the metadata -----------------------------------------------------------------------
+#
+# Keeps the metadata of a ledger that is tailed up to date, beside the tail and never in its way.
+
+
+AGAIN_S = 0.1
+AGAIN_S_MAX = 5.0
+
+
+class LedgerFollower:
+    """Begins a watch at the first `follow`, reads the metadata, and reads it again at each change and each `check`.
+
+    Nothing else: the store's watch looks again by itself after its connection was lost (`fastbk.meta.api`). So an idle
+    tail makes no calls.
+
+    While the metadata store is away the tail goes on with the metadata it has (S13), and the follower tries again.
+
+    Attributes:
+        failure: why the ledger cannot be followed any more, such as NoSuchLedger; None while it is followed.
+    """
+
+    def __init__(
+        self,
+        watch: Callable[[Callable[[], None]], Awaitable[Watch]],
+        read: Callable[[], Awaitable[object]],
+    ) -> None:
+        """`watch(changed)` begins a watch; `read()` reads and keeps the metadata. MetadataUnavailable: try again."""
+        self.failure: BaseException | None = None
+        self._watch = watch
+        self._read = read
+        self._changed = asyncio.Event()
+        self._listener: Callable[[], None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each read, and after a failure, until `pause`."""
+        self._listener = listener
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._ended)
+
+    def pause(self) -> None:
+        """Call nobody; go on reading."""
+        self._listener = None
+
+    def check(self) -> None:
+        """Read the metadata now: a bookie knows more than was read."""
+        self._changed.set()
+
+    async def _run(self) -> None:
+        retry = Retry(AGAIN_S, AGAIN_S_MAX)
+        watch: Watch | None = None
+        try:
+            while True:
+                try:
+                    if watch is None:
+                        watch = await self._watch(self._changed.set)
+                    self._changed.clear()  # a change during the read is read again
+                    await self._read()
+                except MetadataUnavailable as error:
+                    await asyncio.sleep(retry.pause_s(error))
+                    continue
+                retry.restart()
+                self._notify()
+                await self._changed.wait()
+        finally:
+            if watch is not None:
+                watch.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.failure = task.exception()
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._listener is not None:
+            self._listener()
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+# --- whom to ask first ----------------------------------------------------------------------------
+#
+# In which order a reader asks the bookies that hold the same: those that fail or are slow come
+# last. No I/O.
+
+
+AVOID_S = 5.0
+"""A bookie that was slower than another is asked last for so long."""
+
+
+class ReadOrder:
+    """One reader's order. Times are seconds of the clock that `known` uses.
+
+    `turn` spreads readers over bookies; within a striped ledger the order that comes is kept, since the first one there
+    holds the longest run of what follows.
+    """
+
+    def __init__(self, known: KnownBookies, turn: int, *, is_striped: bool) -> None:
+        self._known = known
+        self._turn = turn
+        self._is_striped = is_striped
+        self._slow_until_s: dict[BookieId, float] = {}
+        self._now_s = 0.0
+
+    def at(self, now_s: float) -> ReadOrder:
+        """Set the time by which the next orders are made."""
+        self._now_s = now_s
+        return self
+
+    def were_slow(self, bookie_ids: Sequence[BookieId] | Mapping[BookieId, int]) -> None:
+        """Take note of bookies that another was quicker than."""
+        for bookie_id in bookie_ids:
+            self._slow_until_s[bookie_id] = self._now_s + AVOID_S
+
+    def __call__(self, bookie_ids: Sequence[BookieId]) -> Sequence[BookieId]:
+        """Return the same bookies, those to ask first first."""
+        turned = list(bookie_ids)
+        if not self._is_striped and turned:
+            at = self._turn % len(turned)
+            turned = turned[at:] + turned[:at]
+        now_s = self._now_s
+        return sorted(
+            turned,
+            key=lambda one: (
+                self._known.is_suspect(one, now_s),
+                self._slow_until_s.get(one, 0.0) > now_s,
+            ),
+        )

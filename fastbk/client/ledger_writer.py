@@ -7,33 +7,33 @@ import sys
 from collections import deque
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from fastbk.client.add_pipe import Waiter
+from fastbk.client.add_pipe import Waiter, pipe_of
 from fastbk.client.coalescer import TAKEN_AWAY, may_end_quietly
 from fastbk.client.config import ClientConfig
 from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.ledger_options import wrong_use_of_ids
-from fastbk.client.reorder_buffer import ReorderBuffer
 from fastbk.client.runner import LedgerIo, run
-from fastbk.client.traced_pipe import pipe_of
-from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
     ConfigError,
+    DuplicateEntryId,
     Error,
     LedgerClosed,
     LedgerFenced,
     NoSuchLedger,
     QuorumTimeout,
 )
-from fastbk.model.ids import BookieId, EntryId
+from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.latency import Latency
 from fastbk.observe.meter import SENT, Figures, Meter, Source, duration_figures, sending
-from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
+from fastbk.option_checks import checked_integer, checked_timeout, owned_bytes, owned_list
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
@@ -663,3 +663,131 @@ def _pass_on(to: asyncio.Future[EntryId], future: asyncio.Future[EntryId]) -> No
 def _seen(future: asyncio.Future[tuple[EntryId, EntryId]]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+# --- ids of the caller's --------------------------------------------------------------------------
+#
+# Entries whose ids the caller chose, held until all before them are there: what is sent is always
+# dense (INV-C1).
+#
+# So no bookie ever has an entry without the writer having sent the one before it, and a recovery
+# that finds a gap may rely on it. No I/O.
+
+
+class ReorderBuffer(Generic[T]):
+    """What came before its turn, each with whatever waits for it. Bounded in entries and bytes.
+
+    Attributes:
+        size_bytes: bytes of data held.
+    """
+
+    def __init__(self, ledger_id: LedgerId, entries_max: int, bytes_max: int) -> None:
+        self.size_bytes = 0
+        self._ledger_id = ledger_id
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._held: dict[EntryId, tuple[bytes, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, entry_id: EntryId, next_entry_id: EntryId, data: bytes, waiter: T) -> None:
+        """Take an entry; `next_entry_id`: the lowest id that was not given yet.
+
+        Raises DuplicateEntryId for one that was, BufferFull when there is no room for one that is not the next.
+        """
+        checked_integer("entry_id", entry_id, 0, ID_MAX)
+        if entry_id < next_entry_id or entry_id in self._held:
+            raise DuplicateEntryId(
+                f"ledger {self._ledger_id}: entry {entry_id} was appended before: give each id once",
+                ledger_id=self._ledger_id,
+                entry_id=entry_id,
+            )
+        is_full = (
+            len(self._held) >= self._entries_max or self.size_bytes + len(data) > self._bytes_max
+        )
+        if is_full and entry_id != next_entry_id:
+            raise BufferFull(
+                f"ledger {self._ledger_id}: {len(self._held)} entries of {self.size_bytes} bytes wait for"
+                f" entry {next_entry_id}; append that one",
+                ledger_id=self._ledger_id,
+                entry_id=entry_id,
+            )
+        self._held[entry_id] = (data, waiter)
+        self.size_bytes += len(data)
+
+    def size_of(self, entry_id: EntryId) -> int | None:
+        """Return the bytes of an entry that is held, None if it is not."""
+        held = self._held.get(entry_id)
+        return None if held is None else len(held[0])
+
+    def pop(self, entry_id: EntryId) -> tuple[bytes, T]:
+        """Give out an entry that is held."""
+        data, waiter = self._held.pop(entry_id)
+        self.size_bytes -= len(data)
+        return data, waiter
+
+    def pop_all(self) -> list[T]:
+        """Give up everything that is held; return what waits for it, by id."""
+        held, self._held = self._held, {}
+        self.size_bytes = 0
+        return [waiter for _, (_, waiter) in sorted(held.items(), key=lambda one: one[0])]
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStats:
+    """Figures of one writer at one moment."""
+
+    entries: int
+    """Acknowledged entries."""
+    bytes: int
+    """Bytes of their data."""
+    entries_in_flight: int
+    bytes_in_flight: int
+    entries_resent: int
+    """Copies sent again after a lost connection or a refusal."""
+    held_bytes: int
+    """Encoded entries that are held until every bookie has them."""
+    lagging: dict[BookieId, int]
+    """Entries that each bookie has yet to acknowledge; they are sent when it takes them."""
+    under_replicated: dict[BookieId, int]
+    """Acknowledged entries that each bookie was to hold and will not get from this writer."""
+    trouble: dict[BookieId, str]
+    """Bookies that do not answer well, and why."""
+    ensemble: tuple[BookieId, ...]
+    """The bookies that are written to now."""
+    ensemble_changes: int
+    """How often this writer took others in place of some."""
+    append_latency: Latency
+    """Of an entry, from the turn of the event loop that sent it to its acknowledgement by the ack quorum."""
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether some acknowledged entry has fewer copies than the write quorum."""
+        return any(self.under_replicated.values()) or any(self.lagging.values())
+
+    @classmethod
+    def of(
+        cls, writer: WriterMachine, in_flight: int, bytes_in_flight: int, latency: Latency
+    ) -> WriterStats:
+        """Return the figures of a writer with this machine."""
+        machine = writer.adds
+        return cls(
+            entries=machine.head,
+            bytes=machine.length_confirmed,
+            entries_in_flight=in_flight,
+            bytes_in_flight=bytes_in_flight,
+            entries_resent=machine.entries_resent,
+            held_bytes=machine.held_bytes,
+            lagging={
+                bookie: machine.lagging(index) for index, bookie in enumerate(machine.ensemble)
+            },
+            under_replicated=dict(zip(machine.ensemble, machine.under_replicated, strict=True)),
+            trouble=machine.trouble(),
+            ensemble=writer.ensemble,
+            ensemble_changes=writer.changes,
+            append_latency=latency,
+        )

@@ -20,17 +20,16 @@ from typing import Any, TypeVar
 from fastbk.client.coalescer import may_end_quietly
 from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
-from fastbk.client.ledger_writer import Data
+from fastbk.client.ledger_writer import Data, WriterStats
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
 from fastbk.client.loop_thread import LoopThread, facade_text
 from fastbk.client.sync_pending import Pending, TracedPending, Turns, Wakeup
-from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
-from fastbk.replication.batch import split
+from fastbk.replication.add_machine import split
 from fastbk.replication.refusals import too_large
 
 T = TypeVar("T")

@@ -19,13 +19,15 @@ held up to `held_bytes_max`, then dropped, oldest first, and counted as under-re
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+from typing import TypeAlias
 
 from fastbk.errors import Error, Outcome
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
-from fastbk.replication.batch import Batch, BatchBuffer, Buffer
+from fastbk.model.quorum import write_sets
 from fastbk.replication.refusals import UNABLE, full, refusal, too_few_able, too_late
-from fastbk.replication.write_sets import WriteSets
 from fastbk.wire.statuses import Status, status_name
 
 _ENTRY_IDS_END = ID_MAX + 1
@@ -97,9 +99,9 @@ class AddMachine:
         self._reached = [0] * self._size  # the highest that `sent` ever was
         self._frontier = [first_entry_id] * self._size
         self._acked_ahead: list[set[EntryId]] = [set() for _ in range(self._size)]
-        # Given up, but sent: the ack may still come.
         self._up = [False] * self._size
         self._caught_up_at = [first_entry_id] * self._size
+        # Given up, but sent: the ack may still come.
         self._dropped: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Entries below may have been sent to that index more than once, or to a bookie that was replaced.
         self._resent_below = [first_entry_id] * self._size
@@ -619,3 +621,144 @@ class AddMachine:
         error.outcome = self.outcome(entry_id)
         self.failure = error
         self.failed_entry_id = entry_id
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+
+class WriteSets:
+    """The shares of an ensemble of `size` bookies; a bookie's share are the entries in whose write set it is (INV-Q1).
+
+    Attributes:
+        write_sets: by entry id mod `size`, the indexes of the bookies that hold it.
+        is_striped: some entry is not on all bookies.
+    """
+
+    __slots__ = ("is_striped", "size", "write_quorum", "write_sets")
+
+    def __init__(self, size: int, write_quorum: int) -> None:
+        self.size = size
+        self.write_quorum = write_quorum
+        self.is_striped = write_quorum < size
+        self.write_sets = write_sets(size, write_quorum)
+
+    def owns(self, index: int, entry_id: EntryId) -> bool:
+        """Return whether bookie `index` is to hold the entry."""
+        return (index - entry_id) % self.size < self.write_quorum
+
+    def owns_any(self, index: int, start: EntryId, end: EntryId) -> bool:
+        """Return whether bookie `index` is to hold any entry of [start, end)."""
+        if not self.is_striped:
+            return start < end
+        return any(self.owns(index, one) for one in range(start, min(end, start + self.size)))
+
+    def short_without(self, down: Collection[int], ack_quorum: int) -> set[int]:
+        """Return those of the indexes `down` that are in a write set which has no ack quorum without them."""
+        short: set[int] = set()
+        for write_set in self.write_sets:
+            lacking = [one for one in write_set if one in down]
+            if self.write_quorum - len(lacking) < ack_quorum:
+                short.update(lacking)
+        return short
+
+    def count(self, index: int, start: EntryId, end: EntryId) -> int:
+        """Return how many entries of [start, end) bookie `index` is to hold."""
+        whole, rest = divmod(max(0, end - start), self.size)
+        return whole * self.write_quorum + sum(
+            self.owns(index, start + offset) for offset in range(rest)
+        )
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+# What one call of C encodes at most, so that it is short.
+BATCH_ENTRIES = 2048
+BATCH_BYTES = 1024 * 1024
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Batch:
+    """Consecutive entries that were encoded together.
+
+    Attributes:
+        first_entry_id, end_entry_id: the half-open range of ids.
+        frames: the encoded adds, one behind the other; beside its data each takes the same number of bytes.
+        data_sizes: bytes of data of each entry.
+        length_before: the ledger's length before the first entry.
+        admitted_s: the clock when it was encoded.
+    """
+
+    __slots__ = (
+        "admitted_s",
+        "data_sizes",
+        "end_entry_id",
+        "first_entry_id",
+        "frames",
+        "length_before",
+    )
+
+    def __init__(
+        self,
+        first_entry_id: EntryId,
+        frames: Buffer,
+        data_sizes: Sequence[int],
+        length_before: int,
+        admitted_s: float,
+    ) -> None:
+        self.first_entry_id = first_entry_id
+        self.end_entry_id = first_entry_id + len(data_sizes)
+        self.frames = frames
+        self.data_sizes = data_sizes
+        self.length_before = length_before
+        self.admitted_s = admitted_s
+
+    def offsets(self) -> list[int]:
+        """Return where each frame starts in `frames`, and the end: one more than there are entries."""
+        sizes = self.data_sizes
+        around = (len(self.frames) - sum(sizes)) // len(sizes)
+        return list(accumulate((around + size for size in sizes), initial=0))
+
+
+class BatchBuffer:
+    """Batches by their numbers, counted from 0: those from `first` to before `end` are `held`."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.end = 0
+        self.held_bytes = 0
+        self.held: deque[Batch] = deque()
+
+    def append(self, batch: Batch) -> None:
+        """Hold one more."""
+        self.held.append(batch)
+        self.end += 1
+        self.held_bytes += len(batch.frames)
+
+    def __getitem__(self, number: int) -> Batch:
+        return self.held[number - self.first]
+
+    def release_first(self) -> None:
+        """Drop the first one."""
+        self.held_bytes -= len(self.held.popleft().frames)
+        self.first += 1
+
+
+def split(datas: list[bytes], cut: int) -> list[list[bytes]]:
+    """Return `datas` in pieces that one call may encode; no piece goes on behind the first `cut` of them."""
+    if len(datas) == 1:
+        return [datas]
+    if len(datas) <= min(BATCH_ENTRIES, cut) and sum(map(len, datas)) <= BATCH_BYTES:
+        return [datas]
+    pieces: list[list[bytes]] = []
+    start = size = 0
+    for at, data in enumerate(datas):
+        if at > start and (
+            at - start >= BATCH_ENTRIES or size + len(data) > BATCH_BYTES or at == cut
+        ):
+            pieces.append(datas[start:at])
+            start, size = at, 0
+        size += len(data)
+    pieces.append(datas[start:])
+    return pieces

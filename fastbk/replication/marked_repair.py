@@ -26,14 +26,13 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged
 from fastbk.replication.actions import MarkReplicas, Outcome
-from fastbk.replication.begun_copies import BegunCopies
+from fastbk.replication.copy_check import is_expected, verified_copies
+from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.copying import LedgerCopied
 from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.ledger_repair import RepairLedger
-from fastbk.replication.named_copies import is_expected, verified_copies
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.re_replication import ReReplicateLedger
-from fastbk.replication.recovered_copies import CheckRecoveredCopies
+from fastbk.replication.re_replication import BegunCopies, ReReplicateLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.repair_options import RepairOptions
 

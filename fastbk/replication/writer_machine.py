@@ -45,24 +45,33 @@ is under way is given up), then run `closing(timeout_s)`. To force: run `forcing
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
-from fastbk.errors import Error
+from fastbk.errors import Error, LedgerClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Outcome
+from fastbk.model.quorum import every_write_set_has
+from fastbk.replication.actions import Choose, ForceLedger, MarkReplicas, Outcome, Replaced, Reply
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.closing import CloseLedger
-from fastbk.replication.copy_keeper import CopyKeeper
-from fastbk.replication.ensemble_change_result import Replacement
-from fastbk.replication.ensemble_change_round import ChangeRound, CheckOpen, NothingDone
-from fastbk.replication.forcing import ForcedTo, ForceProcedure
+from fastbk.replication.ensemble_change_result import EnsembleChange, Replacement, check_open
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
+from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.refusals import cannot_change_deferred, not_ours_any_more
+from fastbk.replication.under_replication import (
+    CopyKeeper,
+    UnderReplicatedShare,
+    UnderReplication,
+    split,
+)
 from fastbk.retry import Backoff
+from fastbk.wire.statuses import Status, status_name
 
 # After a change that found no bookies or no metadata; doubled each time.
 RETRY_MIN_S = 0.5
@@ -456,3 +465,366 @@ class WriterMachine(Procedure[None]):
             return
         if found.metadata.fragments[-1].ensemble == self.ensemble:
             self.known = found
+
+
+# --- closing --------------------------------------------------------------------------------------
+#
+# Closing a ledger by its writer: one compare-and-set that says where it ends (INV-M1).
+#
+# Before it, the writer marks what bookies lack of the ledger. The same compare-and-set names the
+# replacements whose shares of former fragments are whole; what was marked of these is unmarked
+# after it.
+
+
+# Before a mark that the store did not answer is written again.
+MARK_PAUSE_S = 0.1
+
+
+class CloseLedger(Procedure[VersionedLedger]):
+    """Brings a ledger from OPEN or IN_RECOVERY to CLOSED at its writer's end; the result is the metadata then.
+
+    A ledger that somebody has begun to recover is closed all the same: the writer's LAC covers everything that was
+    acknowledged, and the recoverer adopts this close. Closed already: at the same end it is success, at another
+    LedgerClosed, which names both. A store that does not answer for `timeout_s`: MetadataUnavailable, outcome unknown.
+
+    Args:
+        known: what was last read; None reads first.
+        last_entry_id: the writer's LAC, -1 for an empty ledger.
+        length: bytes of data of all entries up to it.
+        owed: what bookies lack of the ledger; None: nothing.
+
+    Attributes:
+        is_ours: when finished: this procedure closed it; False: it was closed just so before.
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        known: VersionedLedger | None,
+        last_entry_id: EntryId,
+        length: int,
+        timeout_s: float,
+        owed: UnderReplication | None = None,
+    ) -> None:
+        super().__init__()
+        self.is_ours = False
+        self._owed = owed
+        self._shares: tuple[UnderReplicatedShare, ...] = ()
+        self._freed: tuple[MissingReplica, ...] = ()
+        self._end_s = 0.0
+        self._ledger_id = ledger_id
+        self._known = known
+        self._last_entry_id = last_entry_id
+        self._length = length
+        self._timeout_s = timeout_s
+
+    def begin(self, now_s: float) -> None:
+        """Mark what is missing, then close by what is known, or read first."""
+        self._end_s = now_s + self._timeout_s
+        if self._owed is not None:
+            self._owed.collect()
+            self._shares = tuple(self._owed.ready)
+        self._mark(now_s)
+
+    def _mark(self, now_s: float) -> None:
+        owed = self._owed
+        add = () if owed is None else owed.unmarked(owed.to_mark_at_end())
+        if owed is None or not add:
+            self._close(now_s)
+            return
+
+        def marked(outcome: Outcome, at_s: float) -> None:
+            if not isinstance(outcome, Error):
+                owed.mark_changed(add, ())
+                self._close(at_s)
+                return
+            owed.mark_unanswered(add, ())
+            if isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
+                self._retry_in(MARK_PAUSE_S, self._mark)
+            else:
+                self._fail(outcome, at_s)
+
+        self._act(marked, MarkReplicas, add)
+
+    def _close(self, now_s: float) -> None:
+        left_s = max(0.0, self._end_s - now_s)
+        update = MetadataUpdate(self._decide, self._known, left_s)
+
+        def ended(found: VersionedLedger, at_s: float) -> None:
+            self.is_ours = update.is_ours
+            self._closed(found, at_s)
+
+        self._run_for(update, ended, now_s)
+
+    def _decide(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
+        self._freed = ()
+        if not metadata.is_closed:
+            if metadata.state is LedgerState.OPEN:
+                metadata, self._freed = split(metadata, self._shares)
+            return replace(
+                metadata,
+                state=LedgerState.CLOSED,
+                last_entry_id=self._last_entry_id,
+                length=self._length,
+            )
+        if (metadata.last_entry_id, metadata.length) == (self._last_entry_id, self._length):
+            return None
+        raise LedgerClosed(
+            f"ledger {self._ledger_id} was closed by another client at entry {metadata.last_entry_id}"
+            f" ({metadata.length} bytes), this writer's last is {self._last_entry_id} ({self._length} bytes):"
+            " read what is there",
+            ledger_id=self._ledger_id,
+            entry_id=self._last_entry_id,
+            outcome="unknown",
+        )
+
+    def _closed(self, found: VersionedLedger, now_s: float) -> None:
+        owed = self._owed
+        if owed is None:
+            self._finish(found, now_s)
+            return
+        owed.named(self._shares, self._freed)
+        outdated = owed.outdated(owed.to_mark_at_end())
+        if not outdated:
+            self._finish(found, now_s)
+            return
+
+        def unmarked(outcome: Outcome, at_s: float) -> None:
+            # A mark that stays, since the store did not answer, is one for a repair to verify.
+            if not isinstance(outcome, Error):
+                owed.mark_changed((), outdated)
+            self._finish(found, at_s)
+
+        self._act(unmarked, MarkReplicas, (), outdated)
+
+
+# --- forcing --------------------------------------------------------------------------------------
+#
+# Force: have the bookies confirm that everything they took of a ledger before is durable.
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedTo:
+    """Everything up to an entry was forced; `length`: bytes of data up to it."""
+
+    entry_id: EntryId
+    length: int
+
+
+class ForceProcedure(Procedure[ForcedTo]):
+    """Asks every member of the ensemble to force the ledger; made by `WriterMachine.forcing`.
+
+    An ordinary ledger's acknowledged entries are durable already; there it needs the ack quorum of every write set.
+    With deferred sync all members have to confirm, and one failure fails it. NotEnoughBookies with each bookie's
+    reason as soon as it cannot succeed any more; the same call may succeed later.
+
+    Args:
+        to: what is acknowledged when it begins; the result.
+        holds: by index, whether that bookie has acknowledged entries of this ledger. One that has not may say
+            NO_LEDGER; from another that means loss.
+        needs_all: deferred sync.
+        timeout_s: of each request.
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        ensemble: Sequence[BookieId],
+        write_quorum: int,
+        ack_quorum: int,
+        to: ForcedTo,
+        *,
+        holds: Sequence[bool],
+        needs_all: bool,
+        timeout_s: float,
+    ) -> None:
+        super().__init__()
+        self._ledger_id = ledger_id
+        self._ensemble = tuple(ensemble)
+        self._write_quorum = write_quorum
+        self._ack_quorum = ack_quorum
+        self._to = to
+        self._holds = tuple(holds)
+        self._needs_all = needs_all
+        self._timeout_s = timeout_s
+        self._good = [False] * len(self._ensemble)
+        self._silent = [True] * len(self._ensemble)
+        self._failed: dict[BookieId, str] = {}
+
+    def begin(self, now_s: float) -> None:
+        """Ask all of them at once."""
+        for index, bookie_id in enumerate(self._ensemble):
+            answered = partial(self._answered, index)
+            self._ask(bookie_id, ForceLedger(), self._timeout_s, answered)
+
+    def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
+        self._silent[index] = False
+        if isinstance(outcome, Reply):
+            status = outcome.status
+            if status == Status.OK or (status == Status.NO_LEDGER and not self._holds[index]):
+                self._good[index] = True
+            else:
+                self._failed[self._ensemble[index]] = status_name(status)
+        else:
+            assert isinstance(outcome, Error)
+            self._failed[self._ensemble[index]] = str(outcome)
+        if self._is_enough(self._good):
+            self._finish(self._to, now_s)
+        elif not self._is_enough([a or b for a, b in zip(self._good, self._silent, strict=True)]):
+            self._fail(
+                NotEnoughBookies(
+                    f"ledger {self._ledger_id}: too few bookies confirmed the force; try again",
+                    ledger_id=self._ledger_id,
+                    entry_id=self._to.entry_id,
+                    outcome="unknown",
+                    replicas=self._failed,
+                ),
+                now_s,
+            )
+
+    def _is_enough(self, good: Sequence[bool]) -> bool:
+        if self._needs_all:
+            return all(good)
+        return every_write_set_has(good, self._write_quorum, self._ack_quorum)
+
+
+# --- one round of a change ------------------------------------------------------------------------
+#
+# One round of a writer's ensemble change: choose bookies, see that the metadata answers, freeze,
+# compare-and-set.
+
+
+# Before metadata that is older than what is known is read again.
+STALE_PAUSE_S = 0.05
+
+# Of (replacements by index, now): those that are wanted still, each a bookie that is in no other place.
+StillWanted: TypeAlias = Callable[[Mapping[int, BookieId], float], dict[int, BookieId]]
+
+
+@dataclass(frozen=True, slots=True)
+class NothingDone:
+    """No bookies were to be had, or no metadata, or the bad ones have come back; `left_out`: why others were no use."""
+
+    left_out: Mapping[BookieId, str] | None = field(default=None)
+
+
+class CheckOpen(Procedure[bool]):
+    """Reads the metadata: True when the ledger is open, False when nobody can say now.
+
+    Fails with LedgerFenced, LedgerClosed or NoSuchLedger when it is the writer's no more.
+    """
+
+    def __init__(self, ledger_id: LedgerId) -> None:
+        super().__init__()
+        self._ledger_id = ledger_id
+
+    def begin(self, now_s: float) -> None:
+        """Read."""
+        self._read_metadata(self._was_read)
+
+    def _was_read(self, outcome: Outcome, now_s: float) -> None:
+        if isinstance(outcome, VersionedLedger):
+            try:
+                check_open(self._ledger_id, outcome.metadata)
+            except Error as error:
+                self._fail(error, now_s)
+            else:
+                self._finish(True, now_s)
+        elif isinstance(outcome, MetadataUnavailable):
+            self._finish(False, now_s)
+        else:
+            assert isinstance(outcome, Error)
+            self._fail(outcome, now_s)
+
+
+class ChangeRound(Procedure[VersionedLedger | NothingDone]):
+    """Replaces bad bookies in the metadata; the result is what the metadata says then, for the writer to adopt.
+
+    Once it has frozen the head it ends only with a definite answer or an error that ends the writer (LedgerClosed,
+    LedgerFenced, MetadataConflict, NoSuchLedger): while the result is unknown, an ack might count for a bookie that is
+    no member any more. So it has no deadline of its own; the writer has one.
+
+    Args:
+        adds: the writer's; frozen by this, and thawed by the writer.
+        known: the metadata whose last ensemble is that of `adds`.
+        bad: indexes of the bookies to replace.
+        avoid: bookies not to take.
+        still_wanted: asked before the metadata is changed, since bookies come back.
+        reads_first: a bookie refuses adds as fenced: the metadata is read before others are chosen, so that a writer
+            whose ledger was taken over ends also where no other bookie is to be had (INV-E5).
+    """
+
+    def __init__(
+        self,
+        adds: AddMachine,
+        known: VersionedLedger,
+        bad: Collection[int],
+        avoid: frozenset[BookieId],
+        still_wanted: StillWanted,
+        *,
+        reads_first: bool = False,
+    ) -> None:
+        super().__init__()
+        self._reads_first = reads_first
+        self._adds = adds
+        self._known = known
+        self._bad = frozenset(bad)
+        self._avoid = avoid
+        self._still_wanted = still_wanted
+        self._newest_version = known.version
+
+    def begin(self, now_s: float) -> None:
+        """Ask for other bookies."""
+        if self._reads_first:
+            self._run_for(CheckOpen(self._adds.ledger_id), self._open_checked, now_s)
+        else:
+            self._choose()
+
+    def _open_checked(self, is_open: bool, now_s: float) -> None:
+        if is_open:
+            self._choose()
+        else:
+            self._finish(NothingDone(), now_s)
+
+    def _choose(self) -> None:
+        self._act(self._chosen, Choose, self._adds.ensemble, self._bad, self._avoid)
+
+    def _chosen(self, outcome: Outcome, now_s: float) -> None:
+        found = outcome if isinstance(outcome, Replaced) else Replaced()
+        wanted = self._still_wanted(found.chosen, now_s)
+        if not wanted:
+            self._finish(NothingDone(found.left_out), now_s)
+        elif self._adds.is_frozen or self._adds.needed_of(wanted):
+            self._write(wanted, self._known, now_s)
+        else:
+            self._read_metadata(lambda read, at_s: self._probed(found.chosen, read, at_s))
+
+    def _probed(self, chosen: Mapping[int, BookieId], outcome: Outcome, now_s: float) -> None:
+        """A store that does not answer must not freeze a writer that can do without it."""
+        wanted = self._still_wanted(chosen, now_s)
+        if isinstance(outcome, MetadataUnavailable) or not wanted:
+            self._finish(NothingDone(), now_s)
+        elif isinstance(outcome, VersionedLedger):
+            base = outcome if outcome.version >= self._known.version else self._known
+            self._newest_version = base.version
+            self._write(wanted, base, now_s)
+        else:
+            assert isinstance(outcome, Error)
+            self._fail(outcome, now_s)
+
+    def _write(
+        self, chosen: Mapping[int, BookieId], base: VersionedLedger | None, now_s: float
+    ) -> None:
+        """Change the metadata first: nothing is acknowledged before it says so (INV-E1)."""
+        adds = self._adds
+        adds.freeze()
+        change = EnsembleChange(adds.ledger_id, self._known.metadata, adds.head, chosen)
+
+        def written(found: VersionedLedger, at_s: float) -> None:
+            if found.version >= self._newest_version:
+                self._finish(found, at_s)
+                return
+            # From a replica of the store that lags behind: what it names may have been replaced since.
+            self._retry_in(STALE_PAUSE_S, lambda at_s: self._write(chosen, None, at_s))
+
+        self._run_for(MetadataUpdate(change.of, base, math.inf), written, now_s)

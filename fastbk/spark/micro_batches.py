@@ -24,11 +24,11 @@ from pyspark.sql.streaming.datasource import (
 from fastbk.errors import ConfigError
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
-from fastbk.spark.offset_resolver import AGAIN_S, Cluster, Now
-from fastbk.spark.offsets import At, Offsets, advanced, parse, renamed, shares
+from fastbk.spark.offset_resolver import AGAIN_S, OffsetResolver, StreamBounds
+from fastbk.spark.offsets import Offsets, StreamOffset, advanced, parse, renamed, shares
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.partition_reader import read_part
-from fastbk.spark.partitions import Parts
+from fastbk.spark.read_planner import ReadPlanner
 from fastbk.spark.splits import amount
 from fastbk.spark.worker_client import in_parallel
 
@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options)
+        self._resolver = OffsetResolver(options)
         self._initial: dict[str, object] | None = None
         self._target: Offsets | None = None
         self._progress: Progress | None = None
@@ -58,8 +58,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, object]:
         """Return where a new query begins; the same each time, although the stream goes on. Raises ConfigError."""
         if self._initial is None:
-            ask = self._cluster.edge
-            start = self._cluster.patiently(
+            ask = self._resolver.edge
+            start = self._resolver.patiently(
                 lambda: ask(self._options.start, "startingOffsets"), retries=0
             )
             self._initial = start.to_json()
@@ -75,12 +75,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what is published now as the end of this run."""
-        self._target = self._cluster.patiently(self._latest)
+        self._target = self._resolver.patiently(self._latest)
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return where the next batch ends; `start` itself where nothing has come."""
         began = self._parsed(start)
-        end = self._cluster.patiently(lambda: self._next(began, limit))
+        end = self._resolver.patiently(lambda: self._next(began, limit))
         # Not before the places were looked at: records before them may be deleted once they are published.
         self._publish(self._began or began)
         return end.to_json()
@@ -116,10 +116,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._seen is None or self._planned is None or self._began is None:
             return None
-        known = self._cluster.known
+        known = self._resolver.known
         batch = amount(self._began, self._planned, known)
         behind = amount(self._planned, self._seen, known)
-        age_ms = self._cluster.oldest_ms(self._planned, behind.by_name)
+        age_ms = self._resolver.oldest_ms(self._planned, behind.by_name)
         return {
             **self._seen.to_json(),
             "batch": batch.to_json(),
@@ -128,9 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self) -> Offsets:
         if self._options.reads_ledgers:
-            ends = self._cluster.ledger_ends()
+            ends = self._resolver.ledger_ends()
             return Offsets({}, {one: end for one, (end, _) in ends.items()})
-        nows = self._cluster.all_now(missing_ok=not self._options.fail_on_data_loss)
+        nows = self._resolver.all_now(missing_ok=not self._options.fail_on_data_loss)
         # Whatever is found while a query runs is read from its beginning.
         return Offsets(
             {path: replace(now.end, began=now.first.dlsn) for path, now in nows.items()}, {}
@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         streams = dict(end.streams)
         paths = {at.stream_id: path for path, at in end.streams.items()}
         others = {path: at for path, at in start.streams.items() if at.stream_id not in paths}
-        nows = self._cluster.nows(others, missing_ok=True) if others else {}
+        nows = self._resolver.nows(others, missing_ok=True) if others else {}
         for path, at in start.streams.items():
             if path not in others:
                 known = streams[paths[at.stream_id]]
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if now is not None and now.end.stream_id == at.stream_id:
                 streams.setdefault(path, at)
             else:
-                self._cluster.checked(now, path, at)
+                self._resolver.checked(now, path, at)
         return Offsets(streams, end.ledgers)
 
     def _reached(self, start: Offsets, end: Offsets) -> Offsets:
@@ -171,16 +171,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and known.dlsn < at.dlsn
         }
         streams, ledgers = dict(start.streams), dict(start.ledgers)
-        for path, now in (self._cluster.nows_of(behind) if behind else {}).items():
+        for path, now in (self._resolver.nows_of(behind) if behind else {}).items():
             at = behind[path]
-            if now.end.dlsn < at.dlsn and _is_beyond(partial(self._cluster.is_beyond, now, at)):
-                self._cluster.beyond(f"the stream {path}", at.dlsn, now.end.dlsn)
+            if now.end.dlsn < at.dlsn and _is_beyond(partial(self._resolver.is_beyond, now, at)):
+                self._resolver.beyond(f"the stream {path}", at.dlsn, now.end.dlsn)
                 streams[path] = end.streams[path]
         for one, entry in start.ledgers.items():
             known_end = end.ledgers.get(one, entry)
-            ask = partial(self._cluster.is_beyond_ledger, one, entry)
+            ask = partial(self._resolver.is_beyond_ledger, one, entry)
             if known_end < entry and _is_beyond(ask):
-                self._cluster.beyond(f"ledger {one}", entry, known_end)
+                self._resolver.beyond(f"ledger {one}", entry, known_end)
                 ledgers[one] = known_end
         return Offsets(streams, ledgers)
 
@@ -199,14 +199,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         records_max, bytes_max = self._caps(limit)
         if records_max is None and bytes_max is None:
             return end
-        begins: dict[str, tuple[At, Now]] = {}
+        begins: dict[str, tuple[StreamOffset, StreamBounds]] = {}
         backlogs: dict[str, int] = {}
         for path, at in end.streams.items():
             known = start.streams.get(path)
             if known is None or known.dlsn < at.dlsn or known.stream_id != at.stream_id:
                 backlogs[path] = -1
         streams = dict(end.streams)
-        nows = self._cluster.nows_of({path: end.streams[path] for path in backlogs})
+        nows = self._resolver.nows_of({path: end.streams[path] for path in backlogs})
         for path in list(backlogs):
             known, at, now = start.streams.get(path), end.streams[path], nows.get(path)
             if known is not None and known.stream_id != at.stream_id:
@@ -214,15 +214,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if now is None:
                 # Deleted since the end was looked for, which for AvailableNow is long ago.
                 if known is not None:
-                    self._cluster.checked(None, path, known)
+                    self._resolver.checked(None, path, known)
                 del streams[path], backlogs[path]
                 continue
             first = now.beginning()
             if known is not None:
-                first = self._cluster.checked(now, path, known) or first
+                first = self._resolver.checked(now, path, known) or first
             if at.seq <= first.seq and first.dlsn < at.dlsn:
                 # The number is not that of the place; the limit would let everything pass.
-                first = replace(first, seq=min(first.seq, self._cluster.seq_of(now, first.dlsn)))
+                first = replace(first, seq=min(first.seq, self._resolver.seq_of(now, first.dlsn)))
             begins[path] = first, now
             backlogs[path] = max(at.seq - first.seq, 0)
         total = sum(backlogs.values())
@@ -235,14 +235,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         allowed = shares(backlogs, most)
         cut = [path for path in begins if allowed[path] < backlogs[path]]
 
-        def place(path: str) -> At:
+        def place(path: str) -> StreamOffset:
             first, now = begins[path]
-            found = self._cluster.find_seq(now, first, first.seq + allowed[path])
+            found = self._resolver.find_seq(now, first, first.seq + allowed[path])
             if found.dlsn > first.dlsn:
                 return found
             # The number is not that of the place: a query that went by it would never go on.
-            first = replace(first, seq=self._cluster.seq_of(now, first.dlsn))
-            return self._cluster.find_seq(now, first, first.seq + allowed[path])
+            first = replace(first, seq=self._resolver.seq_of(now, first.dlsn))
+            return self._resolver.find_seq(now, first, first.seq + allowed[path])
 
         for path, at in zip(cut, in_parallel(place, cut), strict=True):
             if at.dlsn < streams[path].dlsn:
@@ -256,7 +256,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlogs = {str(one): at - start.ledgers.get(one, 0) for one, at in end.ledgers.items()}
         most = entries_max if entries_max is not None else sum(backlogs.values())
         if bytes_max is not None:
-            ends = self._cluster.ledger_ends()
+            ends = self._resolver.ledger_ends()
             entries = sum(count for count, _ in ends.values())
             size_bytes = sum(size for _, size in ends.values())
             most = min(most, max(1, bytes_max * entries // max(size_bytes, 1)))
@@ -271,10 +271,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, object], end: Mapping[str, object]
     ) -> Sequence[InputPartition]:
         """Return the parts of a batch; planned again after a restart they hold the same records."""
-        parts = Parts(self._cluster)
+        parts = ReadPlanner(self._resolver)
         begin, stop = self._parsed(start), self._parsed(end)
         plan = parts.of_ledgers if self._options.reads_ledgers else parts.of_streams
-        return self._cluster.patiently(lambda: plan(begin, stop))
+        return self._resolver.patiently(lambda: plan(begin, stop))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a part's batches."""
@@ -287,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _publish(self, done: Offsets) -> None:
         if self._options.reader_name is not None:
             if self._progress is None:
-                self._progress = Progress(self._cluster, self._options.reader_name)
+                self._progress = Progress(self._resolver, self._options.reader_name)
             self._progress.publish(done)
 
 
@@ -308,10 +308,10 @@ _log = LibraryLog("fastbk.spark")
 class Progress:
     """One query's. Publishing never fails a query: the checkpoint is what it goes on from."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, resolver: OffsetResolver, name: str) -> None:
         """Raises ConfigError for what is no name of a cursor."""
         self._name = name
-        self._marks = cluster.client.namespace("").marks(name, BY)
+        self._marks = resolver.client.namespace("").marks(name, BY)
 
     def publish(self, done: Offsets) -> None:
         """Have the cursors' marks at these offsets; those that stay are noted as used every five minutes."""

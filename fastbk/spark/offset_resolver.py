@@ -29,7 +29,7 @@ from fastbk.errors import (
 )
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
-from fastbk.spark.offsets import At, Offsets, parse_wanted
+from fastbk.spark.offsets import Offsets, StreamOffset, parse_wanted
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.splits import RECORD_BYTES, SizeEstimate, is_behind
 from fastbk.spark.worker_client import client_of, in_parallel
@@ -52,27 +52,27 @@ _PLAIN_PATH = re.compile(r"(?:[\w -]+/)*(?![?*+{])")
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class StreamBounds:
     """One stream as it is now: its trim point, and behind what is published."""
 
-    cluster: Cluster
+    resolver: OffsetResolver
     path: str
-    first: At
-    end: At
+    first: StreamOffset
+    end: StreamOffset
     record_bytes: float
     """Of a record, about."""
 
     @property
     def stream(self) -> SyncStream:
         """Its handle: of the stream that was looked at, whatever has its name by now."""
-        return self.cluster.stream(self.path, self.end.stream_id)
+        return self.resolver.stream(self.path, self.end.stream_id)
 
-    def beginning(self) -> At:
+    def beginning(self) -> StreamOffset:
         """Return where a query begins that reads all of it, and that it began there."""
-        return At(self.first.dlsn, self.first.seq, self.first.stream_id, self.first.dlsn)
+        return StreamOffset(self.first.dlsn, self.first.seq, self.first.stream_id, self.first.dlsn)
 
 
-class Cluster:
+class OffsetResolver:
     """What a driver asks of the cluster for one read. Cheap to make."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -111,7 +111,7 @@ class Cluster:
 
     # --- streams -------------------------------------------------------------------------------------------------
 
-    def all_now(self, *, missing_ok: bool = False) -> dict[str, Now]:
+    def all_now(self, *, missing_ok: bool = False) -> dict[str, StreamBounds]:
         """Return how all of them are now: those named, or those whose whole paths match the pattern.
 
         Raises StreamNotFound for one that is named; others come and go.
@@ -126,7 +126,7 @@ class Cluster:
         found = self._stream_ranges().below(prefix, lambda path: is_wanted(path) is not None)
         return {path: self._now(found[path]) for path in sorted(found)}
 
-    def nows(self, paths: Iterable[str], *, missing_ok: bool = False) -> dict[str, Now]:
+    def nows(self, paths: Iterable[str], *, missing_ok: bool = False) -> dict[str, StreamBounds]:
         """Return how these are now, asked together. Raises StreamNotFound, unless they may be missing."""
         wanted = list(paths)
         found = self._stream_ranges().of(wanted)
@@ -138,16 +138,16 @@ class Cluster:
             )
         return {path: self._now(found[path]) for path in wanted if path in found}
 
-    def nows_of(self, ats: Mapping[str, At]) -> dict[str, Now]:
+    def nows_of(self, ats: Mapping[str, StreamOffset]) -> dict[str, StreamBounds]:
         """Return how the streams of these offsets are now, if they are there, whatever their names are by now."""
         found = self._stream_ranges().of_ids({path: at.stream_id for path, at in ats.items()})
         return {path: self._now(span) for path, span in found.items()}
 
-    def now(self, path: str) -> Now:
+    def now(self, path: str) -> StreamBounds:
         """Return how the stream is now. Raises StreamNotFound."""
         return self.nows([path])[path]
 
-    def now_if_any(self, path: str) -> Now | None:
+    def now_if_any(self, path: str) -> StreamBounds | None:
         """Return how the stream is now, None if there is none."""
         return self.nows([path], missing_ok=True).get(path)
 
@@ -157,18 +157,20 @@ class Cluster:
             self._spans, self._spans_of = self.client.namespace("").spans(), os.getpid()
         return self._spans
 
-    def _now(self, span: StreamRange) -> Now:
+    def _now(self, span: StreamRange) -> StreamBounds:
         each_bytes = span.record_bytes or RECORD_BYTES
         self.known[span.path] = SizeEstimate(span.first_seq, each_bytes)
-        return Now(
+        return StreamBounds(
             self,
             span.path,
-            At(span.first, span.first_seq, span.stream_id),
-            At(span.end, span.end_seq, span.stream_id),
+            StreamOffset(span.first, span.first_seq, span.stream_id),
+            StreamOffset(span.end, span.end_seq, span.stream_id),
             each_bytes,
         )
 
-    def at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
+    def at(
+        self, now: StreamBounds, place: DLSN | int | str | datetime, option: str
+    ) -> StreamOffset:
         """Return the place that an option names. Raises ConfigError; PositionTruncated, DataLost where it is gone."""
         try:
             return self._at(now, place, option)
@@ -177,7 +179,9 @@ class Cluster:
                 raise DataLost(f"{option}: {now.path} at {place}: {error}. {CHOICE}") from error
             return self._next_segment(now, place)
 
-    def _at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
+    def _at(
+        self, now: StreamBounds, place: DLSN | int | str | datetime, option: str
+    ) -> StreamOffset:
         if place == "earliest":
             return now.first
         if place == "latest":
@@ -199,9 +203,9 @@ class Cluster:
             dlsn = place
         if dlsn is None or dlsn >= now.end.dlsn:
             return now.end
-        return At(dlsn, self._seq_of(now, dlsn), now.end.stream_id)
+        return StreamOffset(dlsn, self._seq_of(now, dlsn), now.end.stream_id)
 
-    def _gone(self, now: Now, place: str, option: str) -> At:
+    def _gone(self, now: StreamBounds, place: str, option: str) -> StreamOffset:
         if not self.options.fail_on_data_loss:
             return now.first
         raise PositionTruncated(
@@ -209,7 +213,7 @@ class Cluster:
         )
 
     @staticmethod
-    def _at_end(now: Now, is_there: bool, place: str, option: str) -> At:
+    def _at_end(now: StreamBounds, is_there: bool, place: str, option: str) -> StreamOffset:
         if is_there:
             return now.end
         raise ConfigError(
@@ -217,7 +221,7 @@ class Cluster:
             f' write .option("{option}", "latest")'
         )
 
-    def _seq_of(self, now: Now, dlsn: DLSN) -> int:
+    def _seq_of(self, now: StreamBounds, dlsn: DLSN) -> int:
         """Return the number of the first record that is not before a position."""
         for place in (dlsn, DLSN(dlsn.segment, dlsn.entry + 1, 0)):
             try:
@@ -229,7 +233,7 @@ class Cluster:
                 return one.first_seq
         return now.end.seq
 
-    def find_seq(self, now: Now, start: At, seq: int) -> At:
+    def find_seq(self, now: StreamBounds, start: StreamOffset, seq: int) -> StreamOffset:
         """Return where record `seq` of a stream is: behind `start`, not behind its end."""
         if seq >= now.end.seq:
             return now.end
@@ -241,18 +245,22 @@ class Cluster:
         if dlsn is None or dlsn >= now.end.dlsn:
             return now.end
         if dlsn <= start.dlsn or dlsn == now.first.dlsn:
-            return At(max(dlsn, start.dlsn), max(now.first.seq, start.seq), now.end.stream_id)
-        return At(dlsn, seq, now.end.stream_id)
+            return StreamOffset(
+                max(dlsn, start.dlsn), max(now.first.seq, start.seq), now.end.stream_id
+            )
+        return StreamOffset(dlsn, seq, now.end.stream_id)
 
     @staticmethod
-    def _next_segment(now: Now, place: DLSN | int | str | datetime) -> At:
+    def _next_segment(now: StreamBounds, place: DLSN | int | str | datetime) -> StreamOffset:
         """Return the beginning of the first segment whose records are all behind or at a place, else the end."""
         for one in now.stream.segments(now.first.dlsn.segment):
             if one.first_seq >= 0 and is_behind(one, place):
-                return At(DLSN(one.number, 0, 0), one.first_seq, now.end.stream_id)
+                return StreamOffset(DLSN(one.number, 0, 0), one.first_seq, now.end.stream_id)
         return now.end
 
-    def checked(self, now: Now | None, path: str, start: At) -> At | None:
+    def checked(
+        self, now: StreamBounds | None, path: str, start: StreamOffset
+    ) -> StreamOffset | None:
         """Return where to go on with a stream that was read before, None if it is gone.
 
         Raises StreamNotFound, PositionTruncated, DataLost with failOnDataLoss.
@@ -276,11 +284,15 @@ class Cluster:
                     f"{path}: {start.dlsn} up to {now.first.dlsn} were truncated,"
                     f" {now.first.seq - start.seq} records that were not read: {CHOICE}"
                 )
-            return At(max(now.first.dlsn, start.dlsn), now.first.seq, start.stream_id, start.began)
+            return StreamOffset(
+                max(now.first.dlsn, start.dlsn), now.first.seq, start.stream_id, start.began
+            )
         # Behind the last record of a segment that is gone is where the next one begins.
-        return At(max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began)
+        return StreamOffset(
+            max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began
+        )
 
-    def is_beyond(self, now: Now, at: At) -> bool:
+    def is_beyond(self, now: StreamBounds, at: StreamOffset) -> bool:
         """Return whether a place that is behind the end, as bookies tell it now, is one that no query has reached.
 
         In an open segment bookies that answer now may know of less than those that answered before. What was read
@@ -323,7 +335,7 @@ class Cluster:
             "spark.place_beyond_end", what=what, place=str(place), end=str(end), reason=ALLOWED
         )
 
-    def seq_of(self, now: Now, dlsn: DLSN) -> int:
+    def seq_of(self, now: StreamBounds, dlsn: DLSN) -> int:
         """Return the number of the first record that is not before a position; the end's behind the end."""
         if dlsn >= now.end.dlsn:
             return now.end.seq
@@ -342,7 +354,7 @@ class Cluster:
         asked = [(path, done.streams[path]) for path in most if path in done.streams]
         return round(1000 * max(in_parallel(lambda one: self._age_s(*one), asked), default=0.0))
 
-    def _age_s(self, path: str, at: At) -> float:
+    def _age_s(self, path: str, at: StreamOffset) -> float:
         with suppress(Error):
             record = self.stream(path, at.stream_id).get(AtSeq(at.seq))
             return max(time.time() - record.time_us / 1e6, 0.0)

@@ -38,7 +38,7 @@ Edge: TypeAlias = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class StreamOffset:
     """How far a stream was read."""
 
     dlsn: DLSN
@@ -55,7 +55,7 @@ class At:
 class Offsets:
     """Of all streams by path, or of all ledgers by id."""
 
-    streams: Mapping[str, At]
+    streams: Mapping[str, StreamOffset]
     ledgers: Mapping[int, int]
 
     def to_json(self) -> dict[str, object]:
@@ -67,7 +67,7 @@ class Offsets:
         return {"streams": {path: _put(at) for path, at in sorted(self.streams.items())}}
 
 
-def _put(at: At) -> dict[str, object]:
+def _put(at: StreamOffset) -> dict[str, object]:
     segment, entry, slot = at.dlsn
     found: dict[str, object] = {
         "id": at.stream_id,
@@ -91,7 +91,7 @@ def parse(found: Mapping[str, object]) -> Offsets:
     return Offsets(streams, ledgers)
 
 
-def _get(path: str, found: object) -> At:
+def _get(path: str, found: object) -> StreamOffset:
     try:
         split_path(path)
         split_stream_path(path)
@@ -109,7 +109,7 @@ def _get(path: str, found: object) -> At:
     dlsn, began = _dlsn(fields), None if text is None else DLSN.parse(text)
     if began is not None and began > dlsn:
         raise _not_ours(path, found)  # all before it would count as read
-    return At(dlsn, _number(fields.get("seq")), str(stream_id), began)
+    return StreamOffset(dlsn, _number(fields.get("seq")), str(stream_id), began)
 
 
 def _not_ours(path: str, found: object) -> ConfigError:

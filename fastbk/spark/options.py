@@ -247,7 +247,7 @@ class ReadOptions:
     speculative_read_s: float | None = None
     """0: never; None: the client's default."""
     retries: int | None = None
-    """So often planning is tried again where metadata or bookies are away; None: as `Cluster.patiently` says."""
+    """So often planning is tried again where metadata or bookies are away; None: as `OffsetResolver.patiently` says."""
 
     @property
     def client_settings(self) -> ClientOptions:

@@ -18,7 +18,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
-from fastbk.spark.offset_resolver import ALLOWED, CHOICE, Cluster
+from fastbk.spark.offset_resolver import ALLOWED, CHOICE, OffsetResolver
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.schemas import arrow_schema
 from fastbk.stream.positions import DLSN
@@ -72,7 +72,7 @@ def _named(batches: Iterator[pa.RecordBatch], what: str) -> Iterator[pa.RecordBa
 def _stream(options: ReadOptions, part: StreamPart) -> Iterator[pa.RecordBatch]:
     try:
         yield from stream_batches(
-            Cluster(options).stream(part.path, part.stream_id),
+            OffsetResolver(options).stream(part.path, part.stream_id),
             part.first,
             part.end,
             schema=arrow_schema(options),
@@ -91,7 +91,7 @@ def _stream(options: ReadOptions, part: StreamPart) -> Iterator[pa.RecordBatch]:
 def _ledger(options: ReadOptions, part: LedgerPart) -> Iterator[pa.RecordBatch]:
     try:
         yield from ledger_batches(
-            Cluster(options).client,
+            OffsetResolver(options).client,
             part.ledger_id,
             part.first,
             part.end - 1,

@@ -1,6 +1,6 @@
 """What one attempt of a task does: it writes its rows to ledgers of its own, noted as a draft before they exist.
 
-Nothing of it is visible until the driver attaches the draft (`commit.py`). An attempt that dies leaves its draft to the
+Nothing of it is visible until the driver attaches the draft (`sink.py`). An attempt that dies leaves its draft to the
 driver; one that goes on after its batch was decided can neither name another ledger nor have one attached.
 """
 

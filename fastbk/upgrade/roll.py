@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fastbk.admin.cluster import bookie_states, marked, under_replicated
 from fastbk.autorecovery.lost_bookies import HealingHold
 from fastbk.autorecovery.state import WORKER_SILENT_S, ClusterState, clock_ms
-from fastbk.client.bookie_views import LOCATION_PROPERTY
+from fastbk.client.known_bookies import LOCATION_PROPERTY
 from fastbk.errors import ConfigError, Error, MetadataUnavailable, StorageError
 from fastbk.meta.api import BookieIdentity
 from fastbk.meta.hold import read_hold

@@ -13,7 +13,7 @@ import fastbk
 import fastbk.sync
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
-from fastbk.client import token_renewal
+from fastbk.client import connecting
 from fastbk.meta import open_store
 from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
@@ -132,7 +132,7 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tokens of the new key take the place of the old ones on live connections; nobody else's append fails."""
-    monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(connecting, "INTERVAL_S", 0.1)
     uri = cluster.metadata_uri
     kept, lost = (
         token_of(tmp_path / "kept", audience),

@@ -14,7 +14,7 @@ import fastbk
 import fastbk.sync
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
-from fastbk.client import token_renewal
+from fastbk.client import connecting
 from fastbk.client.client import Client
 from fastbk.meta import open_store
 from fastbk.model.ids import LedgerId
@@ -174,7 +174,7 @@ async def test_appends_go_on_while_bookies_and_tokens_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The tag is shown again on new connections, and nothing is asked of metadata for it."""
-    monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(connecting, "INTERVAL_S", 0.05)
     limited = credentials("orders")
     async with (
         fastbk.connect(
@@ -221,7 +221,7 @@ async def test_tags_are_signed_anew_where_bookies_were_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a writer that outlives its first bookies would end with the key that signed its first tag."""
-    monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(connecting, "INTERVAL_S", 0.05)
     limited = credentials("orders")
     async with (
         fastbk.connect(

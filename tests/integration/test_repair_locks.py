@@ -16,7 +16,7 @@ import pytest
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
 from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
-from fastbk.client import Client, lock_calls
+from fastbk.client import Client, metadata_calls
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.record_coordination import RecordCoordination
@@ -185,7 +185,7 @@ async def test_a_run_leaves_a_ledger_whose_lock_it_lost(
             finally:
                 ended.append(one)
 
-        monkeypatch.setattr(lock_calls, "LOOK_INTERVAL_S", 0.01)
+        monkeypatch.setattr(metadata_calls, "LOOK_INTERVAL_S", 0.01)
         monkeypatch.setattr(BookieRecovery, "_repaired", copies)
         plan = RecoveryPlan(even_if_alive=True, repair=SHORT)
         progress = await BookieRecovery(client, bookie_id, plan).run()

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import fastbk
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
-from fastbk.spark.offset_resolver import Cluster, Now
-from fastbk.spark.offsets import At
+from fastbk.spark.offset_resolver import OffsetResolver, StreamBounds
+from fastbk.spark.offsets import StreamOffset
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
@@ -118,20 +118,20 @@ def test_what_is_truncated_while_a_batch_is_planned_is_told(
     reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
-    look = Cluster.nows_of
+    look = OffsetResolver.nows_of
 
     async def delete() -> None:
         async with fastbk.connect(cluster.metadata_uri) as other:
             await Janitor(other, JanitorOptions(), lambda _: None).pass_once()
 
-    def nows_of(self: Cluster, ats: dict[str, At]) -> dict[str, Now]:
+    def nows_of(self: OffsetResolver, ats: dict[str, StreamOffset]) -> dict[str, StreamBounds]:
         found = look(self, ats)
         stream.truncate(AtSeq(100))
         asyncio.run(delete())
         assert stream.segments()[0].number > 1
         return found
 
-    monkeypatch.setattr(Cluster, "nows_of", nows_of)
+    monkeypatch.setattr(OffsetResolver, "nows_of", nows_of)
     with pytest.raises(PositionTruncated, match="100 records that were not read"):
         reader.partitions(start, end)
 
@@ -275,9 +275,15 @@ def test_a_place_in_an_open_segment_is_told_only_where_nothing_is(
         with pytest.raises(DataLost, match="ends at"):
             stream_reader(cluster, stream=stream.path).latestOffset(hostile, ALL)
         # Of the last acknowledged entry bookies may not know yet: it is there, so the place stays.
-        target = Cluster(reader._options).nows_of({stream.path: At(DLSN(1, 0, 0), 0, place["id"])})
-        assert not reader._cluster.is_beyond(target[stream.path], At(DLSN(1, 4, 0), 4, place["id"]))
-        assert reader._cluster.is_beyond(target[stream.path], At(DLSN(1, 5, 0), 5, place["id"]))
+        target = OffsetResolver(reader._options).nows_of(
+            {stream.path: StreamOffset(DLSN(1, 0, 0), 0, place["id"])}
+        )
+        assert not reader._cluster.is_beyond(
+            target[stream.path], StreamOffset(DLSN(1, 4, 0), 4, place["id"])
+        )
+        assert reader._cluster.is_beyond(
+            target[stream.path], StreamOffset(DLSN(1, 5, 0), 5, place["id"])
+        )
 
 
 def test_a_number_that_is_not_that_of_its_place_stops_no_query(

@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import fastbk
-from fastbk.client.change_reports import send_report
+from fastbk.client.ensembles import send_report
 from fastbk.meta.api import HTTP_PROTOCOL, BookieService, Endpoint
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.stream.policy import PolicyPatch

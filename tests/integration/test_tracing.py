@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, StatusCode
 
 import fastbk
 import fastbk.sync
-from fastbk.client.traced_pipe import TRACED_MAX
+from fastbk.client.add_pipe import TRACED_MAX
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until, wait_until_async
 

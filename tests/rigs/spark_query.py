@@ -21,10 +21,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from fastbk.native.process import die_with_parent
-from fastbk.spark.commit import Committer
 from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.options import ReadOptions, read_options
-from fastbk.spark.sink import FastbkStreamWriter, Messages
+from fastbk.spark.sink import Committer, FastbkStreamWriter, Messages
 from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.source import FastbkSource
 from fastbk.spark.task_attempt import AttemptWriter, CommitMessage, TaskAttempt

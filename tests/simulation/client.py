@@ -130,7 +130,7 @@ class Client(Node):
 
     def count_on(self, bookie_ids: Iterable[BookieId]) -> None:
         """Remember the incarnations of bookies that are chosen for a fragment: the product takes only those that said
-        hello to it just before (`fastbk.client.ensemble_choice`)."""
+        hello to it just before (`fastbk.client.ensembles`)."""
         for bookie_id in bookie_ids:
             self.incarnations.setdefault(bookie_id, self.bookies[bookie_id].incarnation)
 

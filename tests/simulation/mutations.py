@@ -11,18 +11,18 @@ from tests.simulation.planting import fault
 _ADDS = "fastbk.replication.add_machine:AddMachine"
 _BOOKIE = "tests.fixtures.decide:LedgerTable"
 _CHANGE = "fastbk.replication.ensemble_change_result:EnsembleChange"
-_CLOSE = "fastbk.replication.closing:CloseLedger"
+_CLOSE = "fastbk.replication.writer_machine:CloseLedger"
 _COPY = "fastbk.replication.copying:CopyShare"
-_FENCE = "fastbk.replication.recovery_reads:FenceEnsemble"
+_FENCE = "fastbk.replication.recovery:FenceEnsemble"
 _LAC = "fastbk.replication.lac_procedures:ReadLastConfirmed"
-_PART = "fastbk.replication.reading_part:ReadPart"
+_PART = "fastbk.replication.reading:ReadPart"
 _POLL = "fastbk.replication.polling:PollLac"
-_READ = "fastbk.replication.recovery_reads:ReadForRecovery"
+_READ = "fastbk.replication.recovery:ReadForRecovery"
 _RECOVER = "fastbk.replication.recovery:RecoverLedger"
 _REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
 _REPLICAS = "fastbk.replication.replicas:Replicas"
-_REWRITE = "fastbk.replication.recovery_writes:RewriteEntries"
-_ROUND = "fastbk.replication.ensemble_change_round:ChangeRound"
+_REWRITE = "fastbk.replication.recovery:RewriteEntries"
+_ROUND = "fastbk.replication.writer_machine:ChangeRound"
 _UPDATE = "fastbk.replication.metadata_update:MetadataUpdate"
 _WRITER = "fastbk.replication.writer_machine:WriterMachine"
 
@@ -354,7 +354,7 @@ _ALL = [
         "reader-leaps-gaps",
         "what a bookie lacks is passed over in silence",
         (
-            "fastbk.replication.reading_part:_consecutive",
+            "fastbk.replication.reading:_consecutive",
             "count and found[0].entry_id == first and",
             "count and found[-1].entry_id <= last or count and",
         ),

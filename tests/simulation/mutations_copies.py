@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.planting import fault
 
 _REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
-_CLOSE = "fastbk.replication.closing:CloseLedger"
+_CLOSE = "fastbk.replication.writer_machine:CloseLedger"
 _OWED = "fastbk.replication.under_replication:UnderReplication"
 
 

@@ -8,11 +8,10 @@ from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import WriteLac
-from fastbk.replication.batch import Buffer
-from fastbk.replication.closing import CloseLedger
+from fastbk.replication.add_machine import Buffer
 from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.writer_machine import WriterMachine
+from fastbk.replication.writer_machine import CloseLedger, WriterMachine
 from tests.simulation.answering import Stored
 from tests.simulation.client import ADDS, Client
 from tests.simulation.kernel import STALE

@@ -18,7 +18,6 @@ BY_FUNCTIONS = [
 ]
 BY_TYPES = [
     {"fastbk.client.add_pipe", "fastbk.client.explicit_lac_sender"},
-    {"fastbk.client.bookie_pool", "fastbk.client.pending_request"},
     {"fastbk.client.client", "fastbk.client.copy_repairs"},
     {"fastbk.client.sync_pending", "fastbk.client.sync_writer"},
     {

@@ -26,7 +26,7 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_paths import Layout
-from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.repair_options import CopyRate
 from fastbk.testing import LocalCluster
 from tests.tools.bench_gc import counted
 from tests.tools.part import setting

@@ -52,7 +52,7 @@ def _list(context: Context, words: CommandLine) -> int:
     from fastbk.meta.api import all_ids, all_ledgers
     from fastbk.meta.records import BadRecord
     from fastbk.model.ids import check_bookie_id
-    from fastbk.replication.named_copies import holds_entries
+    from fastbk.replication.copy_check import holds_entries
 
     with_metadata, bookie_id = words.has("meta"), words.text("bookieid").strip()
     if bookie_id:

@@ -30,7 +30,7 @@ from fastbk.spark.jobs.folders import (
     read_manifests,
     write_manifest,
 )
-from fastbk.spark.offset_resolver import Cluster, Now
+from fastbk.spark.offset_resolver import OffsetResolver, StreamBounds
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
 
@@ -98,10 +98,10 @@ def _run(
 ) -> list[ArchivedStream]:
     given = {"metadata": uri, "stream": streams, "streamPattern": pattern}
     options = {name: value for name, value in given.items() if value is not None}
-    cluster = Cluster(read_options(options, streaming=False))
+    resolver = OffsetResolver(read_options(options, streaming=False))
     lines_before = lines_of(spark, to)
     done = ends_of(lines_before)
-    nows = cluster.all_now()
+    nows = resolver.all_now()
     if not nows:
         say(f"no stream matches {pattern}")
     stretches = [
@@ -146,7 +146,7 @@ def _last_run(spark: SparkSession, to: str) -> int:
     return max((number_of(one, RUN) for one in names), default=0)
 
 
-def stretch_of(path: str, now: Now, done: ArchivedStream | None) -> ArchivedStream:
+def stretch_of(path: str, now: StreamBounds, done: ArchivedStream | None) -> ArchivedStream:
     """Return what is new of a stream, uncounted: all of it, if another one had the name before. Raises DataLost."""
     first, end = now.first, now.end
     at, first_seq = first.dlsn, first.seq

@@ -26,7 +26,7 @@ from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
 from fastbk.spark.jobs.folders import delete, names_in, number_of, read_manifests, write_manifest
 from fastbk.spark.jobs.rebuild_plan import CORRUPT, RebuildPlan, StateVersion
-from fastbk.spark.offset_resolver import Cluster, Now
+from fastbk.spark.offset_resolver import OffsetResolver, StreamBounds
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
 
@@ -71,8 +71,8 @@ def _run(
     say: Callable[[str], None],
 ) -> StateVersion:
     options = reading_of(uri, plan.stream)
-    cluster = Cluster(read_options(options, streaming=False))
-    now = cluster.now(plan.stream)
+    resolver = OffsetResolver(read_options(options, streaming=False))
+    now = resolver.now(plan.stream)
     last = last_line(spark, plan.to)
     number = claim.number
     before = None if plan.from_scratch else last
@@ -242,7 +242,9 @@ def _check(
         )
 
 
-def _wanted(plan: RebuildPlan, now: Now, before: StateVersion | None, version: int) -> StateVersion:
+def _wanted(
+    plan: RebuildPlan, now: StreamBounds, before: StateVersion | None, version: int
+) -> StateVersion:
     """Return the line of the next version, with nothing counted. Raises ConfigError, DataLost."""
     first, end = now.first, now.end
     wanted = StateVersion(

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from fastbk.errors import ConfigError, StorageError, StreamNotFound
 from fastbk.spark.jobs.archive import COLUMNS, ArchivedStream, Sums, lines_of, records_of, sums_of
 from fastbk.spark.jobs.folders import check_place
-from fastbk.spark.offset_resolver import Cluster
+from fastbk.spark.offset_resolver import OffsetResolver
 from fastbk.spark.options import read_options, reading_of
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def _begun(uri: str | None, to: str, after: Mapping[int, tuple[int, ArchivedStre
 
     Raises ConfigError if others are there: as many as a run has may still be somebody else's.
     """
-    cluster = Cluster(read_options(reading_of(uri, to), streaming=False))
+    resolver = OffsetResolver(read_options(reading_of(uri, to), streaming=False))
     try:
-        now = cluster.now(to)
+        now = resolver.now(to)
     except StreamNotFound:
         return 0
     count = now.end.seq

@@ -1,7 +1,7 @@
 """Usage: how much namespaces, streams and bookies hold, and how that grows. Metadata only: no bookie is asked.
 
 The driver walks the ledgers' ids and cuts them into ranges; tasks read the metadata of theirs and add up what it says,
-by stream and bookie (`usage_totals.py`), so what the driver holds does not grow with the ledgers.
+by stream and bookie, so what the driver holds does not grow with the ledgers.
 
     <to>/snapshots/taken=<yyyymmddThhmmssZ>/*.parquet     a row for each namespace, and for each of it and each bookie
 
@@ -11,6 +11,7 @@ are there say of when they were made, which leaves out what was deleted meanwhil
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,9 +23,9 @@ import fastbk.sync
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.spark.jobs.folders import check_place, names_in
-from fastbk.spark.jobs.usage_totals import DAY_S, ROWS, WEEK_S, Clock, rows_of
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.paths import split_stream_path
 
@@ -351,3 +352,114 @@ def _history(
 def _write_snapshot(counted: DataFrame, place: str) -> None:
     rows = counted.groupBy("namespace", "bookie").agg(*_sums("ledgers", "open", "entries", "bytes"))
     rows.coalesce(1).write.mode("overwrite").parquet(place)
+
+
+# --- totals ---------------------------------------------------------------------------------------
+#
+# What ledgers' metadata says of how much there is, added up in a task: no bookie is asked, no data
+# is read.
+#
+# Bytes are of entries' data. Of a closed ledger they are exact; each bookie's part of them is an
+# estimate by its share of the entries. Of an open one only the entries of finished fragments are
+# known, and no bytes.
+
+
+STREAM_KEY = "fastbk.stream"
+"""Of a ledger's custom metadata: the id of the stream whose segment, or reader's mark, it is."""
+ROWS = (
+    "stream_id string, bookie string, made_s long, ledgers long, open long, entries long, bytes long,"
+    " day_bytes long, week_bytes long"
+)
+"""A row without a bookie is of one copy, by when ledgers were made; one with a bookie what it holds."""
+DAY_S, WEEK_S = 86_400, 7 * 86_400
+BUCKETS_S = (1, 60, 600, 3600, DAY_S)
+BUCKETS_WANTED = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """When the run began, in seconds since 1970, and how finely times of creation are told apart."""
+
+    now_s: int
+    bucket_s: int
+
+    @classmethod
+    def over(cls, now_s: int, first_s: int) -> Clock:
+        """Return one for ledgers of which the first was made at `first_s`: two dozen times and more, or seconds."""
+        fine = [one for one in BUCKETS_S if one * BUCKETS_WANTED <= now_s - first_s]
+        return cls(now_s, max(fine, default=BUCKETS_S[0]))
+
+
+@dataclass(slots=True)
+class Counted:
+    """Sums of some ledgers; see ROWS."""
+
+    ledgers: int = 0
+    open: int = 0
+    entries: int = 0
+    bytes: int = 0
+    day_bytes: int = 0
+    week_bytes: int = 0
+
+
+def rows_of(infos: Iterable[LedgerInfo], clock: Clock) -> Iterator[tuple[str | int | None, ...]]:
+    """Yield the rows of these ledgers, as ROWS has them: as many as there are streams, bookies and times among them."""
+    sums: defaultdict[tuple[str, BookieId | None, int | None], Counted] = defaultdict(Counted)
+    for info in infos:
+        metadata = info.metadata
+        stream_id = metadata.custom.get(STREAM_KEY, b"").decode(errors="replace")
+        made_s = None if metadata.created_ms is None else metadata.created_ms // 1000
+        bucket = None if made_s is None else made_s - made_s % clock.bucket_s
+        age_s = float("inf") if made_s is None else clock.now_s - made_s
+        entries = entries_of(metadata)
+        size_bytes = metadata.length if metadata.is_closed else 0
+        _add(sums[stream_id, None, bucket], metadata, entries, size_bytes, age_s)
+        for bookie_id, held in held_entries(metadata).items():
+            held_bytes = round(size_bytes * held / entries) if entries else 0
+            _add(sums[stream_id, bookie_id, None], metadata, held, held_bytes, age_s)
+    for key, one in sums.items():
+        counts = (one.ledgers, one.open, one.entries, one.bytes, one.day_bytes, one.week_bytes)
+        yield (*key, *counts)
+
+
+def entries_of(metadata: LedgerMetadata) -> int:
+    """Return the entries that are known: of an open ledger, those before its last fragment."""
+    if metadata.is_closed:
+        return metadata.last_entry_id + 1
+    return metadata.fragments[-1].first_entry_id
+
+
+def held_entries(metadata: LedgerMetadata) -> dict[BookieId, int]:
+    """Return how many entries, of those that are known, each bookie that the ledger names is to hold."""
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    held: dict[BookieId, int] = {}
+    for at, fragment in enumerate(metadata.fragments):
+        first, end = fragment.first_entry_id, entries_of(metadata)
+        if at + 1 < len(metadata.fragments):
+            end = min(end, metadata.fragments[at + 1].first_entry_id)
+        # Entry n goes to the bookies n, n + 1, ... of the ensemble, counted round it.
+        begun = [
+            _multiples(end - index, size) - _multiples(first - index, size) for index in range(size)
+        ]
+        for index, bookie_id in enumerate(fragment.ensemble):
+            count = (
+                sum(begun[(index - copy) % size] for copy in range(quorum)) if end > first else 0
+            )
+            held[bookie_id] = held.get(bookie_id, 0) + count
+    return held
+
+
+def _multiples(end: int, step: int) -> int:
+    """Return how many of 0, step, 2 * step ... are below `end`, which may be negative."""
+    return -(-end // step)
+
+
+def _add(
+    to: Counted, metadata: LedgerMetadata, entries: int, size_bytes: int, age_s: float
+) -> None:
+    to.ledgers += 1
+    to.open += not metadata.is_closed
+    to.entries += entries
+    to.bytes += size_bytes
+    to.day_bytes += size_bytes if age_s <= DAY_S else 0
+    to.week_bytes += size_bytes if age_s <= WEEK_S else 0

@@ -62,7 +62,7 @@ MUTATIONS = (
     fault(
         "lock_is_kept",
         "H2: a lock is not given back",
-        ("fastbk.client.lock_calls:LockCalls._is_released", "lock.release()", "None"),
+        ("fastbk.client.metadata_calls:LockCalls._is_released", "lock.release()", "None"),
         seed=1001,
     ),
     fault(

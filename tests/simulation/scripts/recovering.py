@@ -9,7 +9,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.model.quorum import write_sets
 from fastbk.replication.actions import ReadEntry, SendRequest
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.recovery_reads import ReadForRecovery
+from fastbk.replication.recovery import ReadForRecovery
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 from tests.fixtures.decide import Kind

@@ -52,7 +52,7 @@ from fastbk.meta.zookeeper_paths import Layout, Paths, ledger_path
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.overview.cluster_facts import CursorReader, HealingReader
 from fastbk.rate_limit import RateLimit
-from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.repair_options import CopyRate
 from fastbk.stream.client import Client
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.tree_records import ROOT_ID

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fastbk.admin.ledger_progress import Progress
-from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.repair_options import CopyRate
 
 
 def test_bytes_read_within_a_ledger_give_the_time_that_is_left(

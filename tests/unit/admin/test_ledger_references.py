@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastbk.admin.cluster import IDS_LISTED_MAX, missing_of
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.replication.named_copies import fragments_naming, last_of_fragment, share_bytes
+from fastbk.replication.copy_check import fragments_naming, last_of_fragment, share_bytes
 
 
 def metadata(state: LedgerState, last: int, *fragments: tuple[int, str]) -> LedgerMetadata:

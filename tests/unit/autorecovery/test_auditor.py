@@ -32,7 +32,7 @@ from fastbk.meta.unfinished_recoveries import LISTED_MAX, note_recoveries, unfin
 from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.repair_options import CopyRate
 
 _numbers = count()
 LEDGERS = 6

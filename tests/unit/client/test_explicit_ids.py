@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fastbk.client.reorder_buffer import ReorderBuffer
+from fastbk.client.ledger_writer import ReorderBuffer
 from fastbk.errors import (
     BufferFull,
     ConfigError,

@@ -7,10 +7,9 @@ import socket
 
 import pytest
 
-from fastbk.client.bookie_views import is_local_host, view_of
 from fastbk.client.config import ClientConfig
-from fastbk.client.ensemble_choice import new_ensemble, partial_ensemble, replacements
-from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
+from fastbk.client.ensembles import new_ensemble, partial_ensemble, replacements
+from fastbk.client.known_bookies import SUSPECT_S, KnownBookies, is_local_host, view_of
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.partial import ChosenEnsemble

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from fastbk.client import Client, lock_calls
-from fastbk.client.lock_calls import LockLost, _Taking
+from fastbk.client import Client, metadata_calls
+from fastbk.client.metadata_calls import LockLost, _Taking
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.sqlite import MemoryStore
@@ -96,7 +96,7 @@ async def test_a_release_that_was_never_made_is_made_later(monkeypatch: pytest.M
 async def test_work_ends_with_the_lock_that_it_is_done_under(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_calls, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(metadata_calls, "LOOK_INTERVAL_S", 0.01)
     ended: list[str] = []
 
     async def work() -> None:

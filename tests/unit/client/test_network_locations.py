@@ -10,8 +10,7 @@ import pytest
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.config import ClientConfig
-from fastbk.client.known_bookies import KnownBookies
-from fastbk.client.network_locations import BookieLocations, TopologyScript
+from fastbk.client.known_bookies import BookieLocations, KnownBookies, TopologyScript
 from fastbk.errors import ConfigError
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint
 from fastbk.placement.topology import Topology

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
-from fastbk.client.read_order import AVOID_S, ReadOrder
+from fastbk.client.ledger_reader import AVOID_S, ReadOrder
 from fastbk.errors import (
     ClientClosed,
     ConfigError,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from fastbk.auth.credentials import Credentials, Login
-from fastbk.client import token_renewal
+from fastbk.client import connecting
 from fastbk.client.config import ClientConfig
-from fastbk.client.token_renewal import TokenRenewal
+from fastbk.client.connecting import TokenRenewal
 from fastbk.errors import QuorumTimeout
 from fastbk.private_files import write_text
 from fastbk.tls.options import TlsOptions
@@ -41,7 +41,7 @@ class FakeConnection:
 async def test_each_connection_gets_the_new_token_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(connecting, "INTERVAL_S", 0.001)
     file = tmp_path / "token"
     write_text(file, "old")
     config = ClientConfig(tls=TlsOptions(), credentials=Credentials(token_file=str(file)))

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from fastbk.client import LedgerWriter
-from fastbk.client.request_ids import SLOT_MAX
+from fastbk.client.connection import SLOT_MAX
 from fastbk.errors import (
     BufferFull,
     ClientClosed,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import fastbk
-from fastbk.client.request_ids import SEQUENCE_MAX
+from fastbk.client.connection import SEQUENCE_MAX
 from fastbk.errors import (
     Error,
     LedgerFenced,

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from fastbk.client.request_ids import SLOT_MAX, SLOT_SHIFT
+from fastbk.client.connection import SLOT_MAX, SLOT_SHIFT
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native import client_codec as codec

@@ -13,7 +13,7 @@ from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.native.ledger_codec import LedgerCodec
-from fastbk.replication.batch import Batch
+from fastbk.replication.add_machine import Batch
 from fastbk.wire.generated import Add, AddBatch, Request, RequestBody
 from tests.fixtures.entries import make_entry
 from tests.fixtures.fake_bookie_parts import key_of, vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.replication.back_pressure import REST_MAX_S, SHARE_MIN, BackPressure
+from fastbk.replication.repair_options import REST_MAX_S, SHARE_MIN, BackPressure
 
 
 def told(pressure: BackPressure, wait_s: float, seconds: float, from_s: float) -> float:

@@ -10,8 +10,8 @@ import pytest
 from fastbk.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import MarkReplicas, ReadMetadata, Sleep, UpdateMetadata
-from fastbk.replication.closing import CloseLedger
-from fastbk.replication.copy_keeper import ChangeMark
+from fastbk.replication.under_replication import ChangeMark
+from fastbk.replication.writer_machine import CloseLedger
 from tests.unit.replication.test_under_replication import check, missing, replaced
 from tests.unit.replication.writer_harness import WriterHarness, run
 

@@ -20,9 +20,13 @@ from fastbk.replication.actions import (
     SendRequest,
     UpdateMetadata,
 )
-from fastbk.replication.begun_copies import BegunCopies, HeldEntries
 from fastbk.replication.copying import CopyShare
-from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
+from fastbk.replication.re_replication import (
+    BegunCopies,
+    HeldEntries,
+    LedgerReReplicated,
+    ReReplicateLedger,
+)
 from fastbk.replication.repair_options import RepairOptions
 from tests.fixtures.fake_quorum import (
     LEDGER,

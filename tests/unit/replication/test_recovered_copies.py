@@ -12,10 +12,9 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication import copy_listing, recovered_copies
-from fastbk.replication.copy_listing import lacking
+from fastbk.replication import copy_listing
+from fastbk.replication.copy_listing import CheckRecoveredCopies, lacking
 from fastbk.replication.copying import share_of
-from fastbk.replication.recovered_copies import CheckRecoveredCopies
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, holders, metadata_of
 
@@ -121,7 +120,7 @@ def test_a_bookie_without_the_ledger_lacks_its_share() -> None:
     for status in (Status.NO_LEDGER, Status.OTHER_CREATION):
         harness.bookies["b1"].read_status = status
         (one,) = checked(harness, metadata)
-        assert (one.bookie_id, one.reason) == ("b1", recovered_copies.REASON)
+        assert (one.bookie_id, one.reason) == ("b1", copy_listing.REASON)
         harness.marked = ()
 
 

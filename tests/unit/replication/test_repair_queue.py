@@ -10,8 +10,8 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication import repair_queue
-from fastbk.replication.repair_queue import (
+from fastbk.replication import ledger_repair
+from fastbk.replication.ledger_repair import (
     PAUSE_MAX_S,
     PAUSE_MIN_S,
     RepairMissing,
@@ -114,7 +114,7 @@ def test_a_round_takes_what_is_registered_and_pauses_grow() -> None:
 
 
 def test_a_queue_that_is_full_takes_no_other_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair_queue, "LEDGERS_MAX", 1)
+    monkeypatch.setattr(ledger_repair, "LEDGERS_MAX", 1)
     queue = RepairQueue()
     one, other = MissingReplica("b1", 0, 1), MissingReplica("b1", 0, 5)
     queue.add(1, (one,))

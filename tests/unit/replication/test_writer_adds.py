@@ -10,7 +10,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.replication import add_machine
 from fastbk.replication.actions import ForceLedger, Reply, SendRequest
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.forcing import ForcedTo, ForceProcedure
+from fastbk.replication.writer_machine import ForcedTo, ForceProcedure
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import WriterHarness, frames_of
 

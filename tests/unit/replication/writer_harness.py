@@ -20,11 +20,10 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.closing import CloseLedger
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.under_replication import owed_by
-from fastbk.replication.writer_machine import WriterMachine
+from fastbk.replication.writer_machine import CloseLedger, WriterMachine
 
 FRAME = 20
 DATA = 100

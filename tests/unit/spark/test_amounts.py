@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastbk.spark.offsets import At, Offsets
+from fastbk.spark.offsets import Offsets, StreamOffset
 from fastbk.spark.splits import SizeEstimate, amount
 from fastbk.stream.positions import DLSN
 
 
-def at(seq: int, stream_id: str = "a") -> At:
-    return At(DLSN(1, seq, 0), seq, stream_id)
+def at(seq: int, stream_id: str = "a") -> StreamOffset:
+    return StreamOffset(DLSN(1, seq, 0), seq, stream_id)
 
 
 def test_streams_that_are_known_new_and_made_anew() -> None:

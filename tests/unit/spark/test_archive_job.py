@@ -12,18 +12,18 @@ pytest.importorskip("pyspark")
 
 from fastbk.errors import DataLost
 from fastbk.spark.jobs.archive import ArchivedStream, counting, stretch_of
-from fastbk.spark.offset_resolver import Now
+from fastbk.spark.offset_resolver import StreamBounds
 from fastbk.stream.positions import DLSN
 
 
-def now(first_seq: int, end_seq: int, stream_id: str = "s1") -> Now:
+def now(first_seq: int, end_seq: int, stream_id: str = "s1") -> StreamBounds:
     """A stream with ten records a segment, of an entry each."""
 
     def at(seq: int) -> SimpleNamespace:
         dlsn = DLSN(1 + seq // 10, seq % 10, 0)
         return SimpleNamespace(dlsn=dlsn, seq=seq, stream_id=stream_id)
 
-    return cast("Now", SimpleNamespace(first=at(first_seq), end=at(end_seq)))
+    return cast("StreamBounds", SimpleNamespace(first=at(first_seq), end=at(end_seq)))
 
 
 def line(end: DLSN, end_seq: int, stream_id: str = "s1") -> ArchivedStream:

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from fastbk.errors import ConfigError, Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.spark import offset_resolver
-from fastbk.spark.offset_resolver import Cluster
+from fastbk.spark.offset_resolver import OffsetResolver
 from fastbk.spark.options import read_options
 
 
@@ -25,8 +25,8 @@ def failing(errors: list[Error]) -> Callable[[], str]:
     return ask
 
 
-def cluster(**options: str) -> Cluster:
-    return Cluster(read_options({"stream": "shop/orders", **options}, streaming=True))
+def cluster(**options: str) -> OffsetResolver:
+    return OffsetResolver(read_options({"stream": "shop/orders", **options}, streaming=True))
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fastbk.errors import ConfigError
 from fastbk.spark.offsets import (
     EXAMPLE,
-    At,
     Offsets,
+    StreamOffset,
     advanced,
     parse,
     parse_wanted,
@@ -32,9 +32,9 @@ ids = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=
 
 
 @st.composite
-def places(draw: st.DrawFn) -> At:
+def places(draw: st.DrawFn) -> StreamOffset:
     dlsn, began = draw(positions), draw(st.none() | positions)
-    return At(dlsn, draw(numbers), draw(ids), None if began is None else min(began, dlsn))
+    return StreamOffset(dlsn, draw(numbers), draw(ids), None if began is None else min(began, dlsn))
 
 
 ats = places()
@@ -49,7 +49,7 @@ names = st.builds(
 
 
 @given(st.dictionaries(names, ats), st.dictionaries(numbers, numbers))
-def test_what_is_written_is_read(streams: dict[str, At], ledgers: dict[int, int]) -> None:
+def test_what_is_written_is_read(streams: dict[str, StreamOffset], ledgers: dict[int, int]) -> None:
     for offsets in (Offsets(streams, {}), Offsets({}, ledgers)):
         text = json.dumps(offsets.to_json())
         assert parse(json.loads(text)) == offsets
@@ -215,8 +215,8 @@ def test_an_error_shows_the_form_that_the_documents_show(said: object, message: 
 
 
 def test_nothing_goes_back() -> None:
-    far, near = At(DLSN(2, 0, 0), 20, "x"), At(DLSN(1, 0, 0), 10, "x")
-    other = At(DLSN(1, 0, 0), 10, "y")
+    far, near = StreamOffset(DLSN(2, 0, 0), 20, "x"), StreamOffset(DLSN(1, 0, 0), 10, "x")
+    other = StreamOffset(DLSN(1, 0, 0), 10, "y")
     assert advanced(Offsets({"a": far}, {7: 9}), Offsets({"a": near}, {7: 3})) == Offsets(
         {"a": far}, {7: 9}
     )
@@ -228,9 +228,11 @@ def test_ledgers_that_are_read_no_longer_keep_their_place() -> None:
 
 
 def test_a_stream_is_its_id_whatever_its_name() -> None:
-    x, y, z = (At(DLSN(1, 0, 0), 10, name) for name in "xyz")
+    x, y, z = (StreamOffset(DLSN(1, 0, 0), 10, name) for name in "xyz")
 
-    def names(start: dict[str, At], end: dict[str, At]) -> dict[str, At]:
+    def names(
+        start: dict[str, StreamOffset], end: dict[str, StreamOffset]
+    ) -> dict[str, StreamOffset]:
         return dict(renamed(Offsets(start, {}), Offsets(end, {})).streams)
 
     assert names({"a": x}, {"b": x}) == {"b": x}

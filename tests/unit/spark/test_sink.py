@@ -20,7 +20,7 @@ from fastbk.errors import (  # noqa: E402 -- needs pyarrow
     MetadataUnavailable,
     StreamBusy,
 )
-from fastbk.spark import commit  # noqa: E402 -- needs pyarrow
+from fastbk.spark import sink  # noqa: E402 -- needs pyarrow
 from fastbk.spark.sink import FastbkStreamWriter  # noqa: E402 -- needs pyarrow
 from fastbk.spark.task_attempt import CommitMessage, TaskAttempt  # noqa: E402 -- needs pyarrow
 from tests.fixtures.sink_harness import (  # noqa: E402 -- needs pyarrow
@@ -251,7 +251,7 @@ def test_a_streaming_query_waits_for_metadata_that_is_away(
     told = [harness.write(place(0, 0), b"a")]
     FastbkStreamWriter(harness.options(), connect).commit(told, 0)  # type: ignore[arg-type]
     assert harness.values() == [b"a"] and not away
-    monkeypatch.setattr(commit, "PREPARE_S", 0.0)
+    monkeypatch.setattr(sink, "PREPARE_S", 0.0)
     away.append(MetadataUnavailable("away"))
     with pytest.raises(MetadataUnavailable):
         FastbkStreamWriter(harness.options(), connect)  # type: ignore[arg-type]
@@ -272,7 +272,7 @@ def test_ledgers_are_rolled_in_order_and_too_many_are_refused(
 ) -> None:
     told = harness.write(place(0, 0), *[b"%d" % at for at in range(5)], roll_bytes=1)
     assert len(told.ledgers) == 5 and told.records == 5
-    monkeypatch.setattr("fastbk.spark.commit.LEDGERS_MAX", 4)
+    monkeypatch.setattr("fastbk.spark.sink.LEDGERS_MAX", 4)
     with pytest.raises(ConfigError, match="coalesce"):
         harness.driver().commit([told], 0)
     monkeypatch.undo()

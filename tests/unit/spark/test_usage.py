@@ -17,9 +17,20 @@ from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.spark.jobs.usage import Usage, UsageLine, compared, grown, stamp_of, thinned
+from fastbk.spark.jobs.usage import (
+    DAY_S,
+    Clock,
+    Usage,
+    UsageLine,
+    compared,
+    entries_of,
+    grown,
+    held_entries,
+    rows_of,
+    stamp_of,
+    thinned,
+)
 from fastbk.spark.jobs.usage_chart import draw, growth_of
-from fastbk.spark.jobs.usage_totals import DAY_S, Clock, entries_of, held_entries, rows_of
 
 NOW = datetime(2026, 11, 23, 1, 2, 3, tzinfo=UTC)
 NOW_S = int(NOW.timestamp())
