@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 from fastbk.devcluster import bookie as devcluster_bookie
-from fastbk.doctor.interrupts import disk_of, interrupts_of
+from fastbk.doctor.machine import disk_of, interrupts_of
 from fastbk.server.configuration.bookie_config import BookieConfig
 from tests.style.tree import ROOT
 from tests.tools import background_work, bench_restart
