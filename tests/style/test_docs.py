@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.released import RELEASED
 from tests.style.tree import ROOT, walk
-from tests.tools import pages
+from tools import pages
 
 NAMED = re.compile(r"`((?:fastbk|demo|tests|loadtest|requirements)/[\w./-]+)`")
 """Paths of ours that a page names. CHANGELOG.md names files as they were then."""
