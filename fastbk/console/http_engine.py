@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
-from fastbk.web.guards import Places
+from fastbk.web.listener import Places
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

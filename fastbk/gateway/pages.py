@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
+from fastbk.gateway.connections import LIMITS
 from fastbk.observe.process_usage import OwnUsage
 from fastbk.observe.prometheus import family, single
 from fastbk.server.configuration.authentication import http_port
@@ -19,19 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.gateway.configuration import GatewayConfig
-    from fastbk.gateway.connections import Connections
-    from fastbk.gateway.service import Service
+    from fastbk.gateway.service import Peer, Service
     from fastbk.server.supervision.audit_log import AuditLog
-
-LIMITS = ("idle", "bodies", "large_bodies", "answers", "large_answers", "waits", "watched",
-          "writes", "data")  # fmt: skip
+    from fastbk.web.server import HttpServer
 
 
 async def open_pages(
     stack: AsyncExitStack,
     config: GatewayConfig,
     service: Service,
-    connections: Connections,
+    connections: HttpServer[Peer],
     audit: AuditLog,
     cluster_id: str,
 ) -> int | None:
@@ -75,7 +73,7 @@ async def open_pages(
     return server.port
 
 
-def _lines(service: Service, connections: Connections) -> list[str]:
+def _lines(service: Service, connections: HttpServer[Peer]) -> list[str]:
     requests = [
         (f'operation="{name}",status="{status}"', count)
         for (name, status), count in sorted(service.requests.items())

@@ -13,7 +13,7 @@ from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.client.record_calls import RecordCalls
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
-from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
+from fastbk.gateway.connections import CONNECTIONS_MAX, gateway_server
 from fastbk.gateway.pages import open_pages
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
@@ -55,15 +55,15 @@ async def serve(config: GatewayConfig) -> None:
         budgets = Budgets(config.gateway.writes_rate, config.gateway.data_rate_bytes)
         service = Service(calls, admission, audit, scale, budgets)
         stack.callback(service.waits.close)
-        connections = Connections(service, admission, scale)
+        connections = gateway_server(service, admission, scale)
         host, port = split_address(config.gateway.listen, "[gateway] listen")
         tls = server_tls(config.tls) if config.tls.mode == "require" else None
         with os_errors_as(
             ConfigError, f"[gateway] listen = {config.gateway.listen}: cannot listen"
         ):
             listener = await HttpListener.bind(host, port, tls, scale(HANDSHAKES_MAX))
-        stack.push_async_callback(connections.close)
         stack.push_async_callback(listener.close)
+        stack.push_async_callback(connections.close)
         pages = await open_pages(stack, config, service, connections, audit, cluster_id)
         await connections.serve(listener)
         refreshing = loop.create_task(_refresh(admission, config.authentication.refresh_interval_s))
