@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.gateway.service import REQUESTS_MAX, Peer
-from fastbk.gateway.shares import as_it_is
-from fastbk.gateway.waits import WAITS_MAX
+from fastbk.gateway.shares import WAITS_MAX, as_it_is
 from fastbk.meta.gateway_messages import (
     CONTENT_TYPE,
     PATH,

@@ -19,7 +19,7 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
-from fastbk.gateway.waits import SUBJECTS_OF_ONE_MAX
+from fastbk.gateway.shares import SUBJECTS_OF_ONE_MAX
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta import open_store
 from fastbk.meta.gateway import GatewayAccess

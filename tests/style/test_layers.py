@@ -103,7 +103,7 @@ HOMES = {
     "starlette": ["fastbk/console/"],
     "uvicorn": ["fastbk/console/http_engine.py"],
     "jinja2": ["fastbk/console/rendering.py"],
-    "markupsafe": ["fastbk/console/charts.py"],
+    "markupsafe": ["fastbk/console/rendering.py"],
     "logging": [
         "fastbk/observe/library_log.py",
         "fastbk/meta/zookeeper_session.py",
