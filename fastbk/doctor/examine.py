@@ -16,7 +16,7 @@ from fastbk.doctor.disks import Disks
 from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
-from fastbk.meta.zookeeper_security import use_file
+from fastbk.meta.zookeeper.security import use_file
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.authentication import check_files, http_port, keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig
