@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta import MetadataStore, open_store, zookeeper_admin
 from fastbk.meta.gateway import GatewayAccess
 from fastbk.meta.records import Change

@@ -22,7 +22,7 @@ from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.autorecovery.verification import LEDGERS_PER_S, Verification
 from fastbk.client import Client
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_paths import Layout

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.devcluster import DevService
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.placement.values import PlacementConfig

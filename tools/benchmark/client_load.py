@@ -129,7 +129,7 @@ async def beside(pairs: int) -> dict[str, float]:
 
 async def ledgers(count: int) -> dict[str, float]:
     """Create, close, open and recover ledgers of ten entries; their metadata are in a ZooKeeper."""
-    from fastbk.devcluster.zookeeper import ZooKeeperServer
+    from fastbk.devcluster.metadata import ZooKeeperServer
     from fastbk.meta import zookeeper_admin
     from fastbk.meta.uri import parse_zookeeper
 

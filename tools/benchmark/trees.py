@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 from fastbk.devcluster import bookie as devcluster_bookie
-from fastbk.doctor.interrupts import disk_of, interrupts_of
+from fastbk.doctor.machine import disk_of, interrupts_of
 from fastbk.server.configuration.bookie_config import BookieConfig
 from tools import ROOT, background_work, bench_restart
 from tools.benchmark import bookie_loads

@@ -1,4 +1,4 @@
-"""Logs when a certificate of this process is about to end, has ended, or was renewed: events, and lines of the log."""
+"""When the certificates of this process end: lines of `/metrics`, and events that say soon, now, and renewed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from fastbk.observe import logs
+from fastbk.observe.prometheus import family, number, quoted
 from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
@@ -89,3 +90,19 @@ async def _watch(files: TlsFiles) -> None:
     while True:
         states.check(await asyncio.to_thread(ends.ends_s), time.time())
         await asyncio.sleep(INTERVAL_S)
+
+
+def certificate_lines(files: TlsFiles) -> Callable[[], list[str]]:
+    """Return what makes the lines of `/metrics` about certificate and authorities."""
+    from fastbk.tls.certificates import CertificateEnds  # 40 ms
+
+    ends = CertificateEnds(files)
+
+    def lines() -> list[str]:
+        text = "When the first certificate of a file ends, in seconds of Unix time; NaN: it cannot be read."
+        series = [
+            (f'file="{quoted(path)}"', number(end_s)) for path, end_s in ends.ends_s().items()
+        ]
+        return family("fastbk_tls_certificate_end_seconds", "gauge", text, series) if series else []
+
+    return lines

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.observe import logs
-from fastbk.server.admin.certificate_watch import CertificateStates
+from fastbk.web.certificate_watch import CertificateStates
 
 DAY_S = 86_400.0
 NOW = 1_800_000_000.0

@@ -1,11 +1,9 @@
-"""The bookie's HTTP pages for machines: /metrics, /livez, /readyz, /readyz/metadata, and the routes that others add.
-Loopback unless configured otherwise.
+"""HTTP pages for machines: one server for those of bookies, gateways, janitors, healers and consoles, which add theirs.
 
-It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
-everything that a peer can stretch (INV-B1; `http_guard`). A POST must say that its body is JSON: a web page that a
-person has open cannot send that to another origin without being asked first, and nothing here answers that question.
-The same goes for PUT and DELETE, whatever their body says it is. `http_guard` refuses what web pages of other sites
-send. The janitor's page is the same server.
+It runs beside the data path and never in it. Small on purpose: one answer a connection, bounds on everything that a
+peer can stretch (INV-B1; `guards.py`). A POST must say that its body is JSON: a web page that a person has open cannot
+send that to another origin without being asked first, and nothing here answers that question. The same goes for PUT
+and DELETE, whatever their body says it is. `guards.py` refuses what web pages of other sites send.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,24 +19,21 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from fastbk.errors import ConfigError, Error
-from fastbk.model.health import BookieFacts, DiskFacts, reasons_of_bookie, verdict_of
+from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.observe import logs
+from fastbk.observe.event_record import Query
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.printable_text import printable_json
-from fastbk.server.admin.http_guard import Places, SiteGuard
-from fastbk.server.admin.http_head import parsed_head
-from fastbk.server.admin.listener import REQUEST_BYTES_MAX, HttpListener
-from fastbk.server.admin.metrics import FAMILIES
-from fastbk.server.admin.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor, kind_of
-from fastbk.server.supervision.lifecycle import reasons_of
+from fastbk.web.guards import Places, SiteGuard
+from fastbk.web.http_head import parsed_head
+from fastbk.web.listener import REQUEST_BYTES_MAX, HttpListener
+from fastbk.web.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor, kind_of
 
 if TYPE_CHECKING:
     from fastbk.auth.rights import Principal
-    from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.supervision.lifecycle import Concern, Condition, Lifecycle
+    from fastbk.observe.event_log import EventLog
     from fastbk.tls.contexts import RefreshedContext
 
 BODY_BYTES_MAX = 64 * 1024
@@ -318,87 +313,22 @@ class PageServer:
         return _body(method, headers, takes_any=path in self._whole)
 
 
-class AdminServer(PageServer):
-    """A bookie's few pages, and those that others add."""
+def add_event_page(server: PageServer, log: EventLog) -> None:
+    """Have `server` answer `/events` from the process's `log`.
 
-    own_paths = ("/metrics", "/livez", "/readyz", "/readyz/metadata")
+    Its query: `since`, `until`, `kind`, `limit`, `after`, `newest`.
+    """
 
-    def __init__(
-        self,
-        life: Lifecycle,
-        metrics: Metrics,
-        disks: Callable[[], list[dict[str, Any]]] = list,
-        allowed_hosts: Iterable[str] = (),
-        admission: PageAdmission | None = None,
-        bookie_id: str = "",
-    ) -> None:
-        """`disks`: how each directory's disk is, for `/readyz`. `bookie_id`: whom next steps there name, too."""
-        super().__init__(allowed_hosts, admission)
-        self.bookie_id = bookie_id
-        metrics.add_source(lambda: refused_lines("fastbk_supervisor_http_refused", self.refused()))
-        self._life = life
-        self._disks = disks
-        self._metrics = metrics
+    async def answer(parameters: dict[str, Any]) -> object:
+        query = Query.of(parameters, time.time())
+        try:
+            return msgspec.to_builtins(await asyncio.to_thread(log.read, query))
+        except OSError as error:
+            raise StorageError(
+                f"the files of events cannot be read: {error}", retryable=True
+            ) from error
 
-    def _own_page(self, path: str, query: str) -> Response:
-        if path == "/metrics":
-            return self._exposition(dict(parse_qsl(query)).get("names"))
-        return self._page(path)
-
-    def _exposition(self, names: str | None) -> Response:
-        for known in (None, *FAMILIES):
-            if names == known:
-                return 200, METRICS, self._metrics.text(known).encode()
-        return 400, TEXT, f"names: one of {', '.join(FAMILIES)}\n".encode()
-
-    def _page(self, path: str) -> Response:
-        if path == "/livez":
-            live = self._life.is_live
-            body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}
-            return (200 if live else 503), JSON, msgspec.json.encode(body) + b"\n"
-        if path == "/readyz":
-            return self._readiness("data")
-        if path == "/readyz/metadata":
-            return self._readiness("data", "metadata")
-        return 404, TEXT, self._paths()
-
-    def _readiness(self, *concerns: Concern) -> Response:
-        """Answer whether anything speaks against `concerns`, with all conditions, these or others."""
-        conditions = self._life.conditions(time.monotonic())
-        reasons = reasons_of(conditions, *concerns)
-        readiness = {
-            "ready": not reasons,
-            "state": self._life.state.value,
-            "reasons": reasons,
-            "conditions": conditions,
-            "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
-            **self._health(conditions),
-        }
-        return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
-
-    def _health(self, conditions: Sequence[Condition]) -> dict[str, Any]:
-        """Return the verdict about this bookie, in the words of `fastbk cluster status`. It changes no status."""
-        damage = self._metrics.damage()
-        facts = BookieFacts(
-            bookie_id=self.bookie_id,
-            state=self._life.state.value,
-            why=self._life.reason,
-            is_frozen=any(one.name.startswith("frozen.") for one in conditions),
-            reads_only=bool(self._life.crash_loop),
-            disks=[
-                DiskFacts(one["role"], one["pair"], one["state"], one["takes"], one["slow"])
-                for one in self._disks()
-            ],
-            limbo=damage["limbo"],
-            quarantined=damage["quarantined"],
-            has_damage=bool(damage["damage_on_record"]),
-            conditions=[(one.name, one.reason) for one in conditions],
-        )
-        found = list(reasons_of_bookie(facts))
-        return {
-            "verdict": verdict_of(found).text,
-            "verdict_reasons": [one.as_json() for one in found],
-        }
+    server.add_route("GET", "/events", answer)
 
 
 def refused_lines(metric: str, refused: dict[str, int]) -> list[str]:
@@ -410,7 +340,6 @@ def refused_lines(metric: str, refused: dict[str, int]) -> list[str]:
     return family(f"{metric}_total", "counter", text, series)
 
 
-_SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
 _WITH_BODY = ("POST", "PUT", "DELETE")
 
 

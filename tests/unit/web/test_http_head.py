@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.server.admin.http_head import parsed_head
+from fastbk.web.http_head import parsed_head
 
 FIRST = b"POST /v1/draw-id HTTP/1.1"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastbk.config import is_loopback
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
-from fastbk.server.admin.http_guard import Places
+from fastbk.web.guards import Places
 
 if TYPE_CHECKING:
     import ssl

@@ -13,20 +13,20 @@ import pytest
 
 from fastbk.auth.rights import ALL_RIGHTS, Principal, Right
 from fastbk.auth.tokens import TokenKey
-from fastbk.server.admin.http import JSON, PageServer, Request, Response
-from fastbk.server.admin.page_admission import (
-    Kind,
-    PageAdmission,
-    PageCredentials,
-    Visitor,
-    kind_of,
-)
 from fastbk.server.configuration.authentication import (
     AuthenticationSettings,
     AuthorizationSettings,
     HttpPort,
 )
 from fastbk.tls.authority import Authority
+from fastbk.web.page_admission import (
+    Kind,
+    PageAdmission,
+    PageCredentials,
+    Visitor,
+    kind_of,
+)
+from fastbk.web.page_server import JSON, PageServer, Request, Response
 
 CLUSTER = "the-cluster"
 KEY = TokenKey.generate("key-1")
