@@ -108,8 +108,8 @@ class Cluster:
             answer = msgspec.json.decode(
                 connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness
             )
-        for one in answer.verdict_reasons:
-            yield _judged(one)
+        for reason in answer.verdict_reasons:
+            yield _judged(reason)
         if not answer.verdict_reasons:
             yield ok(
                 f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}"
@@ -282,4 +282,4 @@ def _judged(reason: Reason | _Reason) -> Finding:
 
 
 def _is_registered(store: MetadataStore, bookie_id: str) -> bool:
-    return any(one.service.bookie_id == bookie_id for one in store.list_bookies())
+    return any(bookie.service.bookie_id == bookie_id for bookie in store.list_bookies())

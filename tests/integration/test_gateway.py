@@ -23,7 +23,7 @@ import fastbk
 import fastbk.sync
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.gateway import watches as gateway_watches

@@ -18,7 +18,7 @@ import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
-from fastbk.devcluster.service import DevService
+from fastbk.devcluster.cluster import DevService
 from fastbk.errors import MetadataOnHold
 from fastbk.meta import open_store
 from fastbk.meta.hold import read_hold

@@ -11,8 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 import fastbk
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import free_port
-from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.uri import parse_zookeeper

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.hold import read_hold

@@ -25,6 +25,7 @@ RARE = (
     "fastbk.server.offline",
     "fastbk.storage.offline_store",
     "fastbk.stream",
+    "fastbk.web",
 )
 """Of ours: pages, tools and formats that a start does not need."""
 
@@ -41,7 +42,7 @@ NOT_IMPORTED = {
         "sqlite3",
         "fastbk.apache.configuration",
         "fastbk.server.admin.apache_metrics",
-        "fastbk.server.admin.http",
+        "fastbk.web.page_server",
         "fastbk.server.admin.pages",
         "fastbk.storage.offline_store",
         "fastbk.native.index",
