@@ -16,7 +16,7 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.gateway.connections import CONNECTIONS_MAX, LIMITS, gateway_server
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
-from fastbk.meta.zookeeper_security import use_file
+from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
 from fastbk.observe.process_usage import OwnUsage
 from fastbk.observe.prometheus import family, single

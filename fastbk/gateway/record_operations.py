@@ -19,10 +19,10 @@ from fastbk.gateway.ledger_operations import READ_AT_ONCE, Plan
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_rules import NEW_PAGES_MAX, Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
-from fastbk.meta import gateway_messages as messages
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import VersionedLedger, service_text
 from fastbk.meta.format_level import check_level
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, RecordRow, bounded
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, RecordRow, bounded
 from fastbk.meta.records import (
     BadRecord,
     Change,
@@ -32,7 +32,6 @@ from fastbk.meta.records import (
     conflict,
     each_record,
 )
-from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.cursor.store import check_count
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from fastbk.gateway.chain_rules import Change as JudgedChange
     from fastbk.gateway.ledger_operations import Event
     from fastbk.meta.api import LedgerRead, MetadataStore
-    from fastbk.meta.gateway_messages import ReadStates
+    from fastbk.meta.gateway.messages import ReadStates
     from fastbk.meta.subscriptions import Subject
 
 T = TypeVar("T")

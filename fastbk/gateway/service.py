@@ -26,8 +26,8 @@ from fastbk.gateway.access import Access, NamespaceTree
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.shares import Budgets, Scale, Shares, Turns, Waits, as_it_is
 from fastbk.invariant import InvariantError
-from fastbk.meta import gateway_messages as messages
-from fastbk.meta.gateway_messages import decode_request, encode, failure_of
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.messages import decode_request, encode, failure_of
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
 from fastbk.server.network.admission import Client, Refused

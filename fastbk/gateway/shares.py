@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.errors import MetadataUnavailable
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
 from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Turns:
 if TYPE_CHECKING:
     # fold: was an import
     from fastbk.meta.api import MetadataStore, Watch
-    from fastbk.meta.gateway_messages import ReadStates
+    from fastbk.meta.gateway.messages import ReadStates
     from fastbk.meta.subscriptions import Subject
 
 WAITS_MAX, WAITS_OF_ONE_MAX = 2000, 1000

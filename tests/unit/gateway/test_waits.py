@@ -11,7 +11,7 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.gateway import shares as module
 from fastbk.gateway.shares import Shares, Turns, Waits
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, ReadStates
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, ReadStates
 from fastbk.meta.subscriptions import Subject
 from tests.fixtures.wait import wait_until_async
 
