@@ -6,7 +6,7 @@ that are slow in the same way. A request that arrived completely is never closed
 leads to ends that connection alone.
 
 What is served is a `Site`: pages, one answer a connection (`page_server.py`), or a gateway's operations, on connections
-that stay open. Heads are parsed here and by no library: docs/decisions.md 170 has the figures.
+that stay open. Heads are parsed here and by no library: docs/decisions.md 164 has the figures.
 """
 
 from __future__ import annotations
