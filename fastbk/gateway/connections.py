@@ -15,7 +15,7 @@ from fastbk.errors import ConfigError, StorageError
 from fastbk.gateway.service import REQUESTS_MAX, Peer
 from fastbk.gateway.shares import as_it_is
 from fastbk.gateway.waits import WAITS_MAX
-from fastbk.meta.gateway_messages import (
+from fastbk.meta.gateway.messages import (
     CONTENT_TYPE,
     PATH,
     REQUEST_BYTES_MAX,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 IDLE_MAX = 2000
 """Connections that wait for a request; beyond it the oldest of the address with the most is closed."""
 IDLE_TIMEOUT_S = 60.0
-"""Clients close theirs after half of it (`fastbk.meta.gateway_calls`)."""
+"""Clients close theirs after half of it (`fastbk.meta.gateway.calls`)."""
 LARGE_BYTES = 64 * 1024
 LARGE_MAX, SMALL_MAX = 32, 512
 """Bodies above LARGE_BYTES, and others, that are on their way; beyond it one of the address with the most is cut."""

@@ -17,7 +17,7 @@ from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
 from fastbk.gateway.pages import open_pages
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
-from fastbk.meta.zookeeper_security import use_file
+from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
 from fastbk.server.configuration.tls import server_tls

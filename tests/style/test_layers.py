@@ -65,10 +65,7 @@ HOMES = {
     "opentelemetry": ["fastbk/observe/meter.py", "fastbk/observe/tracing.py"],
     "rocksdict": ["fastbk/apache/importer/rocksdb.py"],
     "kazoo": [
-        "fastbk/meta/zookeeper_session.py",
-        "fastbk/meta/zookeeper_calls.py",
-        "fastbk/meta/zookeeper_tls.py",
-        "fastbk/meta/zookeeper_unwatch.py",
+        "fastbk/meta/zookeeper/session.py",
     ],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],
@@ -106,7 +103,7 @@ HOMES = {
     "markupsafe": ["fastbk/console/charts.py"],
     "logging": [
         "fastbk/observe/library_log.py",
-        "fastbk/meta/zookeeper_session.py",
+        "fastbk/meta/zookeeper/session.py",
         "demo/pipeline/",
         "loadtest/",
     ],

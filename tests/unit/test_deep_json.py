@@ -15,9 +15,9 @@ import pytest
 from fastbk.cli.stream.output import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta.api import BadIdentity
-from fastbk.meta.gateway_messages import decode_request
-from fastbk.meta.sqlite import SqliteStore
-from fastbk.meta.zookeeper_bytes import parse_identity
+from fastbk.meta.gateway.messages import decode_request
+from fastbk.meta.sqlite.store import SqliteStore
+from fastbk.meta.zookeeper.bookies import parse_identity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server import process_table

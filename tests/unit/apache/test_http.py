@@ -9,7 +9,7 @@ import pytest
 from fastbk.apache.http import ledger_pages
 from fastbk.apache.http.answers import boolean, guarded, integer, json_object, pretty, text
 from fastbk.errors import ConfigError
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.web.page_server import Request, Response
 

@@ -72,5 +72,5 @@ def test_no_module_that_no_write_needs_is_imported(module: str) -> None:
 
 def test_the_check_would_find_one() -> None:
     assert "asyncio" in imported_by("fastbk.server.supervisor")
-    assert "sqlite3" in imported_by("fastbk.meta.sqlite")
+    assert "sqlite3" in imported_by("fastbk.meta.sqlite.store")
     assert sys.executable == command("x")[0]

@@ -17,11 +17,9 @@ from typing import Any
 from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import BookieRegistration
 from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
-from fastbk.meta.zookeeper_bookies import list_bookies
-from fastbk.meta.zookeeper_calls import Call
-from fastbk.meta.zookeeper_paths import Paths
-from fastbk.meta.zookeeper_session import Session
-from fastbk.meta.zookeeper_unwatch import unwatch_later
+from fastbk.meta.zookeeper.bookies import list_bookies
+from fastbk.meta.zookeeper.paths import Paths
+from fastbk.meta.zookeeper.session import Call, Session, unwatch_later
 from fastbk.model.ids import LedgerId
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered

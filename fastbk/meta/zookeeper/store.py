@@ -1,6 +1,6 @@
 """The metadata store of a cluster: ZooKeeper, in Apache BookKeeper's layout and bytes. See `fastbk.meta.api`.
 
-Beside Apache's nodes there are a few of our own under `<root>/ID-fastbk`; `fastbk.meta.zookeeper_paths` shows them all.
+Beside Apache's nodes there are a few of our own under `<root>/ID-fastbk`; `fastbk.meta.zookeeper.paths` shows them all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from fastbk.meta.api import (
 from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.subscriptions import WatchHandle
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
-from fastbk.meta.zookeeper_calls import Call, NodeExists, ResultUnknown
-from fastbk.meta.zookeeper_ledgers import Ledgers
-from fastbk.meta.zookeeper_marks import UnderreplicatedNodes, ZooKeeperReplicaMarks
-from fastbk.meta.zookeeper_paths import (
+from fastbk.meta.zookeeper.bookies import Identities, ZooKeeperLease, list_bookies
+from fastbk.meta.zookeeper.ledgers import Ledgers
+from fastbk.meta.zookeeper.paths import (
     OWN_NAME,
     OWN_NAME_OLD,
     Layout,
@@ -37,10 +35,20 @@ from fastbk.meta.zookeeper_paths import (
     layout_text,
     parse_layout,
 )
-from fastbk.meta.zookeeper_records import ZooKeeperRecords
-from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
-from fastbk.meta.zookeeper_underreplication import ZooKeeperCoordination
-from fastbk.meta.zookeeper_watches import ZooKeeperWatches
+from fastbk.meta.zookeeper.records import ZooKeeperRecords
+from fastbk.meta.zookeeper.session import (
+    SESSION_TIMEOUT_S,
+    Call,
+    NodeExists,
+    ResultUnknown,
+    Session,
+)
+from fastbk.meta.zookeeper.underreplication import (
+    UnderreplicatedNodes,
+    ZooKeeperCoordination,
+    ZooKeeperReplicaMarks,
+)
+from fastbk.meta.zookeeper.watches import ZooKeeperWatches
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
 from fastbk.model.ledger import LedgerMetadata
 

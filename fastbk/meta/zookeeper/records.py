@@ -33,7 +33,7 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.subscriptions import WatchHandle
-from fastbk.meta.zookeeper_calls import (
+from fastbk.meta.zookeeper.session import (
     BadVersion,
     Call,
     Node,
@@ -42,9 +42,9 @@ from fastbk.meta.zookeeper_calls import (
     NotEmpty,
     Op,
     ResultUnknown,
+    Session,
 )
-from fastbk.meta.zookeeper_session import Session
-from fastbk.meta.zookeeper_watches import ZooKeeperWatches
+from fastbk.meta.zookeeper.watches import ZooKeeperWatches
 
 _READ_AT_ONCE = 500
 _COUNTERS = 64

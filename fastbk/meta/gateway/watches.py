@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ClientClosed, Error
-from fastbk.meta.gateway_messages import KEYS_MAX
+from fastbk.meta.gateway.messages import KEYS_MAX
 from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.observe.library_log import LibraryLog
 

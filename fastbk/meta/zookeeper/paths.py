@@ -26,7 +26,7 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 ROOT_DEFAULT = "/ledgers"
 OWN_NAME = "ID-fastbk"
 OWN_NAME_OLD = "fastbk"
-"""What OWN_NAME was. A cluster that has this one and not the other keeps it (`fastbk.meta.zookeeper.find_paths`)."""
+"""What OWN_NAME was. A cluster with this one and not the other keeps it (`fastbk.meta.zookeeper.store.find_paths`)."""
 SHORT_ID_END = 2**31 - 1
 """Ids from here on do not fit the short form, and are not drawn by the short generator."""
 
@@ -68,7 +68,8 @@ _CLASSES = {
     Layout.LONG_HIERARCHICAL: "LongHierarchicalLedgerManagerFactory",
 }
 
-# Lengths of the parts of an id, by the length of a path's first part. Both forms are complete: a shorter id has zeros.
+# Lengths of the parts of an id, by the length of a path's first part. Both forms are complete: a
+# shorter id has zeros.
 _SHORT_PARTS = (2, 4, 4)
 _LONG_PARTS = (3, 4, 4, 4, 4)
 _FORMS: dict[Layout, tuple[tuple[int, ...], ...]] = {

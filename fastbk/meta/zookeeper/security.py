@@ -103,14 +103,6 @@ class ZooKeeperSecurity:
     folders: tuple[str, ...] = ()
     acl: _Acl = field(default_factory=_Acl)
 
-    def client_arguments(self) -> dict[str, Any]:
-        """Return the arguments of one client of kazoo's. Raises ConfigError."""
-        if self.tls_files is None:
-            return self.login
-        from fastbk.meta.zookeeper_tls import TlsHandler
-
-        return {**self.login, "handler": TlsHandler(self.tls_files, verify_name=self.verify_name)}
-
     def context(self) -> ssl.SSLContext | None:
         """Return that of encrypted connections, by the files as they are; None: not encrypted. Raises ConfigError."""
         if self.tls_files is None:

@@ -10,13 +10,13 @@ a creation checks in its transaction that the node it read is still the same. Ap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import NamedTuple
 
-from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
-from fastbk.meta import zookeeper_ids as ids
+from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.api import (
     IdentityVersion,
     LedgerRead,
@@ -27,10 +27,20 @@ from fastbk.meta.api import (
 )
 from fastbk.meta.hold import raise_if_held
 from fastbk.meta.records import bad_record
-from fastbk.meta.rollback_mark import RESERVE_IDS
+from fastbk.meta.rollback_mark import MOVED_ID_END, RESERVE_IDS
 from fastbk.meta.rollback_mark import decode as decode_mark
-from fastbk.meta.zookeeper_bytes import has_offset, is_bucket, with_offset
-from fastbk.meta.zookeeper_calls import (
+from fastbk.meta.zookeeper.paths import (
+    DELETED_BUCKET_IDS,
+    SHORT_ID_END,
+    Layout,
+    Paths,
+    flat_ledger_id,
+    forms_of,
+    is_part,
+    ledger_path,
+    parts_of,
+)
+from fastbk.meta.zookeeper.session import (
     BadVersion,
     Call,
     Node,
@@ -39,16 +49,6 @@ from fastbk.meta.zookeeper_calls import (
     NotEmpty,
     Op,
     ResultUnknown,
-)
-from fastbk.meta.zookeeper_paths import (
-    DELETED_BUCKET_IDS,
-    Layout,
-    Paths,
-    flat_ledger_id,
-    forms_of,
-    is_part,
-    ledger_path,
-    parts_of,
 )
 from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
@@ -85,7 +85,7 @@ class Ledgers:
         while True:
             call.again()
             before = self._highest_drawn
-            drawn = ids.draw(call, self._paths, self._layout)
+            drawn = draw(call, self._paths, self._layout)
             paths = [self.path(drawn), self._paths.deleted_bucket(drawn), self._paths.mark]
             taken, bucket, mark = call.get_all(paths)
             self._drawn = (drawn, bucket)
@@ -94,7 +94,7 @@ class Ledgers:
                 # The counter went back under our feet: what we drew since may be ledgers that bookies hold (INV-M3).
                 floor = max(floor, before + RESERVE_IDS)
             if drawn <= floor:
-                ids.move_above(call, self._paths, self._layout, floor)
+                move_above(call, self._paths, self._layout, floor)
                 continue
             self._highest_drawn = max(self._highest_drawn, drawn)
             if bucket is not None and not is_bucket(bucket.data):
@@ -103,7 +103,7 @@ class Ledgers:
                     path,
                     "a list of deleted ledgers is damaged; ids behind it are drawn: no id is used twice",
                 )
-                ids.move_above(call, self._paths, self._layout, drawn | (DELETED_BUCKET_IDS - 1))
+                move_above(call, self._paths, self._layout, drawn | (DELETED_BUCKET_IDS - 1))
                 continue
             # Somebody may have chosen this number himself before.
             if taken is None and not _is_deleted(bucket, drawn):
@@ -112,11 +112,11 @@ class Ledgers:
     def highest_drawn_id(self, call: Call) -> LedgerId:
         """Return the highest id that was drawn, by whatever server it was."""
         call.sync(self._paths.root)
-        return ids.highest_drawn(call, self._paths, self._layout)
+        return highest_drawn(call, self._paths, self._layout)
 
     def move_ids_above(self, call: Call, ledger_id: LedgerId) -> None:
         """Have ids be drawn above this one only."""
-        ids.move_above(call, self._paths, self._layout, ledger_id)
+        move_above(call, self._paths, self._layout, ledger_id)
 
     # --- one ledger --------------------------------------------------------------------------------------------
 
@@ -368,3 +368,216 @@ def _checked_bytes(ledger_id: LedgerId, metadata: LedgerMetadata) -> bytes:
 
 def _is_deleted(bucket: Node | None, ledger_id: LedgerId) -> bool:
     return bucket is not None and has_offset(bucket.data, ledger_id % DELETED_BUCKET_IDS)
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------
+#
+# Draws ledger ids as Apache does: the numbers that ZooKeeper gives to sequential nodes.
+#
+# Ids of 31 bits come from `idgen/ID-` (in the flat layout from `ID-` beside the ledgers). When
+# those are used up, ids of 63 bits come from `idgen-long/HOB-<high half>/ID-`; once `idgen-long` is
+# there it is always used, whoever made it. No number is given twice as long as the parent of the
+# nodes exists.
+
+
+_PREFIX = "ID-"
+_HIGH_PREFIX = "HOB-"
+_HIGH_KEPT = 3
+_HIGH_MAX = 2**31 - 1
+NEAR_MOVE_IDS = 10_000
+"""Ids that a move draws one by one; a far one costs two requests."""
+SKIPPED_AT_ONCE = 250
+
+
+def draw(call: Call, paths: Paths, layout: Layout) -> LedgerId:
+    """Return an id that no caller got before."""
+    if layout.draws_long_ids and call.exists(paths.idgen_long) is not None:
+        return _draw_long(call, paths)
+    number = _sequence(call, _short_parent(paths, layout))
+    if 0 <= number < SHORT_ID_END:
+        return number
+    if not layout.draws_long_ids:
+        raise StorageError(
+            f"all ledger ids of the layout {layout.value} are used up: choose ids yourself, or begin a"
+            " new cluster"
+        )
+    call.ensure(paths.idgen_long)
+    return _draw_long(call, paths)
+
+
+def highest_drawn(call: Call, paths: Paths, layout: Layout) -> LedgerId:
+    """Return the highest id that anybody has drawn, -1 if nobody has; in the flat layout it may be an id too high."""
+    if layout.draws_long_ids and call.exists(paths.idgen_long) is not None:
+        highs = _highs(call, paths)
+        if highs:
+            return (highs[-1] << 32 | _next_number(call, _high_path(paths, highs[-1]))) - 1
+    return _next_number(call, _short_parent(paths, layout)) - 1
+
+
+def move_above(call: Call, paths: Paths, layout: Layout, floor: LedgerId) -> None:
+    """Have ids be drawn above `floor` only.
+
+    A near move draws the ids up to there. A far one begins to draw from `idgen-long`, or from its next high half, which
+    Apache's clients do as well. Raises StorageError where the layout has 31 bits and the move is far.
+    """
+    if floor >= MOVED_ID_END:
+        raise StorageError(f"ledger ids cannot be moved above {floor}: choose ids yourself")
+    if layout.draws_long_ids and (
+        floor >= SHORT_ID_END or call.exists(paths.idgen_long) is not None
+    ):
+        _move_long(call, paths, floor)
+        return
+    parent = _short_parent(paths, layout)
+    missing = floor + 1 - _next_number(call, parent)
+    if missing <= NEAR_MOVE_IDS:
+        _skip(call, parent, missing)
+    elif layout.draws_long_ids:
+        _move_long(call, paths, floor)
+    else:
+        raise StorageError(
+            f"the layout {layout.value} draws ledger ids one by one, and the next {missing} may be of ledgers that"
+            " metadata has lost. Restore the newer metadata, or choose ids yourself above"
+            f" {floor}"
+        )
+
+
+def _move_long(call: Call, paths: Paths, floor: LedgerId) -> None:
+    call.ensure(paths.idgen_long)
+    high, number = floor >> 32, floor & 0xFFFFFFFF
+    highs = _highs(call, paths)
+    if highs and highs[-1] > high:
+        return
+    if high == 0:
+        _ensure_high(call, paths, 1)
+        return
+    if high in highs:
+        missing = number + 1 - _next_number(call, _high_path(paths, high))
+        if missing <= NEAR_MOVE_IDS and number < SHORT_ID_END:
+            _skip(call, _high_path(paths, high), missing)
+            return
+    _ensure_high(call, paths, high + 1)
+
+
+def _skip(call: Call, parent: str, count: int) -> None:
+    """Draw so many numbers for nobody.
+
+    Their nodes go in transactions, too: each one is synced to the servers' disks, and a damaged list of deleted
+    ledgers takes thousands of numbers. Those that an error leaves go with our session.
+    """
+    call.ensure(parent)
+    made: list[str] = []
+    while count > 0 or made:
+        some = min(count, SKIPPED_AT_ONCE)
+        create = Op.create(f"{parent}/{_PREFIX}", ephemeral=True, sequence=True)
+        deletions, made = [Op.delete(path) for path in made], []
+        try:
+            made = [str(path) for path in call.multi([create] * some + deletions)[:some]]
+        except ResultUnknown:
+            continue  # perhaps some more are skipped
+        except NoNode:
+            call.ensure(parent)  # or the nodes went with a session that was lost
+            continue
+        count -= some
+
+
+def _next_number(call: Call, parent: str) -> int:
+    """Return the number that the next sequential node gets, without drawing it."""
+    node = call.exists(parent)
+    return 0 if node is None else node.children_created
+
+
+def _short_parent(paths: Paths, layout: Layout) -> str:
+    return paths.root if layout is Layout.FLAT else paths.idgen
+
+
+def _draw_long(call: Call, paths: Paths) -> LedgerId:
+    while True:
+        highs = _highs(call, paths)
+        high = highs[-1] if highs else 1
+        if not highs:
+            _ensure_high(call, paths, high)
+        number = _sequence(call, _high_path(paths, high))
+        if 0 <= number < SHORT_ID_END:
+            # Only the newest are kept: one that is gone must not begin again at 0.
+            for old in highs[:-_HIGH_KEPT]:
+                call.delete_later(_high_path(paths, old))
+            return high << 32 | number
+        if high == _HIGH_MAX:
+            raise StorageError("all ledger ids of 63 bits are used up: begin a new cluster")
+        _ensure_high(call, paths, high + 1)
+
+
+def _highs(call: Call, paths: Paths) -> list[int]:
+    names = call.children(paths.idgen_long) or []
+    digits = [name.removeprefix(_HIGH_PREFIX) for name in names if name.startswith(_HIGH_PREFIX)]
+    return sorted(int(text) for text in digits if text.isdigit())
+
+
+def _high_path(paths: Paths, high: int) -> str:
+    return f"{paths.idgen_long}/{_HIGH_PREFIX}{high:010d}"
+
+
+def _ensure_high(call: Call, paths: Paths, high: int) -> None:
+    with suppress(NodeExists, ResultUnknown):
+        call.create(_high_path(paths, high))
+
+
+def _sequence(call: Call, parent: str) -> int:
+    """Return the number that ZooKeeper gives to a new node; beyond 31 bits it is negative."""
+    while True:
+        call.again()
+        try:
+            path = call.create(f"{parent}/{_PREFIX}", ephemeral=True, sequence=True)
+        except ResultUnknown:
+            continue  # a number is lost, and its node goes with our session
+        except NoNode:
+            call.ensure(parent)
+            continue
+        call.delete_later(path)
+        return int(path.rpartition(_PREFIX)[2])
+
+
+_RANGE = re.compile(rb"(\d{1,4})(?:-(\d{1,4}))?")
+
+
+# --- deleted ids -------------------------------------------------------------------------------------------------
+
+
+def is_bucket(raw: bytes) -> bool:
+    """Return whether a bucket's text can be read."""
+    return _ranges(raw) is not None
+
+
+def has_offset(raw: bytes, offset: int) -> bool:
+    """Return whether a bucket's text names `offset`. One that nobody can read names all: no id is used twice."""
+    ranges = _ranges(raw)
+    return ranges is None or any(first <= offset <= last for first, last in ranges)
+
+
+def with_offset(raw: bytes, offset: int) -> bytes:
+    """Return a bucket's text with `offset` added; one that nobody can read is replaced by all of them."""
+    ranges = _ranges(raw)
+    if ranges is None:
+        return b"0-%d" % (DELETED_BUCKET_IDS - 1)
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted([*ranges, (offset, offset)]):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in merged).encode()
+
+
+def _ranges(raw: bytes) -> list[tuple[int, int]] | None:
+    """Return the ranges of a bucket's text; None: nobody can read it."""
+    found = []
+    for part in filter(None, raw.split(b",")):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            return None
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < DELETED_BUCKET_IDS:
+            return None
+        found.append((first, last))
+    return found

@@ -150,7 +150,7 @@ class LedgerPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BookieRow(msgspec.Struct, frozen=True, array_like=True):
-    """A live bookie, its service as sqlite has it (`fastbk.meta.sqlite_texts`)."""
+    """A live bookie, its service as sqlite has it (`fastbk.meta.sqlite.store`)."""
 
     service: str
     writable: bool

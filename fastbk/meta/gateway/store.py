@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from fastbk.auth.credentials import Credentials
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
     BadIdentity,
@@ -26,10 +25,12 @@ from fastbk.meta.api import (
     VersionedLedger,
     ledger_read,
     one_ledger,
+    parse_service,
 )
-from fastbk.meta.gateway_calls import GatewayCalls
-from fastbk.meta.gateway_messages import KEYS_MAX, ChangeRow, LedgerRow, RecordRow
-from fastbk.meta.gateway_watches import GatewayWatches
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.calls import GatewayCalls
+from fastbk.meta.gateway.messages import KEYS_MAX, ChangeRow, LedgerRow, RecordRow
+from fastbk.meta.gateway.watches import GatewayWatches
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -40,7 +41,6 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.replica_marks import LedgerMark, ReplicaMarks
-from fastbk.meta.sqlite_texts import parse_service
 from fastbk.meta.subscriptions import Subject, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata

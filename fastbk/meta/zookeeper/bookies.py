@@ -7,28 +7,29 @@ since whoever holds an incarnation holds its directories' locks; a node of other
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta.api import (
+    APACHE_PROTOCOL,
     BadIdentity,
     BookieIdentity,
     BookieRegistration,
     BookieService,
+    DirectoryIdentity,
+    Endpoint,
     VersionedIdentity,
     unreadable_identity,
     unreadable_service,
 )
 from fastbk.meta.records import bad_record
-from fastbk.meta.zookeeper_bytes import (
-    cookie_bytes,
-    identity_bytes,
-    parse_identity,
-    parse_service,
-    service_bytes,
-)
-from fastbk.meta.zookeeper_calls import (
+from fastbk.meta.zookeeper.paths import Paths
+from fastbk.meta.zookeeper.session import (
     BadVersion,
     Call,
     Node,
@@ -36,9 +37,10 @@ from fastbk.meta.zookeeper_calls import (
     NoNode,
     Op,
     ResultUnknown,
+    Session,
 )
-from fastbk.meta.zookeeper_paths import Paths
-from fastbk.meta.zookeeper_session import Session
+from fastbk.model import protobuf
+from fastbk.model.cookie import encode as encode_cookie
 from fastbk.model.ids import BookieId, check_bookie_id
 
 _READONLY = "readonly"
@@ -345,3 +347,116 @@ def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
     return MetadataConflict(
         f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
     )
+
+
+# --- the bytes of their nodes ------------------------------------------------------------------------------------
+#
+# What stands in the nodes of bookies and in fastbk's own, as bytes. No I/O.
+#
+# - a registration: Apache's protobuf message BookieServiceInfoFormat; our incarnation is one of its properties;
+# - a cookie: Apache's (`fastbk.model.cookie`), the same that lies in each of the bookie's directories;
+# - an identity: JSON;
+
+
+INCARNATION_PROPERTY = "fastbk.incarnation"
+
+
+def service_bytes(service: BookieService) -> bytes:
+    """Return what a bookie's registration node holds."""
+    out = bytearray()
+    for endpoint in service.endpoints:
+        message = bytearray()
+        protobuf.put_bytes(message, 1, endpoint.name.encode())
+        protobuf.put_int(message, 2, endpoint.port)
+        protobuf.put_bytes(message, 3, endpoint.host.encode())
+        protobuf.put_bytes(message, 4, endpoint.protocol.encode())
+        for extension in endpoint.extensions:
+            protobuf.put_bytes(message, 6, extension.encode())
+        protobuf.put_bytes(out, 6, bytes(message))
+    properties = {**service.properties, INCARNATION_PROPERTY: str(service.incarnation)}
+    for key, value in properties.items():
+        pair = bytearray()
+        protobuf.put_bytes(pair, 1, key.encode())
+        protobuf.put_bytes(pair, 2, value.encode())
+        protobuf.put_bytes(out, 7, bytes(pair))
+    return bytes(out)
+
+
+def parse_service(bookie_id: BookieId, raw: bytes) -> BookieService:
+    """Return what a registration node says; an Apache bookie's has incarnation 0. Raises StorageError.
+
+    An empty node is an old Apache bookie's: its id is its address.
+    """
+    if not raw:
+        host, colon, port = bookie_id.rpartition(":")
+        at = (Endpoint(host, int(port), APACHE_PROTOCOL),) if colon and port.isdigit() else ()
+        return BookieService(bookie_id, 0, at).check()
+    endpoints: list[Endpoint] = []
+    properties: dict[str, str] = {}
+    try:
+        for one in protobuf.fields(raw):
+            if one.number == 6:
+                endpoints.append(_endpoint(one.content()))
+            elif one.number == 7:
+                key, value = _pair(one.content())
+                properties[key] = value
+        incarnation = int(properties.pop(INCARNATION_PROPERTY, "0"))
+    except ValueError as error:
+        raise StorageError(f"the registration of bookie {bookie_id} is damaged: {error}") from error
+    return BookieService(bookie_id, incarnation, tuple(endpoints), properties).check()
+
+
+def _endpoint(message: bytes) -> Endpoint:
+    texts = {1: "", 3: "", 4: ""}
+    port = 0
+    extensions: list[str] = []
+    for one in protobuf.fields(message):
+        if one.number in texts:
+            texts[one.number] = one.content().decode()
+        elif one.number == 2:
+            port = one.integer()
+        elif one.number == 6:
+            extensions.append(one.content().decode())
+    return Endpoint(texts[3], port, texts[4], texts[1], tuple(extensions))
+
+
+def _pair(message: bytes) -> tuple[str, str]:
+    texts = {1: "", 2: ""}
+    for one in protobuf.fields(message):
+        if one.number in texts:
+            texts[one.number] = one.content().decode()
+    return texts[1], texts[2]
+
+
+def cookie_bytes(identity: BookieIdentity, instance_id: str) -> bytes:
+    """Return what a bookie's cookie node holds."""
+    return encode_cookie(identity.cookie(instance_id))
+
+
+def identity_bytes(identity: BookieIdentity) -> bytes:
+    """Return what a bookie's identity node holds."""
+    # As text: a reader in another language may have no integers of 64 bits in its JSON.
+    return json.dumps({**asdict(identity), "incarnation": str(identity.incarnation)}).encode()
+
+
+class _Identity(msgspec.Struct):
+    """An identity's JSON."""
+
+    bookie_id: str
+    incarnation: int
+    directories: tuple[DirectoryIdentity, ...]
+    starts: int = 0
+
+
+def parse_identity(bookie_id: BookieId, raw: bytes) -> BookieIdentity:
+    """Return what an identity node says; raise StorageError if it makes no sense."""
+    try:
+        # Not strict: the incarnation is text.
+        found = msgspec.json.decode(raw, type=_Identity, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"the identity of bookie {bookie_id} is damaged: {error}") from error
+    if found.bookie_id != bookie_id:
+        raise StorageError(
+            f"the identity of bookie {bookie_id} is damaged: it is of bookie {found.bookie_id}"
+        )
+    return BookieIdentity(bookie_id, found.incarnation, found.directories, found.starts)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from fastbk.config import is_loopback, split_address
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable
-from fastbk.meta.gateway_messages import (
+from fastbk.meta.gateway.messages import (
     ANSWER_BYTES_MAX,
     CONTENT_TYPE,
     NAMES,

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
+from fastbk.errors import ClientClosed, Error, MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
     BadIdentity,
@@ -27,22 +28,35 @@ from fastbk.meta.api import (
     VersionedIdentity,
     VersionedLedger,
     deleted_before,
+    identity_text,
     ledger_read,
     one_ledger,
+    parse_identity,
+    parse_service,
+    service_text,
     unreadable_identity,
     unreadable_service,
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.polling_watches import Watcher
-from fastbk.meta.record_coordination import RecordCoordination
-from fastbk.meta.record_sessions import read_boot_id
+from fastbk.meta.records import (
+    Change,
+    VersionedRecord,
+    check_folder,
+    check_path,
+    children_subject,
+    conflict,
+    count_within,
+    has_some_below,
+    record_names,
+    record_subject,
+)
 from fastbk.meta.replica_marks import ReplicaMarks
-from fastbk.meta.sqlite_file import SqliteFile
-from fastbk.meta.sqlite_records import SqliteRecords
-from fastbk.meta.sqlite_texts import identity_text, parse_identity, parse_service, service_text
-from fastbk.meta.subscriptions import Subject, WatchHandle
+from fastbk.meta.sqlite.coordination import RecordCoordination, read_boot_id
+from fastbk.meta.sqlite.file import SqliteFile
+from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.library_log import LibraryLog
 
 LEASE_S = 10.0
 WATCH_INTERVAL_S = 0.1
@@ -432,3 +446,196 @@ def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
     return MetadataConflict(
         f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
     )
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+#
+# Records in sqlite: see `fastbk.meta.records`. Names below a path are found by the index of paths.
+
+
+_BEHIND_ALL = "\x7f"
+"""No name holds it, and it sorts behind every character that one may hold."""
+
+
+class SqliteRecords:
+    """One store's way to its records."""
+
+    def __init__(self, file: SqliteFile, watcher: Watcher) -> None:
+        self._file = file
+        self._watcher = watcher
+
+    def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        """Return several records."""
+        rows = self._file.rows(
+            "SELECT path, value, version FROM records WHERE path IN (SELECT value FROM json_each(?))",
+            json.dumps([check_path(path) for path in paths]),
+        )
+        found = {path: VersionedRecord(value, version) for path, value, version in rows}
+        return [found.get(path) for path in paths]
+
+    def read_some(self, paths: Sequence[str], bytes_max: int) -> list[VersionedRecord | None]:
+        """Return the first ones of several records; their sizes are read before (INV-M18)."""
+        rows = self._file.rows(
+            "SELECT path, length(value) FROM records WHERE path IN (SELECT value FROM json_each(?))",
+            json.dumps([check_path(path) for path in paths]),
+        )
+        sizes = dict(rows)
+        return self.read(paths[: count_within((sizes.get(path, 0) for path in paths), bytes_max)])
+
+    def change(self, changes: Sequence[Change]) -> list[int]:
+        """Do all of it or nothing (INV-M1)."""
+        for change in changes:
+            change.check()
+        with self._file.transaction() as db:
+            return [self._change(db, change) for change in changes]
+
+    def _change(self, db: sqlite3.Connection, change: Change) -> int:
+        path = change.path
+        row = db.execute("SELECT version FROM records WHERE path = ?", (path,)).fetchone()
+        if (None if row is None else row[0]) != change.version:
+            raise conflict(path)
+        if change.value is None:
+            below = (f"{path}/", f"{path}0")  # "0" follows "/"
+            if db.execute("SELECT 1 FROM records WHERE path > ? AND path < ?", below).fetchone():
+                raise has_some_below(path)
+            db.execute("DELETE FROM records WHERE path = ?", (path,))
+            return 0
+        (version,) = db.execute(
+            "UPDATE records_version SET version = version + 1 RETURNING version"
+        ).fetchone()
+        db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (path, version, change.value))
+        return int(version)
+
+    def children(self, path: str) -> list[str]:
+        """Return the names below: from each one found the search goes on behind all that lies below it."""
+        names: set[str] = set()
+        below = f"{path}/" if check_folder(path) else ""
+        at, end = below, f"{path}0" if path else _BEHIND_ALL
+        with self._file.reading() as db:
+            while row := db.execute(
+                "SELECT path FROM records WHERE path > ? AND path < ? ORDER BY path LIMIT 1",
+                (at, end),
+            ).fetchone():
+                name, slash, _ = str(row[0])[len(below) :].partition("/")
+                names.add(name)
+                at = f"{below}{name}/{_BEHIND_ALL}" if slash else f"{below}{name}"
+        return record_names(path, names)
+
+    def children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return the names below several paths."""
+        return [self.children(path) for path in paths]
+
+    def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Report changes of a record."""
+        return self._watcher.add(record_subject(path), callback)
+
+    def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Report names that are added or removed."""
+        return self._watcher.add(children_subject(path), callback)
+
+    def state_of(self, subject: str) -> object:
+        """Return what a watch of `subject` compares: a record's version, or the names below a path."""
+        kind, path = subject[0], subject[1:]
+        if kind == "/":
+            return self.children(path)
+        return self._file.row("SELECT version FROM records WHERE path = ?", path)
+
+    def states_of(self, subjects: Sequence[str]) -> dict[Subject, object]:
+        """Return the same of several subjects; of all records by one query."""
+        paths = [one[1:] for one in subjects if one[0] != "/"]
+        select = "SELECT path, version FROM records WHERE path IN (SELECT value FROM json_each(?))"
+        rows = self._file.rows(select, json.dumps(paths)) if paths else []
+        versions = {path: (version,) for path, version in rows}
+        return {
+            one: self.children(one[1:]) if one[0] == "/" else versions.get(one[1:])
+            for one in subjects
+        }
+
+
+# --- watches -----------------------------------------------------------------------------------------------------
+#
+# Watches for stores that cannot push: a thread that compares what it sees with what it saw.
+
+
+_log = LibraryLog("fastbk.meta")
+
+
+class Watcher:
+    """Calls back when `look` gives another answer than before; its thread lives while there are watches.
+
+    `look(subject)` returns anything comparable; it runs in the watcher's thread, and once in the caller's when a watch
+    is added, so that no change after `add` returned is missed. `look_all` returns the same of several subjects, in
+    their order, where that costs less. `mark` returns what changes with each change of any subject but the set of
+    bookies, whose leases also end by the clock: while it stays the same, nothing else is looked at.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[Subject], object],
+        interval_s: float,
+        look_all: Callable[[Sequence[Subject]], Sequence[object]] | None = None,
+        mark: Callable[[], object] | None = None,
+    ) -> None:
+        self._look = look
+        self._mark = mark
+        self._look_all = look_all or (lambda subjects: [look(one) for one in subjects])
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._subscriptions = Subscriptions()
+        self._stop: threading.Event | None = None
+
+    def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
+        """Subscribe `callback` to changes of `subject`."""
+        handle = WatchHandle(self, subject, callback)
+        now = self._look(subject)
+        with self._lock:
+            self._subscriptions.add(handle, now)
+            if self._stop is None:
+                self._stop = threading.Event()
+                threading.Thread(
+                    target=self._run, args=(self._stop,), name="fastbk-watch", daemon=True
+                ).start()
+        return handle
+
+    def remove(self, handle: WatchHandle) -> None:
+        """End a subscription; the last one ends the thread."""
+        with self._lock:
+            self._subscriptions.remove(handle)
+            if not self._subscriptions and self._stop is not None:
+                self._stop.set()
+                self._stop = None
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        with self._lock:
+            handles = self._subscriptions.all()
+        for handle in handles:
+            self.remove(handle)
+
+    def _run(self, stop: threading.Event) -> None:
+        mark: object = None
+        while not stop.wait(self._interval_s):
+            try:
+                # Before anything is looked at: what changes meanwhile is looked at the next time.
+                before, mark = mark, None if self._mark is None else self._mark()
+                is_same = mark is not None and mark == before
+                with self._lock:
+                    subjects = [
+                        one for one in self._subscriptions.seen if one is None or not is_same
+                    ]
+                now = dict(zip(subjects, self._look_all(subjects), strict=True))
+            except ClientClosed:
+                return  # a watch that began while the store was closed
+            except Error as error:
+                # The store is away; what changed meanwhile is told when it is back.
+                mark = None
+                _log.debug("metadata.watch_waits", reason=str(error))
+                continue
+            with self._lock:
+                changed = [
+                    one
+                    for subject in now
+                    for one in self._subscriptions.changed(subject, now[subject])
+                ]
+            for handle in changed:
+                notify(handle)
