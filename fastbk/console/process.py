@@ -11,22 +11,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import fastbk
-from fastbk.console.access import Access
 from fastbk.console.app import make_app
 from fastbk.console.cluster_view import ClusterView
 from fastbk.console.context import Console
 from fastbk.console.http_engine import HttpEngine
 from fastbk.console.rendering import Renderer, StaticFiles
-from fastbk.console.sessions import LoginLimit, Sessions
+from fastbk.console.sessions import Access, LoginLimit, Sessions
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
 from fastbk.private_files import make_directory, opener
-from fastbk.server.admin.http_guard import SiteGuard
-from fastbk.server.admin.listener import HttpListener
 from fastbk.server.configuration.authentication import HttpPort
 from fastbk.server.configuration.settings import AuditSettings
 from fastbk.server.supervision.audit_log import AuditLog
+from fastbk.web.guards import SiteGuard
+from fastbk.web.listener import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

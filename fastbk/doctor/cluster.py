@@ -7,7 +7,6 @@ import socket
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from fastbk.meta.last_backup import backup_age_s
 from fastbk.meta.records import BAD_RECORD_REMEDY, collected_bad_records
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.meta.unfinished_recoveries import unfinished_recoveries
-from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.meta.zookeeper.security import VARIABLE
 from fastbk.model.health import ClusterFacts, OpenLedgerFacts, Reason, reasons_of_cluster
 from fastbk.model.health import Verdict as HealthVerdict
 from fastbk.model.ids import BookieId
@@ -33,6 +32,7 @@ from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
 from fastbk.storage.identity_check import DirectoryContent, IdentityError, Verdict, judge
 from fastbk.storage.metadata_mark import read_newest
+from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,16 +100,12 @@ class Cluster:
         if not port:
             yield ok("not asked: [http] listen names no port")
             return
-        connection = HTTPConnection(
-            "localhost" if is_unspecified(host) else host, port, timeout=PAGE_TIMEOUT_S
-        )
-        with closing(connection):
-            connection.request("GET", "/readyz")
-            answer = msgspec.json.decode(
-                connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness
-            )
-        for one in answer.verdict_reasons:
-            yield _judged(one)
+        where = "localhost" if is_unspecified(host) else host
+        with closing(HttpConnection(where, port, tls=None, bytes_max=PAGE_BYTES_MAX)) as page:
+            page.connect(PAGE_TIMEOUT_S)
+            answer = msgspec.json.decode(page.exchange("GET", "/readyz", {}).body, type=_Readiness)
+        for reason in answer.verdict_reasons:
+            yield _judged(reason)
         if not answer.verdict_reasons:
             yield ok(
                 f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}"
@@ -282,4 +278,4 @@ def _judged(reason: Reason | _Reason) -> Finding:
 
 
 def _is_registered(store: MetadataStore, bookie_id: str) -> bool:
-    return any(one.service.bookie_id == bookie_id for one in store.list_bookies())
+    return any(bookie.service.bookie_id == bookie_id for bookie in store.list_bookies())
