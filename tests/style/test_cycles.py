@@ -26,7 +26,11 @@ BY_TYPES = [
         "fastbk.meta.records",
         "fastbk.meta.replica_marks",
     },
-    {"fastbk.stream.writer.engine"},
+    {
+        "fastbk.stream.writer.engine",
+        "fastbk.stream.writer.segment_lifecycle",
+        "fastbk.stream.writer.traced_appends",
+    },
 ]
 
 Graph = dict[str, dict[str, set[str]]]
