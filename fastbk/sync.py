@@ -17,9 +17,8 @@ from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
 from fastbk.client.loop_thread import LoopThread, blocking, blocking_opening
-from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader
-from fastbk.client.sync_writer import LedgerWriter, live_or_last
+from fastbk.client.sync_writer import LedgerWriter, Pending, live_or_last
 from fastbk.meta import MetadataStore
 from fastbk.meta.uri import given_store, uri_or_default
 from fastbk.model.ids import LedgerId

@@ -12,7 +12,7 @@ owner at every moment. Three rules keep it:
   (`Hand`). The caller's mark moves past an item in the last step before the caller has the item.
 - Any other result is the call's until the last step of `call`. The result of a call that is given up
   goes to its `undo`, which closes what was opened.
-- What callers append is appended in one step, with all that is counted of it (`sync_pending.py`).
+- What callers append is appended in one step, with all that is counted of it (`sync_queue.py`).
 
 CPython raises such exceptions when a function begins, behind a call of a C function, and when a loop
 jumps back. Between other instructions, and when Python functions return, it raises none.

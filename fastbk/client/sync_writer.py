@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.ledger_writer import Data, WriterStats
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
 from fastbk.client.loop_thread import LoopThread, facade_text
-from fastbk.client.sync_pending import Pending, TracedPending, Turns, Wakeup
+from fastbk.client.sync_queue import LOOK_S, AppendQueue, Turns
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
@@ -34,8 +34,8 @@ from fastbk.replication.refusals import too_large
 
 T = TypeVar("T")
 _CHUNK_ENTRIES = 512
-_LOOK_S = 1.0
-"""How often a caller that waits checks whether the client was closed."""
+_NONE: list[bytes] = []
+"""In the place of entries that were handed over: whoever keeps their `Pending` does not keep them."""
 
 
 class LedgerWriter:
@@ -61,12 +61,9 @@ class LedgerWriter:
         self._config = config
         self._has_explicit_ids = explicit_ids
         self._pending_type = Pending if tracer_of(config.tracing) is None else TracedPending
-        # Held by whoever puts something into the queue; nobody waits while holding it.
-        self._lock = threading.Lock()
-        self._queue: deque[tuple[list[bytes], Pending]] = deque()
-        self._wakeup = Wakeup(thread, self._send)
+        before = Pending(self, [], self._adds.next_entry_id - 1, 0)
+        self._queue = AppendQueue(thread, self._send, before)
         # Written on the loop only.
-        self._sent = Pending(self, self._adds.next_entry_id - 1, 0)
         self._bytes_settled = 0
         self._lac_told: EntryId = -1
         # Of those who wait for room; meanwhile nobody may pass.
@@ -92,7 +89,7 @@ class LedgerWriter:
         begun_s = time.monotonic()
         owned = self._checked(data)
         size = len(owned)
-        with self._lock:
+        with self._queue.lock:
             pending = None if self._turns.waiting else self._put([owned], size)
         if pending is None:
             (pending,) = self._in_turn([[owned]], timeout)
@@ -124,7 +121,7 @@ class LedgerWriter:
         owned = self._checked(data)
         if self._has_explicit_ids or entry_id is not None:
             return self._thread.call_plain(lambda: self._hold(owned, entry_id))
-        with self._lock:
+        with self._queue.lock:
             pending = None if self._turns.waiting else self._put([owned], len(owned))
         if pending is None:
             raise BufferFull(f"ledger {self.ledger_id}: too much is in flight; call ready()")
@@ -134,7 +131,7 @@ class LedgerWriter:
         """Give the asyncio writer an entry with an id of the caller's. On the loop."""
         future = self._inner.append_nowait(data, entry_id=entry_id)
         assert entry_id is not None
-        pending = Pending(self, entry_id, 0)
+        pending = Pending(self, [], entry_id, 0)
 
         def pass_on(_: object) -> None:
             error = future.exception()
@@ -181,15 +178,8 @@ class LedgerWriter:
 
     # --- admission ----------------------------------------
 
-    def _last(self) -> Pending:
-        """Return the last append: in the queue, or else the last that was sent."""
-        try:
-            return self._queue[-1][1]
-        except IndexError:
-            return self._sent  # `_send` sets it before it empties the queue
-
     def _has_room(self, size: int) -> bool:
-        last, config = self._last(), self._config
+        last, config = self._queue.last(), self._config
         entries = last.entry_id + 1 - self._adds.head
         return entries == 0 or (
             entries < config.entries_in_flight_max
@@ -200,10 +190,10 @@ class LedgerWriter:
         """Take entries if there is room; return what waits for the last one. The lock is held."""
         if not self._has_room(size):
             return None
-        last = self._last()
-        pending = self._pending_type(self, last.entry_id + len(datas), size, last._given + size)
-        self._queue.append((datas, pending))
-        self._wakeup.wake()
+        last = self._queue.last()
+        entry_id, given = last.entry_id + len(datas), last._given + size
+        pending = self._pending_type(self, datas, entry_id, size, given)
+        self._queue.put(pending)
         return pending
 
     def _in_turn(self, pieces: Sequence[list[bytes]], timeout: float | None) -> list[Pending]:
@@ -219,7 +209,7 @@ class LedgerWriter:
                 if not has_turn or not self._wait_for_room(size, deadline_s):
                     outcome: Outcome = "unknown" if begun else "not_written"
                     raise self._too_late(self._adds.head, limit_s, outcome)
-                with self._lock:
+                with self._queue.lock:
                     pending = self._put(piece, size)
                 assert pending is not None
                 begun.append(pending)
@@ -242,37 +232,26 @@ class LedgerWriter:
 
         self._check()
         while not self._has_room(size):
-            if not self._call(waited):
+            if not self._queue.call(waited):
                 return False
             self._check()
         return True
 
     def _send(self) -> None:
         """Give the asyncio writer all that was appended. On the loop."""
-        queue, admit = self._queue, self._inner.admit
-        while queue:
-            datas, pending = queue[0]
-            self._sent = pending
-            queue.popleft()
+        admit = self._inner.admit
+        for pending in self._queue.taken():
+            datas, pending._datas = pending._datas, _NONE
             if type(pending) is Pending:
                 admit(datas, pending._size, pending)
             else:
                 assert isinstance(pending, TracedPending)
-                pending.admit(admit, datas, pending._size)
-
-    def _call(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Run something on the loop behind all that was appended here."""
-
-        async def acted() -> T:
-            self._send()
-            return await act()
-
-        return self._thread.call(acted)
+                pending.admit(admit, datas)
 
     # --- waiting ----------------------------------------
 
     def _new_latch(self, pending: Pending) -> threading.Lock:
-        with self._lock:
+        with self._queue.lock:
             if pending._latch is None:
                 latch = threading.Lock()
                 latch.acquire()
@@ -289,7 +268,7 @@ class LedgerWriter:
             self._thread.check()
             left_s = end_s - time.monotonic()
             # A client that is closed meanwhile may not know of what was just appended.
-            if not pending._wait(max(0.0, min(left_s, _LOOK_S))) and left_s <= _LOOK_S:
+            if not pending._wait(max(0.0, min(left_s, LOOK_S))) and left_s <= LOOK_S:
                 assert limit_s is not None
                 is_held = self._has_explicit_ids and pending.entry_id >= self._adds.next_entry_id
                 outcome: Outcome = "not_written" if is_held else "unknown"
@@ -323,21 +302,21 @@ class LedgerWriter:
                     async with asyncio.timeout(min(1.0, self._config.read_timeout)):
                         await inner.write_last_add_confirmed()
 
-        self._call(flushed)
+        self._queue.call(flushed)
 
     def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it."""
-        return self._call(self._inner.write_last_add_confirmed)
+        return self._queue.call(self._inner.write_last_add_confirmed)
 
     def force(self, *, timeout: float | None = None) -> None:
         """Flush, and have the bookies confirm that all is durable; see the asyncio writer."""
-        self._call(lambda: self._inner.force(timeout=timeout))
+        self._queue.call(lambda: self._inner.force(timeout=timeout))
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, then close the ledger in the metadata. Raises what ended the writer."""
         checked_timeout(timeout)
         if not self._inner.is_done:
-            self._call(lambda: self._inner.close(timeout=timeout))
+            self._queue.call(lambda: self._inner.close(timeout=timeout))
 
     @property
     def last_add_confirmed(self) -> EntryId:
@@ -349,7 +328,7 @@ class LedgerWriter:
         """How many entries are appended and not acknowledged."""
         if self._has_explicit_ids:
             return self._inner.pending
-        return self._last().entry_id + 1 - self._adds.head
+        return self._queue.last().entry_id + 1 - self._adds.head
 
     def stats(self) -> WriterStats:
         """Return this writer's figures now."""
@@ -375,6 +354,97 @@ class LedgerWriter:
         except Error as closing:
             if not may_end_quietly(closing, error, is_reported=was_reported):
                 raise
+
+
+class Pending:
+    """An append that was sent; `result()` waits for it."""
+
+    __slots__ = ("_datas", "_error", "_given", "_is_done", "_latch", "_size", "_writer", "entry_id")
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        datas: list[bytes],
+        entry_id: EntryId,
+        size: int,
+        given: int = 0,
+    ) -> None:
+        """`entry_id`: of the last one. `given`: bytes of all that was appended up to this, it included."""
+        self.entry_id = entry_id
+        self._datas = datas
+        self._writer = writer
+        self._size = size
+        self._given = given
+        self._error: Error | None = None
+        self._is_done = False
+        self._latch: threading.Lock | None = None
+
+    def done(self) -> bool:
+        """Whether it is acknowledged or failed."""
+        return self._is_done
+
+    def result(self, timeout: float | None = None) -> EntryId:
+        """Wait until it is acknowledged and return its id; raises as `append` does.
+
+        Without `timeout` the client's append_timeout ends the wait, and with it the writer. For
+        an entry that is held for others before it, only the wait ends.
+        """
+        checked_timeout(timeout)
+        if not self._is_done:
+            self._writer._wait(self, timeout)
+        if self._error is not None:
+            raise self._writer._inner._reported(self._error)
+        return self.entry_id
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Return whether it is done. Several threads may wait."""
+        latch = self._latch
+        if latch is None:
+            latch = self._writer._new_latch(self)
+        if not self._is_done:
+            if not latch.acquire(timeout=timeout_s):
+                return False
+            latch.release()  # for the next one that waits
+        return True
+
+    # --- on the loop: what the pipe gives ----------------------------------------
+
+    def set_result(self, _: object) -> None:
+        """It is acknowledged."""
+        self._writer._bytes_settled += self._size
+        self._end()
+
+    def set_exception(self, error: Error) -> None:
+        """It has failed."""
+        self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        # First this, then the latch: whoever makes a latch later looks at this once more.
+        self._is_done = True
+        if self._latch is not None:
+            self._latch.release()
+
+
+class TracedPending(Pending):
+    """An append with the context of its caller, whose span it may be in."""
+
+    __slots__ = ("_context",)
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        datas: list[bytes],
+        entry_id: EntryId,
+        size: int,
+        given: int = 0,
+    ) -> None:
+        super().__init__(writer, datas, entry_id, size, given)
+        self._context = copy_context()
+
+    def admit(self, admit: Callable[[list[bytes], int, Pending], None], datas: list[bytes]) -> None:
+        """Give it to the asyncio writer, on the loop."""
+        self._context.run(admit, datas, self._size, self)
 
 
 def live_or_last(thread: LoopThread[Any], live: Callable[[], T], last: Callable[[], T]) -> T:

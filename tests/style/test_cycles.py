@@ -19,7 +19,6 @@ BY_FUNCTIONS = [
 BY_TYPES = [
     {"fastbk.client.add_pipe", "fastbk.client.explicit_lac_sender"},
     {"fastbk.client.client", "fastbk.client.copy_repairs"},
-    {"fastbk.client.sync_pending", "fastbk.client.sync_writer"},
     {
         "fastbk.meta.api",
         "fastbk.meta.coordination",

@@ -8,9 +8,7 @@ all of an append: an exception that is raised in the caller comes before it or b
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -19,7 +17,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from fastbk.client.coalescer import TAKEN_AWAY, may_end_quietly
 from fastbk.client.loop_thread import LoopThread, blocking, facade_text
-from fastbk.client.sync_pending import Notices, Wakeup
+from fastbk.client.sync_queue import LOOK_S, AppendQueue, Notices
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
@@ -54,8 +52,6 @@ _Sending: TypeAlias = tuple[
 ]
 """Bytes that a call appends; what returns its last transaction id, of the one before; and of that what sends it."""
 _RESULT_TIMEOUT_S = 30.0
-_LOOK_S = 1.0
-"""How often a caller that waits checks whether the client was closed."""
 
 
 class PendingRecord:
@@ -122,17 +118,13 @@ class SyncStreamWriter:
         self._make = make
         self._options = options
         self._changed = Notices()
-        # Held by whoever puts something into the queue; nobody waits while holding it.
-        self._lock = threading.Lock()
-        self._queue: deque[_Taken] = deque()
-        self._wakeup = Wakeup(loop, self._send)
+        self._queue = AppendQueue(loop, self._send, _Taken(PendingRecord(self), _not_sent, -1, 0))
         self._pending_type = PendingRecord
         self._is_closed = False
         self._is_aborted = False
         self._is_reported = False  # by a call, that another has the stream
         # Written on the loop only.
         self._inner: StreamWriter | None = None
-        self._sent = (-1, 0)
         self._settled_bytes = 0
         self._failure: Error | None = None
 
@@ -156,7 +148,7 @@ class SyncStreamWriter:
     def last_txid(self) -> int:
         """The last transaction id appended, acknowledged or not; -1 in an empty stream."""
         self._opened()
-        return self._last()[0]
+        return self._queue.last().last_txid
 
     @property
     def last_dlsn(self) -> DLSN | None:
@@ -167,7 +159,7 @@ class SyncStreamWriter:
     def unacked_bytes(self) -> int:
         """What was appended and not acknowledged yet."""
         self._opened()
-        return self._last()[1] - self._settled_bytes
+        return self._queue.last().given_bytes - self._settled_bytes
 
     def stats(self) -> StreamWriterStats:
         """Return this writer's figures now, what is on its way to the loop included."""
@@ -179,14 +171,6 @@ class SyncStreamWriter:
 
         return self._loop.call_plain(told)
 
-    def _last(self) -> tuple[int, int]:
-        """Return the last append's transaction id, and the bytes of all up to it."""
-        try:
-            taken = self._queue[-1]
-        except IndexError:
-            return self._sent  # `_send` sets it before it empties the queue
-        return taken.last_txid, taken.given_bytes
-
     def open(self) -> None:
         """Take the stream over; `with` does it. Raises as the asyncio writer's."""
 
@@ -195,7 +179,7 @@ class SyncStreamWriter:
             await writer.open()
             if tracer_of(writer._context.client.config.tracing) is not None:
                 self._pending_type = TracedPendingRecord
-            self._sent = (writer.last_txid, 0)
+            self._queue.sent = self._queue.sent._replace(last_txid=writer.last_txid)
             return writer
 
         self._inner = self._loop.call(opened, undo=lambda writer: writer.close())
@@ -342,12 +326,11 @@ class SyncStreamWriter:
         end_s = time.monotonic() + limit_s
         while True:
             self._check_taking()  # also: in a forked child the lock may be held for ever
-            with self._lock:
+            with self._queue.lock:
                 if self._has_room(size):
-                    last_txid, given_bytes = self._last()
-                    number = numbered(last_txid)
-                    self._queue.append(_Taken(pending, made(number), number, given_bytes + size))
-                    self._wakeup.wake()
+                    last = self._queue.last()
+                    number, given_bytes = numbered(last.last_txid), last.given_bytes + size
+                    self._queue.put(_Taken(pending, made(number), number, given_bytes))
                     return pending
             self._wait_for_room(size, end_s, limit_s)
 
@@ -374,7 +357,7 @@ class SyncStreamWriter:
                 f"{self.unacked_bytes} bytes are not acknowledged after {limit_s:g} s: call ready() and try again"
             )
         self._changed.wait(
-            lambda: self._has_room(size) or self._failure is not None, min(left_s, _LOOK_S)
+            lambda: self._has_room(size) or self._failure is not None, min(left_s, LOOK_S)
         )
 
     def _wait(self, is_done: Callable[[], bool], limit_s: float) -> None:
@@ -385,19 +368,16 @@ class SyncStreamWriter:
             if left_s <= 0:
                 raise QuorumTimeout(f"not acknowledged after {limit_s:g} s", outcome="unknown")
             # Woken by acknowledgements; a client that is closed meanwhile wakes nobody.
-            self._changed.wait(is_done, min(left_s, _LOOK_S))
+            self._changed.wait(is_done, min(left_s, LOOK_S))
 
     # --- on the loop --------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
         """Hand all that is queued to the asyncio writer. The client may be closing: then that refuses, or takes it."""
-        writer, queue = self._inner, self._queue
+        writer = self._inner
         assert writer is not None
         last: asyncio.Future[DLSN] | None = None
-        while queue:
-            taken = queue[0]
-            self._sent = taken.last_txid, taken.given_bytes
-            queue.popleft()
+        for taken in self._queue.taken():
             try:
                 last = taken.pending._future = _in_context(taken.pending, taken.send, writer)
             except BaseException as error:  # noqa: BLE001 -- told to those who wait
@@ -409,7 +389,9 @@ class SyncStreamWriter:
                 failure = as_error(error, "this writer")
                 self._failure = self._failure or failure
                 taken.pending._failure = failure
-        settled = partial(self._settled, self._sent[1])
+        # The last one is what the next is counted from; its record is not kept with it.
+        sent = self._queue.sent = self._queue.sent._replace(send=_not_sent)
+        settled = partial(self._settled, sent.given_bytes)
         if last is None:
             settled(None)
         else:
@@ -466,12 +448,7 @@ class SyncStreamWriter:
     def _call(self, act: Callable[[StreamWriter], Awaitable[T]], *, goes_on: bool = False) -> T:
         """Run something of the asyncio writer's behind all that was appended here."""
         writer = self._opened()
-
-        async def acted() -> T:
-            self._send()
-            return await act(writer)
-
-        return self._loop.call(acted, goes_on=goes_on)
+        return self._queue.call(lambda: act(writer), goes_on=goes_on)
 
     def __enter__(self) -> SyncStreamWriter:
         self.open()
@@ -492,6 +469,10 @@ class SyncStreamWriter:
                 self.close()
         else:
             self.abort()
+
+
+def _not_sent(_: StreamWriter) -> asyncio.Future[DLSN]:
+    raise AssertionError("this stands for what was appended before the writer was opened")
 
 
 def _in_context(

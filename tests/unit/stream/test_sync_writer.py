@@ -272,7 +272,7 @@ def test_a_forked_child_is_refused(harness: Harness) -> None:
 
         def hold() -> None:
             """A fork may come while another thread has the lock; the child has no such thread."""
-            with writer._lock:
+            with writer._queue.lock:
                 held.set()
                 done.wait()
 

@@ -4,6 +4,8 @@ An exception may be raised in a caller at almost any moment (`loop_thread.py`). 
 step: that of putting it into a queue (INV-C3). What is counted over all appends, such as ids, stands
 in the appends themselves: there is no second step that an exception could keep from being taken. And
 nobody waits with a lock in hand.
+
+The writers of ledgers and of streams are both made around an `AppendQueue`.
 """
 
 from __future__ import annotations
@@ -11,20 +13,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
-
-from fastbk.errors import Error
-from fastbk.model.ids import EntryId
-from fastbk.option_checks import checked_timeout
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from fastbk.client.loop_thread import LoopThread
-    from fastbk.client.sync_writer import LedgerWriter
 
-_LOOK_S = 1.0
+A = TypeVar("A")
+T = TypeVar("T")
+LOOK_S = 1.0
+"""How often a caller that waits checks by itself: whoever was to wake it may have been interrupted."""
 
 
 class Wakeup:
@@ -53,6 +52,52 @@ class Wakeup:
         self._act()
 
 
+class AppendQueue(Wakeup, Generic[A]):
+    """What several threads append with one writer, in the order of their calls.
+
+    Attributes:
+        lock: held by whoever looks at `last` and then calls `put`; nobody waits while holding it.
+        sent: the last append that was handed to the asyncio writer. Written on the loop only.
+    """
+
+    def __init__(self, thread: LoopThread[Any], hand_over: Callable[[], None], sent: A) -> None:
+        """`hand_over` runs on the loop, and hands over what `taken` gives; `sent` stands for what was before."""
+        super().__init__(thread, hand_over)
+        self.lock = threading.Lock()
+        self.sent = sent
+        self._queue: deque[A] = deque()
+
+    def last(self) -> A:
+        """Return the last append: in the queue, or else the last that was sent."""
+        try:
+            return self._queue[-1]
+        except IndexError:
+            return self.sent  # `taken` sets it before it empties the queue
+
+    def put(self, append: A) -> None:
+        """Take an append. The lock is held."""
+        self._queue.append(append)
+        if not self._is_due:
+            self.wake()
+
+    def taken(self) -> Iterator[A]:
+        """Yield all that is queued, each out of the queue. On the loop."""
+        queue = self._queue
+        while queue:
+            self.sent = queue[0]
+            queue.popleft()
+            yield self.sent
+
+    def call(self, act: Callable[[], Awaitable[T]], *, goes_on: bool = False) -> T:
+        """Run something on the loop behind all that was appended here."""
+
+        async def acted() -> T:
+            self._act()
+            return await act()
+
+        return self._thread.call(acted, goes_on=goes_on)
+
+
 class Notices:
     """Wakes threads that wait until something is so."""
 
@@ -77,7 +122,7 @@ class Notices:
                 if is_so() or left_s <= 0:
                     return is_so()
                 # It checks by itself, too: whoever was to tell it may have been interrupted.
-                latch.acquire(timeout=min(left_s, _LOOK_S))
+                latch.acquire(timeout=min(left_s, LOOK_S))
             finally:
                 with suppress(ValueError):
                     self._latches.remove(latch)
@@ -108,81 +153,3 @@ class Turns:
         """Return when it is this one's turn; False if it is not in time."""
         self.waiting.append(turn)
         return self._notices.wait(lambda: self.waiting[0] is turn, timeout_s)
-
-
-class Pending:
-    """An append that was sent; `result()` waits for it."""
-
-    __slots__ = ("_error", "_given", "_is_done", "_latch", "_size", "_writer", "entry_id")
-
-    def __init__(self, writer: LedgerWriter, entry_id: EntryId, size: int, given: int = 0) -> None:
-        """`given`: bytes of all that was appended up to this, it included."""
-        self.entry_id = entry_id
-        self._writer = writer
-        self._size = size
-        self._given = given
-        self._error: Error | None = None
-        self._is_done = False
-        self._latch: threading.Lock | None = None
-
-    def done(self) -> bool:
-        """Whether it is acknowledged or failed."""
-        return self._is_done
-
-    def result(self, timeout: float | None = None) -> EntryId:
-        """Wait until it is acknowledged and return its id; raises as `append` does.
-
-        Without `timeout` the client's append_timeout ends the wait, and with it the writer. For
-        an entry that is held for others before it, only the wait ends.
-        """
-        checked_timeout(timeout)
-        if not self._is_done:
-            self._writer._wait(self, timeout)
-        if self._error is not None:
-            raise self._writer._inner._reported(self._error)
-        return self.entry_id
-
-    def _wait(self, timeout_s: float) -> bool:
-        """Return whether it is done. Several threads may wait."""
-        latch = self._latch
-        if latch is None:
-            latch = self._writer._new_latch(self)
-        if not self._is_done:
-            if not latch.acquire(timeout=timeout_s):
-                return False
-            latch.release()  # for the next one that waits
-        return True
-
-    # --- on the loop: what the pipe gives ----------------------------------------
-
-    def set_result(self, _: object) -> None:
-        """It is acknowledged."""
-        self._writer._bytes_settled += self._size
-        self._end()
-
-    def set_exception(self, error: Error) -> None:
-        """It has failed."""
-        self._error = error
-        self._end()
-
-    def _end(self) -> None:
-        # First this, then the latch: whoever makes a latch later looks at this once more.
-        self._is_done = True
-        if self._latch is not None:
-            self._latch.release()
-
-
-class TracedPending(Pending):
-    """An append with the context of its caller, whose span it may be in."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, writer: LedgerWriter, entry_id: EntryId, size: int, given: int = 0) -> None:
-        super().__init__(writer, entry_id, size, given)
-        self._context = copy_context()
-
-    def admit(
-        self, admit: Callable[[list[bytes], int, Pending], None], datas: list[bytes], size: int
-    ) -> None:
-        """Give it to the asyncio writer, on the loop."""
-        self._context.run(admit, datas, size, self)
