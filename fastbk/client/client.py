@@ -247,9 +247,8 @@ class Client:
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
         requests = LedgerRequests(ledger_id, digest_type, password, flags, value.creation_token)
         options = writer_options(self.config, deferred_sync, chosen.away)
-        machine = WriterMachine(ledger_id, known, options)
+        machine = WriterMachine(ledger_id, known, options, self.pool.known.describe_trouble)
         io = await self._io(requests, value, wish)
-        machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         writer.publish_at_once(is_wanted=publish == "immediate")
         if self._lac_guard is not None:

@@ -54,6 +54,7 @@ class AddMachine:
         held_bytes_max: how many bytes of acknowledged entries are held for bookies that lack them.
         ends_when_unable: end the writer as soon as too few bookies can store, since nobody replaces them.
         is_deferred: deferred sync; acknowledged entries raise the LAC only when they were forced.
+        describe_trouble: what errors say of a bookie and why it does not answer well.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class AddMachine:
         length: int = 0,
         ends_when_unable: bool = True,
         is_deferred: bool = False,
+        describe_trouble: Callable[[BookieId, str], str] = lambda _, reason: reason,
     ) -> None:
         self.ledger_id = ledger_id
         self.ensemble = tuple(ensemble)
@@ -108,7 +110,7 @@ class AddMachine:
         # A frontier there means that nothing was stored.
         self._nothing_below = [first_entry_id] * self._size
         self._trouble: list[str | None] = ["not connected yet"] * self._size
-        self.describe_trouble: Callable[[BookieId, str], str] = lambda _, reason: reason
+        self._describe_trouble = describe_trouble
         self._unable: set[int] = set()
         self._refusals: dict[EntryId, set[int]] = {}
 
@@ -146,7 +148,7 @@ class AddMachine:
         """Return why each bookie that does not answer well does not."""
         both = zip(self.ensemble, self._trouble, strict=True)
         return {
-            bookie: self.describe_trouble(bookie, why) for bookie, why in both if why is not None
+            bookie: self._describe_trouble(bookie, why) for bookie, why in both if why is not None
         }
 
     def lagging(self, index: int) -> int:

@@ -91,7 +91,14 @@ class WriterMachine(Procedure[None]):
         wake_s: when `tick` is to be called, None for never.
     """
 
-    def __init__(self, ledger_id: LedgerId, known: VersionedLedger, options: WriterOptions) -> None:
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        known: VersionedLedger,
+        options: WriterOptions,
+        describe_trouble: Callable[[BookieId, str], str] = lambda _, reason: reason,
+    ) -> None:
+        """`describe_trouble`: what errors say of a bookie and why it does not answer well."""
         super().__init__()
         self.ledger_id = ledger_id
         self.known = known
@@ -105,6 +112,7 @@ class WriterMachine(Procedure[None]):
             held_bytes_max=options.held_bytes_max,
             ends_when_unable=False,
             is_deferred=options.is_deferred,
+            describe_trouble=describe_trouble,
         )
         self._acknowledged = self.adds.acknowledged
         self.ensemble_version = 0
