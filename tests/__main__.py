@@ -1,7 +1,7 @@
 """`python -m tests`: the tests by tiers. `./dev test` sets up and calls this.
 
 FAST=1 runs those style, type, unit, property and native tests that are not `slow`; nothing set
-runs all that CI runs; ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run.
+runs all that CI runs; ALL=1 adds long, soak and performance tests. SEED=n repeats the random choices of an earlier run.
 SERVICES=n runs so many tests that start services at once, instead of two. Any other arguments go to pytest, which then
 runs once with just these.
 
@@ -55,8 +55,8 @@ def tier() -> tuple[str, str]:
     if os.environ.get("ALL"):
         return "all", ""
     if os.environ.get("FAST"):
-        return "fast", "not slow and not soak and not perf"
-    return "ci", "not soak and not perf"
+        return "fast", "not slow and not soak and not perf and not long"
+    return "ci", "not soak and not perf and not long"
 
 
 def seed() -> int:

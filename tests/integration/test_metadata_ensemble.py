@@ -178,6 +178,7 @@ def world(ensemble: ZooKeeperEnsemble, tmp_path_factory: pytest.TempPathFactory)
         yield World(cluster, ensemble)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_servers_that_lag_or_are_away_put_nothing_on_hold(
     ensemble: ZooKeeperEnsemble, world: World

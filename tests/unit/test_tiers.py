@@ -9,8 +9,12 @@ from _pytest.mark.expression import Expression
 
 from tests import __main__ as tiers
 
-MARKERS = ("slow", "service", "alone", "soak", "perf")
-UNWANTED = {"CI": {"soak", "perf"}, "FAST": {"soak", "perf", "slow", "service"}, "ALL": set()}
+MARKERS = ("slow", "service", "alone", "soak", "perf", "long")
+UNWANTED = {
+    "CI": {"soak", "perf", "long"},
+    "FAST": {"soak", "perf", "long", "slow", "service"},
+    "ALL": set(),
+}
 
 
 def titles_of(markers: set[str]) -> list[str]:
