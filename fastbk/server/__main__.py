@@ -59,7 +59,7 @@ def serve(
         file = bookie_file.read(path)
         file.log()
         if zookeeper_file := file.config.metadata.zookeeper_file:
-            from fastbk.meta.zookeeper_security import use_file
+            from fastbk.meta.zookeeper.security import use_file
 
             use_file(zookeeper_file)  # for gc, too
         claim = claim_at_once(file.config)

@@ -161,16 +161,16 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
         read = NAME_PATHS
         modules = (
             "fastbk.observe.library_log",
-            "fastbk.meta.sqlite" if is_sqlite else "fastbk.meta.zookeeper",
+            "fastbk.meta.sqlite.store" if is_sqlite else "fastbk.meta.zookeeper.store",
         )
         if not is_sqlite:
-            from fastbk.meta import zookeeper_security
+            from fastbk.meta.zookeeper import security as zookeeper_security
 
             security = zookeeper_security.from_environment()
             read = (*read, *security.folders)
             modules = (*modules, "encodings.idna")
             if security.tls_files is not None:
-                modules = (*modules, "fastbk.meta.zookeeper_tls", *MODULES_OF_KEYS)
+                modules = (*modules, "fastbk.tls.contexts", *MODULES_OF_KEYS)
         may_connect = not is_sqlite
     return Confinement(
         mode=config.bookie.confinement,

@@ -12,7 +12,7 @@ import pytest
 
 import fastbk.sync
 from fastbk.auth.credentials import Credentials
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.spark.session import light_home
 from tests.fixtures.guarded_cluster import GuardedCluster
 from tests.fixtures.spark import SETTINGS

@@ -17,7 +17,7 @@ from fastbk.admin.page_client import AdminClient, BookieSilent, client_at
 from fastbk.admin.redaction import Redactor
 from fastbk.admin.support_bundle import SupportBundle
 from fastbk.auth.tokens import TokenKey
-from fastbk.devcluster.service import DevService
+from fastbk.devcluster.cluster import DevService
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until

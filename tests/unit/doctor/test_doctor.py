@@ -25,7 +25,7 @@ from fastbk.meta import open_store
 from fastbk.meta.last_backup import PATH as LAST_BACKUP
 from fastbk.meta.last_backup import LastBackup, note_backup
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
 from fastbk.meta.unfinished_recoveries import note_recoveries
 from fastbk.model.ids import BookieId
