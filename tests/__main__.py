@@ -79,16 +79,31 @@ def phases() -> list[tuple[str, list[str]]]:
     beside = ["--dist", "worksteal", slowest, "-m"]
     cores = str(os.cpu_count() or 1)
     parallel = ("parallel", ["-n", cores, *beside, f"{both}not service"])
-    # Only these folders: reading the others for nothing takes each process ten seconds.
+    # Each process reads all that it is given: the folders of services take ten seconds, mostly for nothing.
     if name == "fast":
         parallel[1].extend(f"tests/{folder}" for folder in FAST_FOLDERS)
         return [parallel]
     folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
+    places = (one for one in (ROOT / "tests").iterdir() if one.is_dir() and one.name[0] != "_")
+    others = {one.name for one in places} - {*SERVICE_FOLDERS}
+    parallel[1].extend(f"tests/{one}" for one in sorted(others))
+    parallel[1].extend(service_files("no_service"))
+    alone = service_files("alone", *(("soak", "perf") if name == "all" else ()))
     some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
     return [
         ("services", ["-n", some, *beside, f"{both}service and not alone", *folders]),
         parallel,
-        ("alone", [slowest, "-m", f"{both}service and alone", *folders]),
+        ("alone", [slowest, "-m", f"{both}service and alone", *alone]),
+    ]
+
+
+def service_files(*markers: str) -> list[str]:
+    """Return the files in the folders of services that mention any of these markers."""
+    return [
+        str(path.relative_to(ROOT))
+        for folder in SERVICE_FOLDERS
+        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+        if any(f"mark.{one}" in path.read_text("utf-8") for one in markers)
     ]
 
 
