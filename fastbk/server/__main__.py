@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
-from fastbk.native.kill_points import arm_from_environment
-from fastbk.native.process import confine
+from fastbk.native.process import arm_from_environment, confine
 from fastbk.observe import logs
 from fastbk.observe.event_log import EventLog
 from fastbk.printable_text import printable_json

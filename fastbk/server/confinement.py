@@ -18,8 +18,14 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError
-from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings, preload
-from fastbk.native.kill_points import FILE_VARIABLE
+from fastbk.native.process import (
+    FILE_VARIABLE,
+    UNSUPPORTED,
+    confine_calls,
+    confine_paths,
+    confine_rings,
+    preload,
+)
 from fastbk.observe import logs
 from fastbk.server.configuration.authentication import folders_of_workers
 

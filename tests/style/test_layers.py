@@ -53,7 +53,7 @@ GC_MESSAGES = "fastbk.server.gc_messages"
 
 # Library -> the files (or folders) that may import it.
 HOMES = {
-    "cffi": ["fastbk/native/build_native.py", "fastbk/native/build_stubs.py"],
+    "cffi": ["fastbk/native/build_native.py", "fastbk/native/build_native.py"],
     "setuptools": ["fastbk/native/build_native.py", "setup.py"],
     "fastbk.native._client": ["fastbk/native/"],
     "fastbk.native._bookie": ["fastbk/native/"],

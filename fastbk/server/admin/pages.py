@@ -20,7 +20,7 @@ from fastbk.config import split_address
 from fastbk.model.health import BookieFacts as HealthFacts
 from fastbk.model.health import DiskFacts, reasons_of_bookie, verdict_of
 from fastbk.native.disk import Disk
-from fastbk.native.hot_ledgers import HotLedger, HotWindow, hot_window
+from fastbk.native.segment import HotLedger, HotWindow, hot_window
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.configuration.authentication import http_port, requires_authentication
 from fastbk.server.configuration.tls import tls_files

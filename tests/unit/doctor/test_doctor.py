@@ -31,8 +31,15 @@ from fastbk.meta.unfinished_recoveries import note_recoveries
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState as LedgerMetadataState
 from fastbk.native.disk import Disk
-from fastbk.native.flush import FlushContents
-from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
+from fastbk.native.store import (
+    DELETED,
+    FENCED,
+    LIMBO,
+    FlushContents,
+    LedgerState,
+    Store,
+    StoreOptions,
+)
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle

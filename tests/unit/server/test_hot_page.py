@@ -1,8 +1,7 @@
 import os
 from typing import Any
 
-from fastbk.native.hot_ledgers import HotLedger, HotWindow, hot_window
-from fastbk.native.segment import Segment, create_segment
+from fastbk.native.segment import HotLedger, HotWindow, Segment, create_segment, hot_window
 from fastbk.server.admin.pages import HOT_SHOWN_MAX, HOT_WINDOW_AGE_MAX_S, windows_shown
 
 SECOND_NS = 10**9
