@@ -16,7 +16,7 @@ from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 
 class Place:
