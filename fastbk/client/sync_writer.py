@@ -179,7 +179,11 @@ class LedgerWriter:
     # --- admission ----------------------------------------
 
     def _has_room(self, size: int) -> bool:
-        last, config = self._queue.last(), self._config
+        return self._fits(self._queue.last(), size)
+
+    def _fits(self, last: Pending, size: int) -> bool:
+        """Return whether there is room for `size` bytes behind the last append."""
+        config = self._config
         entries = last.entry_id + 1 - self._adds.head
         return entries == 0 or (
             entries < config.entries_in_flight_max
@@ -188,9 +192,9 @@ class LedgerWriter:
 
     def _put(self, datas: list[bytes], size: int) -> Pending | None:
         """Take entries if there is room; return what waits for the last one. The lock is held."""
-        if not self._has_room(size):
-            return None
         last = self._queue.last()
+        if not self._fits(last, size):
+            return None
         entry_id, given = last.entry_id + len(datas), last._given + size
         pending = self._pending_type(self, datas, entry_id, size, given)
         self._queue.put(pending)
