@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
-from fastbk.observe.process_usage import OwnUsage
-from fastbk.observe.prometheus import family, single
+from fastbk.observe.prometheus import OwnUsage, family, single
 from fastbk.server.configuration.authentication import http_port
 from fastbk.server.configuration.tls import http_tls, tls_files
 from fastbk.web.certificate_watch import certificate_lines
