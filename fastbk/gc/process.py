@@ -160,10 +160,6 @@ def main(child: Child) -> None:
         child.send({"type": "drained"})
 
 
-if __name__ == "__main__":
-    run("gc", main)
-
-
 # --- when each job runs ------------------------------------------------------------------------------------------
 
 
@@ -615,3 +611,7 @@ class MetadataKeeper:
         if not self._has_complained:
             self._has_complained = True
             logs.warning("gc.last_metadata_not_written", reason=str(error))
+
+
+if __name__ == "__main__":
+    run("gc", main)

@@ -467,10 +467,6 @@ def main() -> None:
         write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
 
 
-if __name__ == "__main__":
-    main()
-
-
 # --- stubs -------------------------------------------------------------------------------------------------------
 #
 # Writes the type stubs of the extension modules from the boundary that cffi parsed.
@@ -531,3 +527,7 @@ def stub_text(ffi: FFI) -> str:
             listed = ", ".join(["self", *arguments, "/"] if arguments else ["self"])
             lines.append(f"    def {name}({listed}) -> {value_type(ctype.result)}: ...\n")
     return HEADER + "".join(lines) + "\nlib: _Library\nffi: ForeignInterface\n"
+
+
+if __name__ == "__main__":
+    main()
