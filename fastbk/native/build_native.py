@@ -1,6 +1,6 @@
 """Builds the extension modules: boundary fragments -> cffi source -> objects -> `fastbk/native/_*.abi3.so`.
 
-The tables in `build_modules.py` say what belongs where. `setup.py` uses `BuildNative` for wheels;
+`MODULES` says what belongs where. `setup.py` uses `BuildNative` for wheels;
 `python -m fastbk.native.build_native` builds in place, recompiling only what changed.
 FASTBK_BUILD=release|wheel|debug|asan chooses the kind of build; objects of different kinds live in different folders.
 FASTBK_CLIENT_ONLY=1 leaves out what only a bookie needs, liburing with it.
