@@ -17,8 +17,12 @@ from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, Unauthor
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
-from fastbk.placement.choose_ensemble import choose_ensemble, choose_replacements
-from fastbk.placement.partial import ChosenEnsemble, choose_partial_ensemble
+from fastbk.placement.choose_ensemble import (
+    ChosenEnsemble,
+    choose_ensemble,
+    choose_partial_ensemble,
+    choose_replacements,
+)
 from fastbk.placement.values import BookieView, Chance, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.ensemble_change_result import Replacement

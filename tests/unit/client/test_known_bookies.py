@@ -12,7 +12,7 @@ from fastbk.client.ensembles import new_ensemble, partial_ensemble, replacements
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies, is_local_host, view_of
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
-from fastbk.placement.partial import ChosenEnsemble
+from fastbk.placement.choose_ensemble import ChosenEnsemble
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView, PlacementConfig
 from fastbk.replication.actions import Choose
 

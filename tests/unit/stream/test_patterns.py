@@ -27,8 +27,8 @@ from fastbk.stream.cursor.sync_cursor import SyncPatternReader
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import chain_path
-from fastbk.stream.pattern import reader as source
-from fastbk.stream.pattern import store
+from fastbk.stream.pattern import reader as pattern_reader
+from fastbk.stream.pattern import record
 from fastbk.stream.pattern.cursor import PatternCursor
 from fastbk.stream.pattern.reader import PatternReader
 from fastbk.stream.positions import DLSN, FIRST
@@ -216,7 +216,7 @@ async def test_a_namespace_that_is_deleted_ends_it(world: World) -> None:
 async def test_too_many_streams_are_told_and_room_is_used(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (source, store):
+    for module in (pattern_reader, record):
         monkeypatch.setattr(module, "STREAMS_MAX", 2)
     await world.fill(a=1, b=1, c=1)
     with pytest.raises(
@@ -282,7 +282,7 @@ async def test_who_has_much_makes_room_for_who_waits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one place, and small turns: the backlog of one keeps no other from being read."""
-    monkeypatch.setattr(source, "PLACES", 1)
+    monkeypatch.setattr(pattern_reader, "PLACES", 1)
     monkeypatch.setattr("fastbk.stream.reader.read_ahead.TURN_BYTES", 1000)
     for name in ("a", "b", "c"):
         await world.write(name, [bytes(500)] * 300)  # one segment
@@ -572,7 +572,7 @@ async def test_streams_with_gaps_take_no_place_from_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is raised again and again of some streams keeps no other from being read."""
-    monkeypatch.setattr(source, "PLACES", 2)
+    monkeypatch.setattr(pattern_reader, "PLACES", 2)
     for name in ("a", "b", "c", "good"):
         await world.write(name, [b"%d" % at for at in range(6)], roll=True)
     async with world.space().cursor("*", "c") as cursor:
@@ -687,7 +687,7 @@ async def test_gaps_are_counted_and_say_their_stream(world: World) -> None:
 
 
 async def test_single_records_wait_for_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (store, __import__("fastbk.stream.pattern.cursor", fromlist=["x"])):
+    for module in (record, __import__("fastbk.stream.pattern.cursor", fromlist=["x"])):
         monkeypatch.setattr(module, "RANGES_MAX", 3)
     await world.fill(a=8, b=8)
     async with world.space().cursor("*", "c") as cursor:
