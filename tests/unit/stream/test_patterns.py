@@ -264,11 +264,12 @@ async def test_what_is_read_ahead_is_bounded_whatever_the_number_of_streams(
     await world.fill(**{f"s{at}": 20 for at in range(40)})
     async with world.space().reader("*") as reader:
         await wait_until_async(
-            lambda: sum(one.queued_bytes > 0 for one in ahead) == source.PLACES, "all places"
+            lambda: sum(one.queued_bytes > 0 for one in ahead) == pattern_reader.PLACES,
+            "all places",
         )
         for _ in range(100):
             await asyncio.sleep(0)
-        assert sum(one.queued_bytes > 0 for one in ahead) == source.PLACES
+        assert sum(one.queued_bytes > 0 for one in ahead) == pattern_reader.PLACES
         counts = Counter(one.stream for one in await taken(reader, 800))
         assert set(counts.values()) == {20} and len(counts) == 40
         assert await reader.read(timeout=0.05) is None
