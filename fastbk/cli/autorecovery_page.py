@@ -16,7 +16,7 @@ from fastbk.server.admin.http import METRICS, TEXT, refused_lines
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.admin.requested_recoveries import RequestedRecoveries
+    from fastbk.admin.bookie_recovery import RequestedRecoveries
     from fastbk.autorecovery.figures import AuditorCounts, WorkerCounts
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.op_stats import OpStats

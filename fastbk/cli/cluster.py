@@ -220,7 +220,7 @@ def print_bookies(options: argparse.Namespace) -> int:
 
 def _cookies(options: argparse.Namespace) -> int:
     """List, or forget one."""
-    from fastbk.admin.cookies import forget, known_bookies
+    from fastbk.admin.bookie_identity import forget, known_bookies
     from fastbk.model.ids import BookieId
 
     if options.even_if_named and not options.forget:

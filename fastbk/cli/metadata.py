@@ -225,7 +225,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _confirm(options: argparse.Namespace) -> int:
-    from fastbk.admin.metadata_restore import raise_if_half_restored
+    from fastbk.admin.metadata_backup import raise_if_half_restored
     from fastbk.meta.hold import confirm_hold, read_hold
 
     with opened_store(metadata_uri(options)) as store:

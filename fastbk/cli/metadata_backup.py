@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.admin.metadata_archive import Summary
-    from fastbk.admin.metadata_restore import Restored
+    from fastbk.admin.metadata_backup import Restored
 
 NAMED_MAX = 20
 """Differences that are printed; --json has up to 1,000 of those in an archive, and all of `diff`."""
@@ -125,8 +125,8 @@ def _restore(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from fastbk.admin.metadata_archive import check_archive
+    from fastbk.admin.metadata_backup import restore
     from fastbk.admin.metadata_rebuild import remade_store
-    from fastbk.admin.metadata_restore import restore
 
     head = check_archive(options.file).head
     uri = metadata_uri(options)

@@ -54,7 +54,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _collect(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata collect")
-    from fastbk.admin.bookie_collection import collect, encode
+    from fastbk.admin.metadata_rebuild import collect, encode
     from fastbk.durable_files import replaced
 
     found = collect(options.data)
@@ -78,10 +78,9 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata rebuild")
-    from fastbk.admin.bookie_collection import read_collection
     from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_rebuild import instance_of, rebuild, remade_store
-    from fastbk.admin.metadata_restore import restore
+    from fastbk.admin.metadata_backup import restore
+    from fastbk.admin.metadata_rebuild import instance_of, read_collection, rebuild, remade_store
 
     collections = [read_collection(one) for one in options.files]
     uri, backup = metadata_uri(options), options.backup

@@ -14,7 +14,7 @@ import msgspec
 import fastbk
 from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.apache.http.client_pages import lends_credentials
-from fastbk.apache.http.routes import add_pages
+from fastbk.apache.http.pages import add_pages
 from fastbk.config import split_address
 from fastbk.native.disk import Disk
 from fastbk.server.admin.certificate_watch import watched_certificates

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fastbk import properties
 from fastbk.apache.configuration import key_translation, source
-from fastbk.apache.configuration.report import Report
+from fastbk.apache.configuration.config_builder import Report
 from tests.fixtures.host import Host
 
 BASE = """
