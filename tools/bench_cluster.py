@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fastbk.client.client import Client
 from fastbk.devcluster.metadata import LOCAL, DevMetadata
 from fastbk.errors import ConfigError
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.testing import LocalCluster
 
 T = TypeVar("T")

@@ -20,10 +20,11 @@ from typing import TypeVar
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.metadata import ZooKeeperServer
-from fastbk.meta import MetadataStore, open_store, zookeeper_admin
-from fastbk.meta.gateway import GatewayAccess
+from fastbk.meta import MetadataStore, open_store
+from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
+from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.private_files import write_text
 from fastbk.stream.chain.chain import Chain, get_chain, put_chain

@@ -22,9 +22,9 @@ from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.autorecovery.worker import LEDGERS_MAX, MarkedLedgers
 from fastbk.client import Client
 from fastbk.devcluster.metadata import ZooKeeperServer
-from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_paths import Layout
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper.paths import Layout
 from fastbk.replication.copy_rate import CopyRate
 from fastbk.testing import LocalCluster
 from tools.bench_gc import counted

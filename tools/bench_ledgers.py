@@ -20,9 +20,8 @@ from pathlib import Path
 from fastbk.model.entry import DigestType
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import check
-from fastbk.native.flush import FlushContents
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state
-from fastbk.native.store import Store, StoreOptions
+from fastbk.native.store import FlushContents, Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.units import GIB

@@ -212,7 +212,7 @@ def _bookies(store: MetadataStore) -> Iterator[Bookie]:
     """Yield fastbk's and, in ZooKeeper, Apache's; one whose identity cannot be read has numbers that none has."""
     found = {identity.bookie_id: _bookie(identity) for identity in store.list_identities()}
     if is_zookeeper(store.uri):
-        from fastbk.meta.zookeeper_cookies import Cookies
+        from fastbk.meta.zookeeper.admin import Cookies
 
         with closing(Cookies(parse_zookeeper(store.uri))) as cookies:
             for bookie_id in cookies.names():
@@ -512,7 +512,7 @@ def _write_cookie(store: MetadataStore, one: Bookie, out: Restored) -> None:
     if not is_zookeeper(store.uri):
         out.left_out.append(f"bookie {one.bookie_id} is one of Apache's, which need ZooKeeper")
         return
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
 
     with closing(Cookies(parse_zookeeper(store.uri))) as cookies:
         found = cookies.read(BookieId(one.bookie_id))

@@ -33,7 +33,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
-from fastbk.native.shard import PAIRS_MAX
+from fastbk.native.segment import PAIRS_MAX
 from fastbk.native.store import Store, StoreOptions
 from fastbk.printable_text import printable
 from fastbk.private_files import read_found
@@ -104,7 +104,7 @@ def remade_store(uri: str, instance_id: str) -> MetadataStore:
     Bookies start only on the cluster that their cookies name (INV-D1). Raises as `open_store`.
     """
     if is_zookeeper(uri):
-        from fastbk.meta import zookeeper_admin
+        from fastbk.meta.zookeeper import admin as zookeeper_admin
 
         location = parse_zookeeper(uri)
         if not zookeeper_admin.exists(location):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
-    from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.tls.contexts import ClientCertificates, RefreshedContext
+    from fastbk.web.page_admission import PageAdmission
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
 ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
@@ -159,8 +159,8 @@ def http_admission(
     `cluster_id`: the audience of tokens; "" while it is not known.
     """
     from fastbk.config import split_address
-    from fastbk.server.admin.page_admission import PageAdmission, nothing, page_credentials
     from fastbk.server.configuration.authentication import AuthenticationSettings, HttpPort
+    from fastbk.web.page_admission import PageAdmission, nothing, page_credentials
 
     host, _ = split_address(options.http, "--http")
     port = HttpPort(
@@ -212,7 +212,7 @@ def own_certificate_lines() -> Callable[[], list[str]]:
     files = TlsOptions.from_environment()
     if files is None:
         return list
-    from fastbk.server.admin.certificate_metrics import certificate_lines
+    from fastbk.web.certificate_watch import certificate_lines
 
     return certificate_lines(files)
 

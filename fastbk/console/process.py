@@ -22,11 +22,11 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
 from fastbk.private_files import make_directory, opener
-from fastbk.server.admin.http_guard import SiteGuard
-from fastbk.server.admin.listener import HttpListener
 from fastbk.server.configuration.authentication import HttpPort
 from fastbk.server.configuration.settings import AuditSettings
 from fastbk.server.supervision.audit_log import AuditLog
+from fastbk.web.guards import SiteGuard
+from fastbk.web.listener import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

@@ -68,8 +68,8 @@ class DevMetadata:
             self.server.start()
             uri = f"zk+hierarchical://{self.server.address}/ledgers"
         # Only now: kazoo is not loaded where sqlite does.
-        from fastbk.meta import zookeeper_admin
         from fastbk.meta.uri import parse_zookeeper
+        from fastbk.meta.zookeeper import admin as zookeeper_admin
 
         location = parse_zookeeper(uri)
         if not zookeeper_admin.exists(location):

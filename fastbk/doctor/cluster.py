@@ -23,7 +23,7 @@ from fastbk.meta.last_backup import backup_age_s
 from fastbk.meta.records import BAD_RECORD_REMEDY, collected_bad_records
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.meta.unfinished_recoveries import unfinished_recoveries
-from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.meta.zookeeper.security import VARIABLE
 from fastbk.model.health import ClusterFacts, OpenLedgerFacts, Reason, reasons_of_cluster
 from fastbk.model.health import Verdict as HealthVerdict
 from fastbk.model.ids import BookieId

@@ -19,8 +19,8 @@ from fastbk.doctor.data import Data, holder_of
 from fastbk.doctor.machine import Disks, System
 from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.errors import ConfigError
-from fastbk.meta.zookeeper_security import use_file
-from fastbk.native.confine import UNSUPPORTED, landlock_version
+from fastbk.meta.zookeeper.security import use_file
+from fastbk.native.process import UNSUPPORTED, landlock_version
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.authentication import check_files, http_port, keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig

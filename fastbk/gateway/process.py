@@ -17,14 +17,14 @@ from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
 from fastbk.gateway.pages import open_pages
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
-from fastbk.meta.zookeeper_security import use_file
+from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
-from fastbk.server.admin.listener import HANDSHAKES_MAX, HttpListener
 from fastbk.server.configuration.tls import server_tls
 from fastbk.server.network.admission import Admission
 from fastbk.server.network.idle_connections import allow_descriptors
 from fastbk.server.supervision.audit_log import AuditLog
+from fastbk.web.listener import HANDSHAKES_MAX, HttpListener
 
 if TYPE_CHECKING:
     from fastbk.gateway.configuration import GatewayConfig

@@ -17,9 +17,9 @@ from kazoo.exceptions import NoNodeError
 from fastbk.devcluster import DevCluster
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import wait_for
-from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_paths import Layout
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper.paths import Layout
 from tests.compat.jars import Programs
 from tests.compat.members import (
     FASTBK,

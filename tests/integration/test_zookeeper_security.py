@@ -14,10 +14,12 @@ import fastbk
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import free_port
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.meta import open_store, zookeeper_admin, zookeeper_security
+from fastbk.meta import open_store
 from fastbk.meta.uri import parse_zookeeper
-from fastbk.meta.zookeeper_refusals import server_zxid
-from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper import security as zookeeper_security
+from fastbk.meta.zookeeper.security import VARIABLE
+from fastbk.meta.zookeeper.session import server_zxid
 from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
 from fastbk.tls.authority import Authority

@@ -8,7 +8,7 @@ from pathlib import Path
 import fastbk
 
 PACKAGE = Path(fastbk.__file__).parent
-PEERS_REACH = ("server/network", "server/admin", "apache/http", "gateway", "console")
+PEERS_REACH = ("server/network", "server/admin", "apache/http", "gateway", "console", "web")
 DIRECT = re.compile(
     r"\blogs\.(?:info|warning|error|write)\(\s*([^\s,)]+)|(default_exception_handler)"
 )

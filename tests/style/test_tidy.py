@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.build_modules import MODULES
-from fastbk.native.build_native import NATIVE, ffi_of
-from fastbk.native.build_stubs import stub_text
+from fastbk.native.build_native import MODULES, NATIVE, ffi_of, stub_text
 from tests.style.tree import ROOT, SKIPPED, statements, walk
 
 # A file holds one whole concept: each split makes names public that nobody else should use.

@@ -130,8 +130,8 @@ async def beside(pairs: int) -> dict[str, float]:
 async def ledgers(count: int) -> dict[str, float]:
     """Create, close, open and recover ledgers of ten entries; their metadata are in a ZooKeeper."""
     from fastbk.devcluster.metadata import ZooKeeperServer
-    from fastbk.meta import zookeeper_admin
     from fastbk.meta.uri import parse_zookeeper
+    from fastbk.meta.zookeeper import admin as zookeeper_admin
 
     took: dict[str, list[float]] = {
         name: [] for name in ("create", "close", "open", "recover", "recover_dead")

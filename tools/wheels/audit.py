@@ -9,7 +9,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import fastbk
-from fastbk.native.build_modules import MODULES
+from fastbk.native.build_native import MODULES
 from tools.wheels.build import GLIBC, Target, auditwheel
 from tools.wheels.steps import WORK, run, tools_python
 

@@ -24,12 +24,12 @@ from fastbk.errors import ConfigError, Error
 from fastbk.meta.api import VersionedLedger, all_ids
 from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.native.disk import Disk
-from fastbk.server.admin.http import Request, Response
 from fastbk.server.directories import disk_bytes
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.server.supervision.lifecycle import State
 from fastbk.storage.directories import JOURNALS, LOCATIONS, LOGS
 from fastbk.storage.manifest import ManifestSlots
+from fastbk.web.page_server import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts, StoreThreads
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ledger import LedgerMetadata
-    from fastbk.server.admin.http import AdminServer, Page, PageServer
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.web.page_server import Page, PageServer
 
 BOOKIE = "/api/v1/bookie/"
 LEDGER = "/api/v1/ledger/"
 AUTO_RECOVERY = "/api/v1/autorecovery/"
 
 
-def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
+def add_pages(server: PageServer, facts: BookieFacts, metadata: StoreThreads) -> None:
     """Have `server` answer Apache's paths for this bookie."""
     bookie, by_client = BookiePages(facts), ClientPages(facts)
     server.add_page("/heartbeat", guarded(_heartbeat))

@@ -18,13 +18,13 @@ from fastbk.errors import ConfigError, os_errors_as
 if TYPE_CHECKING:
     from fastbk.admin.bookie_identity import Renaming
     from fastbk.apache.shell.context import Context
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
     from fastbk.model.ids import BookieId
 
 
 def _opened(context: Context) -> Cookies:
     location = context.need_zookeeper("cookies are changed by hand")
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
 
     return Cookies(location)
 
@@ -207,7 +207,7 @@ def _list(context: Context) -> int:
         if (path := Path(directory).absolute() / NAME).exists():
             print(path)
     if (location := context.zookeeper) is not None:
-        from fastbk.meta.zookeeper_cookies import Cookies
+        from fastbk.meta.zookeeper.admin import Cookies
 
         with Cookies(location) as cookies:
             if cookies.read(bookie_id) is not None:

@@ -11,8 +11,7 @@ import pytest
 from fastbk.inspect.entry_log import read_entry_log
 from fastbk.inspect.items import FileReader, Item
 from fastbk.native.scrub import LogScan
-from fastbk.native.segment import Segment
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Segment, Stats
 from fastbk.observe.names import SLOTS
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import log_path
