@@ -94,14 +94,14 @@ def _answer(report: Report | None) -> dict[str, Any]:
     return {
         "keys": [
             {
-                "key": one.key.name,
-                "value": one.shown,
-                "origin": one.origin,
-                "verdict": str(one.verdict),
-                "settings": [_spelt(setting) for setting in one.settings],
-                "reason": one.reason,
+                "key": finding.key.name,
+                "value": finding.shown,
+                "origin": finding.origin,
+                "verdict": str(finding.verdict),
+                "settings": [_spelt(setting) for setting in finding.settings],
+                "reason": finding.reason,
             }
-            for one in report.findings
+            for finding in report.findings
         ],
         "unknown": report.unknown(),
         "notes": report.notes,

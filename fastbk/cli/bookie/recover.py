@@ -125,7 +125,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
     from fastbk.admin.bookie_identity import check_known, free_id
     from fastbk.admin.bookie_recovery import BookieRecovery
-    from fastbk.cli.bookie.maintenance import end_with_bookie
+    from fastbk.cli.bookie.running import end_with_bookie
 
     uri = metadata_uri(options)
     line = ProgressLine()
