@@ -26,8 +26,7 @@ from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
 from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
-from fastbk.model.id_ranges import IdRanges
-from fastbk.model.ids import ID_MAX, BookieId, LedgerId, check_bookie_id, check_ledger_id
+from fastbk.model.ids import ID_MAX, BookieId, IdRanges, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
