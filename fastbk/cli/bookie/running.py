@@ -18,7 +18,6 @@ from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
-from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.units import (
     format_age_s,
     format_count,
@@ -222,6 +221,8 @@ def gc(options: argparse.Namespace) -> int:
 
 
 def _gc_kinds(options: argparse.Namespace) -> list[str]:
+    from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
+
     named = {
         LEDGERS: getattr(options, "ledgers", False),
         MINOR: options.minor,
@@ -231,6 +232,8 @@ def _gc_kinds(options: argparse.Namespace) -> list[str]:
 
 
 def _run_gc(options: argparse.Namespace, client: AdminClient) -> int:
+    from fastbk.server.gc_messages import LEDGERS
+
     what = _gc_kinds(options) or [LEDGERS]
     number = client.post("/gc/run", {"what": what, "force": options.force})["number"]
     if options.no_wait:
@@ -253,6 +256,8 @@ def _run_gc(options: argparse.Namespace, client: AdminClient) -> int:
 
 
 def _went_well(status: dict[str, Any], what: list[str]) -> bool:
+    from fastbk.server.gc_messages import LEDGERS
+
     looks = [status.get("cycle"), status.get("copies")] if LEDGERS in what else []
     runs = [run for run in status.get("compactions", ()) if run["kind"] in what]
     return not any(look and look["stopped"] for look in looks) and not any(
