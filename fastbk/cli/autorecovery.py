@@ -70,8 +70,8 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.meta.uri import is_gateway
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
+    from fastbk.security.tls import TlsOptions
     from fastbk.server.admin.certificate_watch import watched_certificates
-    from fastbk.tls.options import TlsOptions
 
     end_with_lifeline(options)
     if not 1 <= options.ledgers_at_once <= 64:
@@ -122,8 +122,8 @@ async def _audit(
 ) -> tuple[Callable[..., object], Callable[[], list[str]]]:
     """Return what keeps a record of changes until `stack` closes, and its lines of `/metrics`. Raises StorageError."""
     from fastbk.observe import logs
-    from fastbk.server.configuration.settings import AuditSettings
-    from fastbk.server.supervision.audit_log import AuditLog
+    from fastbk.security.audit_log import AuditLog
+    from fastbk.security.settings import AuditSettings
 
     audit = AuditLog(
         AuditSettings(file="" if options.audit is None else str(options.audit.absolute()))

@@ -85,9 +85,9 @@ async def _run(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.client.ensembles import client_name
     from fastbk.observe import logs
+    from fastbk.security.tls import TlsOptions
     from fastbk.server.admin.certificate_watch import watched_certificates
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-    from fastbk.tls.options import TlsOptions
 
     end_with_lifeline(options)
     chosen = JanitorOptions(

@@ -10,10 +10,10 @@ from fastbk.observe.prometheus import family, quoted, single
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
+    from fastbk.security.tls import RefreshedContext
     from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
     from fastbk.stream.janitor.janitor import Janitor
-    from fastbk.tls.contexts import RefreshedContext
 
 TEXTS = {
     "passes": "passes over all streams, those that were ended early too",

@@ -13,7 +13,7 @@ from fastbk.errors import ProtocolError
 from fastbk.model import protobuf
 
 if TYPE_CHECKING:
-    from fastbk.auth.credentials import Login
+    from fastbk.security.credentials import Login
 
 PLUGIN, NO_PLUGIN = b"sasl", b"AuthDisabledPlugin"
 REPLY_BYTES_MAX = 8192

@@ -18,9 +18,9 @@ from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.auth.credentials import Credentials, Login
     from fastbk.client.apache_translation import ApacheTranslation
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.security.credentials import Credentials, Login
+    from fastbk.security.tls import RefreshedContext
 
 SHUTDOWN_TIMEOUT_S = 2.0
 """How long a bookie may take to say that it has read all before TLS ends."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.auth.credentials import TOKEN, Login
 from fastbk.errors import ConfigError, Error
 from fastbk.observe.library_log import LibraryLog
-from fastbk.tls.files import Stamp, stamp_of
+from fastbk.security.credentials import TOKEN, Login
+from fastbk.security.tls import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

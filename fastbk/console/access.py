@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import ALL_RIGHTS, Principal, Right, names_of
-from fastbk.auth.tokens import PAGES, TokenError
 from fastbk.errors import ConfigError
-from fastbk.server.configuration.authentication import AuthenticationSettings
-from fastbk.server.network.auth_files import AuthFiles
+from fastbk.security.auth_files import AuthFiles
+from fastbk.security.rights import ALL_RIGHTS, Principal, Right, names_of
+from fastbk.security.settings import AuthenticationSettings
+from fastbk.security.tokens import PAGES, TokenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import Right
 from fastbk.autorecovery.state import ClusterState
 from fastbk.cli.admin_client import find_bookie
 from fastbk.cli.stream.options import start_of, stream_of
 from fastbk.console.access import why_not_change
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.security.rights import Right
 from fastbk.stream.paths import split_stream_path
 
 if TYPE_CHECKING:

@@ -22,17 +22,16 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
 from fastbk.private_files import make_directory, opener
+from fastbk.security.audit_log import AuditLog
+from fastbk.security.settings import AuditSettings, HttpPort
 from fastbk.server.admin.http_guard import SiteGuard
 from fastbk.server.admin.listener import HttpListener
-from fastbk.server.configuration.authentication import HttpPort
-from fastbk.server.configuration.settings import AuditSettings
-from fastbk.server.supervision.audit_log import AuditLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.security.tls import RefreshedContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

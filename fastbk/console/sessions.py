@@ -21,8 +21,8 @@ from fastbk.rate_limit import RateLimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.auth.rights import Principal
     from fastbk.console.access import Access
+    from fastbk.security.rights import Principal
 
 SESSIONS_MAX = 1000
 """Beyond it the one that was used longest ago ends."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
-from fastbk.auth.rights import Right
 from fastbk.cli.stream.options import policy_facts, stream_of
 from fastbk.console.access import may_read, why_not_change
 from fastbk.console.visible import cursors_of, streams_of
 from fastbk.errors import StreamNotFound
+from fastbk.security.rights import Right
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_size, format_span_s
 

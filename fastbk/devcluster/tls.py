@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from fastbk.devcluster.tcp_proxy import PROXY_HOST
 from fastbk.errors import StorageError
 from fastbk.private_files import make_directory, write_text
-from fastbk.tls.options import TlsOptions
+from fastbk.security.tls import TlsOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fastbk.tls.authority import Issued
+    from fastbk.security.authority import Issued
 
 NAMES = ("localhost", "127.0.0.1", "::1", PROXY_HOST)
 ENVIRONMENT_NAME = "client.env"
@@ -34,7 +34,7 @@ class DevTls:
     def __init__(self, directory: Path) -> None:
         """Make it, or take the authority that is there. Raises StorageError."""
         # 50 ms that a cluster without TLS does not pay.
-        from fastbk.tls.authority import Authority
+        from fastbk.security.authority import Authority
 
         directory = directory.absolute()
         self.environment_file = directory / ENVIRONMENT_NAME

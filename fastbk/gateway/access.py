@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import Principal, names_of
 from fastbk.errors import MetadataUnavailable, StreamNotFound, Unauthorized
 from fastbk.gateway.namespace_tree import NamespaceTree, is_above
 from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.hold import HOLD_PATH
+from fastbk.security.rights import Principal, names_of
 from fastbk.stream.paths import decode
 
 if TYPE_CHECKING:

@@ -23,18 +23,18 @@ from fastbk.meta.gateway_messages import (
     failure_of,
 )
 from fastbk.observe.logs import LimitLog
+from fastbk.security.admission import Client
 from fastbk.server.admin.http_guard import Places
 from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.admin.listener import HANDSHAKES_MAX
-from fastbk.server.network.admission import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.gateway.service import Answer, Service
     from fastbk.gateway.shares import Scale
+    from fastbk.security.admission import Admission
     from fastbk.server.admin.listener import HttpListener
-    from fastbk.server.network.admission import Admission
 
 IDLE_MAX = 2000
 """Connections that wait for a request; beyond it the oldest of the address with the most is closed."""

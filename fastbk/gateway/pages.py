@@ -9,11 +9,10 @@ from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe.process_usage import OwnUsage
 from fastbk.observe.prometheus import family, single
+from fastbk.security.settings import http_port, http_tls, tls_files
 from fastbk.server.admin.certificate_metrics import certificate_lines
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
 from fastbk.server.admin.page_admission import PageAdmission, page_credentials
-from fastbk.server.configuration.authentication import http_port
-from fastbk.server.configuration.tls import http_tls, tls_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from fastbk.gateway.configuration import GatewayConfig
     from fastbk.gateway.connections import Connections
     from fastbk.gateway.service import Service
-    from fastbk.server.supervision.audit_log import AuditLog
+    from fastbk.security.audit_log import AuditLog
 
 LIMITS = ("idle", "bodies", "large_bodies", "answers", "large_answers", "waits", "watched",
           "writes", "data")  # fmt: skip

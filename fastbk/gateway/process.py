@@ -20,11 +20,11 @@ from fastbk.gateway.shares import Budgets
 from fastbk.meta.zookeeper_security import use_file
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
+from fastbk.open_files import allow_descriptors
+from fastbk.security.admission import Admission
+from fastbk.security.audit_log import AuditLog
+from fastbk.security.settings import server_tls
 from fastbk.server.admin.listener import HANDSHAKES_MAX, HttpListener
-from fastbk.server.configuration.tls import server_tls
-from fastbk.server.network.admission import Admission
-from fastbk.server.network.idle_connections import allow_descriptors
-from fastbk.server.supervision.audit_log import AuditLog
 
 if TYPE_CHECKING:
     from fastbk.gateway.configuration import GatewayConfig

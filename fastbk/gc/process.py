@@ -33,8 +33,8 @@ from fastbk.server.configuration.bookie_config import GcConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fastbk.config import MetadataSettings
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.configuration.settings import MetadataSettings
     from fastbk.server.configuration.storage_settings import GcSettings
 
 REOPEN_DELAY_S = 5.0

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
-from fastbk.auth.credentials import Credentials
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import (
@@ -45,7 +44,8 @@ from fastbk.meta.subscriptions import Subject, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, from_json, to_json
-from fastbk.tls.options import TlsOptions
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
 
 if TYPE_CHECKING:
     from fastbk.meta.coordination import Coordination

@@ -42,9 +42,8 @@ from fastbk.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.auth.credentials import Credentials
-    from fastbk.tls.contexts import RefreshedContext
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.credentials import Credentials
+    from fastbk.security.tls import RefreshedContext, TlsOptions
 
 T = TypeVar("T")
 IDLE_S_MAX = 30.0

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from fastbk.tls.contexts import RefreshedContext, client_context
+from fastbk.security.tls import RefreshedContext, client_context
 
 if TYPE_CHECKING:
-    from fastbk.tls.files import TlsFiles
+    from fastbk.security.tls import TlsFiles
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from fastbk.errors import ConfigError
 from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings, preload
 from fastbk.native.kill_points import FILE_VARIABLE
 from fastbk.observe import logs
-from fastbk.server.configuration.authentication import folders_of_workers
+from fastbk.security.settings import folders_of_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

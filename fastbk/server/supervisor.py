@@ -23,12 +23,12 @@ from fastbk.observe import library_log, logs
 from fastbk.observe.event_log import EventLog, events_path
 from fastbk.observe.process_usage import ProcessUsage, usage_lines
 from fastbk.retry import Backoff
+from fastbk.security.audit_log import AuditLog
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
 from fastbk.server.disks.space_thresholds import reserve_bytes
 from fastbk.server.faults import FAULTS_TAKEN
-from fastbk.server.supervision.audit_log import AuditLog
 from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents, Lifeline
 from fastbk.server.supervision.claim import Claim, lock_directories, new_epoch

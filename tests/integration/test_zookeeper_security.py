@@ -19,8 +19,8 @@ from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper_refusals import server_zxid
 from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.private_files import write_text
+from fastbk.security.authority import Authority
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority
 from tests.fixtures.cli import Cli
 from tests.fixtures.logs import text_of
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import fastbk
 
 PACKAGE = Path(fastbk.__file__).parent
-PEERS_REACH = ("server/network", "server/admin", "apache/http", "gateway", "console")
+PEERS_REACH = (
+    "security/admission",
+    "security/auth_files",
+    "server/network",
+    "server/admin",
+    "apache/http",
+    "gateway",
+    "console",
+)
 DIRECT = re.compile(
     r"\blogs\.(?:info|warning|error|write)\(\s*([^\s,)]+)|(default_exception_handler)"
 )

@@ -27,10 +27,18 @@ LAYERS = [
         "config",
         "private_files",
     }
-    | {"durable_files", "formats", "printable_text", "properties", "rate_limit", "retry"},
+    | {
+        "durable_files",
+        "formats",
+        "open_files",
+        "printable_text",
+        "properties",
+        "rate_limit",
+        "retry",
+    },
     {"model"},
     {"observe"},
-    {"tls", "auth"},
+    {"security"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
@@ -92,6 +100,7 @@ HOMES = {
     # The library logs by `library_log`; an application's stderr is its own.
     "fastbk.observe.logs": [
         "fastbk/observe/",
+        "fastbk/security/",
         "fastbk/server/",
         "fastbk/apache/http/",
         "fastbk/gc/",

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
-from fastbk.auth.credentials import Credentials
 from fastbk.errors import StorageError
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
 from fastbk.server.admin.http import Request, Response
-from fastbk.tls.options import TlsOptions
 from fastbk.units import format_apache_size
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.observe.prometheus import family, number, quoted
-from fastbk.tls.certificates import CertificateEnds
+from fastbk.security.certificates import CertificateEnds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.tls.files import TlsFiles
+    from fastbk.security.tls import TlsFiles
 
 
 def certificate_lines(files: TlsFiles) -> Callable[[], list[str]]:

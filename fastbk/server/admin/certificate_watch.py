@@ -13,7 +13,7 @@ from fastbk.observe import logs
 from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
-    from fastbk.tls.files import TlsFiles
+    from fastbk.security.tls import TlsFiles
 
 SOON_S = 14 * 86_400.0
 """As of the alert FastbkCertificateEnds."""
@@ -83,7 +83,7 @@ async def watched_certificates(files: TlsFiles | None) -> AsyncGenerator[None, N
 
 
 async def _watch(files: TlsFiles) -> None:
-    from fastbk.tls.certificates import CertificateEnds  # 40 ms
+    from fastbk.security.certificates import CertificateEnds  # 40 ms
 
     ends, states = CertificateEnds(files), CertificateStates()
     while True:

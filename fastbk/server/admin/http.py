@@ -36,10 +36,10 @@ from fastbk.server.admin.page_admission import ANY_HOST, CHANGING, PageAdmission
 from fastbk.server.supervision.lifecycle import reasons_of
 
 if TYPE_CHECKING:
-    from fastbk.auth.rights import Principal
+    from fastbk.security.rights import Principal
+    from fastbk.security.tls import RefreshedContext
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.supervision.lifecycle import Concern, Condition, Lifecycle
-    from fastbk.tls.contexts import RefreshedContext
 
 BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0

@@ -17,13 +17,12 @@ from fastbk.apache.http.client_pages import lends_credentials
 from fastbk.apache.http.routes import add_pages
 from fastbk.config import split_address
 from fastbk.native.disk import Disk
+from fastbk.security.settings import http_port, requires_authentication, tls_files
 from fastbk.server.admin.certificate_watch import watched_certificates
 from fastbk.server.admin.event_page import add_event_page
 from fastbk.server.admin.hot_page import HotPage
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.page_admission import PageAdmission, page_credentials
-from fastbk.server.configuration.authentication import http_port, requires_authentication
-from fastbk.server.configuration.tls import tls_files
 from fastbk.server.supervision.log_level import PATH as LOG_LEVEL
 from fastbk.storage.identity import read_identity
 from fastbk.storage.scrub_state import read_scrub_state

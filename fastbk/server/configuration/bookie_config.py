@@ -12,17 +12,18 @@ from typing import Any
 
 import msgspec
 
-from fastbk.server.configuration.authentication import (
+from fastbk.config import MetadataSettings
+from fastbk.security.settings import (
+    AuditSettings,
     AuthenticationSettings,
     AuthorizationSettings,
+    HttpSettings,
+    TlsSettings,
 )
 from fastbk.server.configuration.quotas import QuotaSettings
 from fastbk.server.configuration.settings import (
-    AuditSettings,
     BookieSettings,
-    HttpSettings,
     LimitSettings,
-    MetadataSettings,
     MetricsSettings,
     NetworkSettings,
 )
@@ -33,7 +34,6 @@ from fastbk.server.configuration.storage_settings import (
     LedgerSettings,
     ScrubSettings,
 )
-from fastbk.server.configuration.tls import TlsSettings
 from fastbk.storage.disk_health import Thresholds
 
 PAGE_BYTES = 4096

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Client
+    from fastbk.security.admission import Client
 
 RECORDS_MAX = 400
 """In one message: 300 bytes each."""

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.auth.rights import Right
 from fastbk.observe import logs
 from fastbk.printable_text import printable
 from fastbk.rate_limit import RateLimit
+from fastbk.security.rights import Right
 from fastbk.wire.messages import REPORT_BYTES_MAX, ErrorReply, encode_reply
 from fastbk.wire.statuses import Status
 
 if TYPE_CHECKING:
-    from fastbk.server.network.admission import Client
+    from fastbk.security.admission import Client
 
 FENCES_PER_S, FENCES_BURST_S = 5.0, 10.0
 REPORTS_PER_S, REPORTS_BURST_S = 2.0, 20.0

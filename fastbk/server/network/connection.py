@@ -27,14 +27,14 @@ from fastbk.native.worker import (
     RESUME,
     WRITE,
 )
-from fastbk.server.network.admission import Client
+from fastbk.security.admission import Client
 from fastbk.server.network.handlers import begins_sasl, begins_with_start_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Admission
+    from fastbk.security.admission import Admission
     from fastbk.server.network.audit_trail import AuditTrail
     from fastbk.server.network.digest_requests import DigestRequests
     from fastbk.server.network.handlers import ApacheHandlers, Handlers

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 from fastbk import __version__
-from fastbk.auth.rights import NOBODY
 from fastbk.native import apache
 from fastbk.native.apache import ApacheReply, ApacheRequest, ApacheStatus, Operation
 from fastbk.native.worker import (
@@ -22,8 +21,9 @@ from fastbk.native.worker import (
     TLS_REFUSED,
 )
 from fastbk.observe.logs import LimitLog
+from fastbk.security.admission import Refused
+from fastbk.security.rights import NOBODY
 from fastbk.server.directories import disk_bytes
-from fastbk.server.network.admission import Refused
 from fastbk.server.network.client_reports import ClientReports
 from fastbk.server.network.ledger_tags import LedgerTags
 from fastbk.wire.messages import (
@@ -47,8 +47,8 @@ from fastbk.wire.statuses import Status
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
+    from fastbk.security.admission import Admission, Client
     from fastbk.server.configuration.bookie_config import WorkerConfig
-    from fastbk.server.network.admission import Admission, Client
     from fastbk.server.network.audit_trail import AuditTrail
 
 

@@ -1,4 +1,4 @@
-"""Closes connections when most are in use, and raises the limit of open files for their number.
+"""Closes connections when most are in use.
 
 A connection may be silent for as long as it likes: Apache's clients open channels that they need later.
 Once three quarters of `[network] connections_max` are in use, silent connections are closed until no more
@@ -12,7 +12,6 @@ it sends.
 from __future__ import annotations
 
 import heapq
-import resource
 import socket
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -118,26 +117,6 @@ class IdleConnections:
             if silent[address]:
                 heapq.heappush(addresses, (size + 1, address))
         return chosen
-
-
-OTHER_DESCRIPTORS = 64
-"""A worker's own: segments, bells, control, the loop's."""
-
-
-def allow_descriptors(connections_max: int) -> int:
-    """Raise this process's limit of open files so that `connections_max` fit, as far as it may.
-
-    Return how many connections fit: fewer than asked for only where the hard limit is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections_max + OTHER_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    if soft == resource.RLIM_INFINITY:
-        return connections_max
-    return max(1, min(connections_max, soft - OTHER_DESCRIPTORS))
 
 
 def keep_alive(settings: NetworkSettings) -> tuple[tuple[int, int], ...]:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbk.auth.ledger_tags import verify_tag
-from fastbk.auth.tokens import TokenError
 from fastbk.model.ids import ID_MAX
 from fastbk.native.worker import REFUSED_RIGHTS
+from fastbk.security.tokens import TokenError, verify_tag
 from fastbk.wire.messages import TAG, ErrorReply, Hello, encode_reply
 from fastbk.wire.statuses import Status
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Admission, Client
+    from fastbk.security.admission import Admission, Client
     from fastbk.server.network.audit_trail import AuditTrail
 
 LEDGERS_MAX = 1024

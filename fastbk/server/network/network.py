@@ -15,13 +15,13 @@ import asyncio
 import traceback
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import NOBODY
 from fastbk.errors import StorageError
 from fastbk.native.ffi import NativeStoppedError
 from fastbk.native.worker import CONNECTIONS_FAILED, LIMITS, QUOTA_STEP_S, WAITS_QUOTA
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
+from fastbk.security.rights import NOBODY
 from fastbk.server.child import SupervisorGone
 from fastbk.server.network.acceptor import Acceptor
 from fastbk.server.network.audit_trail import AuditTrail
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Event, Worker
+    from fastbk.security.admission import Admission, Client
     from fastbk.server.configuration.bookie_config import WorkerConfig
-    from fastbk.server.network.admission import Admission, Client
 
 SWEEP_INTERVAL_S = 1.0
 BACKLOG = 1024

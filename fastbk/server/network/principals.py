@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from fastbk.auth.rights import ANYBODY, NOBODY
 from fastbk.native.worker import AUTH_ENDED
 from fastbk.observe.logs import LimitLog
+from fastbk.security.rights import ANYBODY, NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Admission, Client
+    from fastbk.security.admission import Admission, Client
     from fastbk.server.network.audit_trail import AuditTrail
     from fastbk.server.network.quotas import Quotas
 

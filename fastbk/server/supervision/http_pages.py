@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import split_address
 from fastbk.errors import StorageError
+from fastbk.security.settings import http_tls
 from fastbk.server.admin.listener import HttpListener
-from fastbk.server.configuration.tls import http_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

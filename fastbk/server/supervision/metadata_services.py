@@ -10,7 +10,7 @@ from fastbk.server.supervision.tag_service import TagService
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.server.configuration.authentication import AuthenticationSettings
+    from fastbk.security.settings import AuthenticationSettings
     from fastbk.server.process_table import Process
     from fastbk.server.supervision.registration import Membership
     from fastbk.server.supervision.spawn import Boot

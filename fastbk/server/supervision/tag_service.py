@@ -1,4 +1,4 @@
-"""Signs tags: what namespace a ledger is of, by its metadata (`auth/ledger_tags.py`).
+"""Signs tags: what namespace a ledger is of, by its metadata (`security/tokens.py`).
 
 A worker asks `{"type": "tag_wanted", "ledger": id}` and is told `{"type": "tag_known", "ledger": id, "namespace": name,
 "tag": text}`, or instead of both `"reason": text`, with `"is_missing": true` for a ledger that metadata does not have.
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from fastbk.errors import ConfigError, Error
 from fastbk.meta.records import BadRecord
 from fastbk.model.ids import ID_MAX
+from fastbk.security.tls import Stamp, stamp_of
 from fastbk.server.supervision.metadata_reader import MetadataReader, Waiting
-from fastbk.tls.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.auth.tokens import TokenKey
     from fastbk.meta.api import LedgerRead
     from fastbk.model.ids import LedgerId
+    from fastbk.security.tokens import TokenKey
     from fastbk.server.process_table import Process
 
 
@@ -71,8 +71,7 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
         return [self._signed(one, ledger) for one, ledger in zip(ledger_ids, found, strict=True)]
 
     def _signed(self, ledger_id: LedgerId, ledger: LedgerRead) -> dict[str, Any]:
-        from fastbk.auth.ledger_tags import sign_tag
-        from fastbk.auth.tokens import TokenError
+        from fastbk.security.tokens import TokenError, sign_tag
 
         message: dict[str, Any] = {"type": "tag_known", "ledger": ledger_id}
         if ledger is None:
@@ -89,7 +88,7 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
 
     def _look_at_key(self) -> None:
         """Read the key anew when its file has changed; one that is not good leaves things as they are."""
-        from fastbk.auth.tokens import TokenKey
+        from fastbk.security.tokens import TokenKey
 
         stamp = stamp_of([self._key_file])
         if self._key is not None and stamp == self._stamp:

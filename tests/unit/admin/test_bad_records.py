@@ -22,7 +22,6 @@ from fastbk.admin.metadata_backup import backup
 from fastbk.admin.metadata_rebuild import remade_store
 from fastbk.admin.metadata_restore import restore
 from fastbk.admin.unlisted_segments import unlisted_segments
-from fastbk.auth.rights import OPERATIONS
 from fastbk.autorecovery.auditor import Auditor
 from fastbk.autorecovery.marked_ledgers import MarkedLedgers
 from fastbk.autorecovery.marking import MarkingScan
@@ -53,6 +52,7 @@ from fastbk.model.missing_replica import MissingReplica
 from fastbk.overview.cluster_facts import CursorReader, HealingReader
 from fastbk.rate_limit import RateLimit
 from fastbk.replication.copy_rate import CopyRate
+from fastbk.security.rights import OPERATIONS
 from fastbk.stream.client import Client
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.tree_records import ROOT_ID

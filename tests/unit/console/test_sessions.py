@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.auth.tokens import TokenError
 from fastbk.console import sessions as module
 from fastbk.console.access import LOCAL, REFRESH_S, Access, may_read, why_not_change
 from fastbk.console.sessions import IDLE_S, LoginLimit, Sessions
 from fastbk.errors import ConfigError
+from fastbk.security.tokens import TokenError
 from tests.fixtures.console import AUDIENCE, signed, with_tokens
 
 

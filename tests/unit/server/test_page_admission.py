@@ -11,8 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from fastbk.auth.rights import ALL_RIGHTS, Principal, Right
-from fastbk.auth.tokens import TokenKey
+from fastbk.security.authority import Authority
+from fastbk.security.rights import ALL_RIGHTS, Principal, Right
+from fastbk.security.settings import (
+    AuthenticationSettings,
+    AuthorizationSettings,
+    HttpPort,
+)
+from fastbk.security.tokens import TokenKey
 from fastbk.server.admin.http import JSON, PageServer, Request, Response
 from fastbk.server.admin.page_admission import (
     Kind,
@@ -21,12 +27,6 @@ from fastbk.server.admin.page_admission import (
     Visitor,
     kind_of,
 )
-from fastbk.server.configuration.authentication import (
-    AuthenticationSettings,
-    AuthorizationSettings,
-    HttpPort,
-)
-from fastbk.tls.authority import Authority
 
 CLUSTER = "the-cluster"
 KEY = TokenKey.generate("key-1")

@@ -1,10 +1,15 @@
-"""Signed tokens: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Nobody but the holder of a private key makes one.
+"""Signed tokens and tags: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Only who has a private key makes one.
 
-A token's claims: `sub` (whose it is), `aud` (the cluster's id, perhaps with the one kind of servers it is good at),
-`exp` (its end), `ops` (what it allows: `read`, `add`, `recover`, `admin`, `delete`, `truncate`), `ns` (patterns of
-namespaces that it is limited to; without it: none), `jti` (its own id, by which it can be revoked). Its header names
-the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517): {"keys": [{"kty": "OKP", "crv":
-"Ed25519", "kid": ..., "x": ...}]}.
+A token names a client. Its claims: `sub` (whose it is), `aud` (the cluster's id, perhaps with the one kind of servers
+it is good at), `exp` (its end), `ops` (what it allows: `read`, `add`, `recover`, `admin`, `delete`, `truncate`), `ns`
+(patterns of namespaces that it is limited to; without it: none), `jti` (its own id, by which it can be revoked). Its
+header names the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517): {"keys": [{"kty": "OKP",
+"crv": "Ed25519", "kid": ..., "x": ...}]}.
+
+A tag names the namespace of a ledger. A bookie that has read it in the ledger's metadata signs it. Its claims:
+`ledger` (the id), `ns` (the namespace, "" where metadata names none), `aud` (the cluster's id), `iat`. A tag is good
+for TAG_AGE_S_MAX, since a ledger may be moved to another namespace; clients have it signed anew each day. A token is
+no tag, and a tag no token, even with one key for both.
 """
 
 from __future__ import annotations
@@ -16,16 +21,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbk.auth.revocations import can_be_revoked
-from fastbk.auth.rights import NO_RIGHTS, OPERATIONS, Principal
 from fastbk.errors import ConfigError
+from fastbk.model.ids import ID_MAX
 from fastbk.printable_text import printable
 from fastbk.private_files import read_public, read_secret
+from fastbk.security.rights import NO_RIGHTS, OPERATIONS, Principal, can_be_revoked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 
 TOKEN_BYTES_MAX = 4096
 NAME_CHARACTERS_MAX = 200
@@ -34,7 +40,7 @@ UNREVOCABLE = 'could not be revoked: it must not begin or end with a blank, nor 
 KEYS_MAX = 100
 ALGORITHM = "EdDSA"
 TAG_TYPE = "fastbk-ledger"
-"""In the header (`typ`) of a ledger's tag (`ledger_tags.py`), which is no token, and of no token."""
+"""In the header (`typ`) of a ledger's tag, and of no token."""
 NAMESPACES_MAX = 100
 BOOKIES, GATEWAYS, PAGES = "bookies", "gateways", "pages"
 """Kinds of servers that a token may be limited to: its audience is then AUDIENCE/KIND."""
@@ -327,3 +333,54 @@ def namespaces_of(token: bytes) -> tuple[str, ...] | None:
         return _patterns(claims["ns"]) if "ns" in claims else None
     except (IndexError, ValueError, TypeError, RecursionError, TokenError):
         return None
+
+
+TAG_AGE_S_MAX = 7 * 86_400.0
+"""Clients go on for so long where metadata is away, also on new connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTag:
+    """What a good tag says, and the id of the key that signed it."""
+
+    ledger_id: int
+    namespace: str
+    key_id: str
+
+
+def sign_tag(
+    key: TokenKey,
+    ledger_id: int,
+    namespace: str,
+    audience: str,
+    clock_s: Callable[[], float] = time.time,
+) -> bytes:
+    """Return a ledger's tag. Raises TokenError for a namespace that is too long for one."""
+    claims = {"ledger": ledger_id, "ns": namespace, "aud": audience, "iat": int(clock_s())}
+    tag = key.signed(claims, TAG_TYPE).encode()
+    if len(tag) > TOKEN_BYTES_MAX:
+        raise TokenError(
+            f"the name of its namespace has {len(namespace)} characters, too many for a tag"
+        )
+    return tag
+
+
+def verify_tag(
+    keys: TokenKeys, tag: bytes, audience: str, clock_s: Callable[[], float] = time.time
+) -> LedgerTag:
+    """Return what a tag says. Raises TokenError."""
+    claims, key_id = keys.claims(tag, audience, ("ledger", "ns", "aud", "iat"), is_tag=True)
+    ledger_id, namespace, signed_s = claims["ledger"], claims["ns"], claims["iat"]
+    if isinstance(signed_s, bool) or not isinstance(signed_s, int | float):
+        raise TokenError("its time (iat) is none")
+    if not clock_s() - signed_s <= TAG_AGE_S_MAX:
+        raise TokenError("it is older than 7 days")
+    if (
+        isinstance(ledger_id, bool)
+        or not isinstance(ledger_id, int)
+        or not 0 <= ledger_id <= ID_MAX
+    ):
+        raise TokenError("its ledger is no id")
+    if not isinstance(namespace, str):
+        raise TokenError("its namespace (ns) is no name")
+    return LedgerTag(ledger_id, namespace, key_id)

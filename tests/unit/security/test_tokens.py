@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.auth.rights import Right
-from fastbk.auth.tokens import KINDS, TokenError, TokenKey, TokenKeys
 from fastbk.errors import ConfigError
 from fastbk.private_files import write_text
+from fastbk.security.rights import Right
+from fastbk.security.tokens import KINDS, TokenError, TokenKey, TokenKeys
 
 KEY = TokenKey.generate("key-1")
 NOW_S = 1_900_000_000.0

@@ -23,7 +23,7 @@ from fastbk.private_files import is_open_to_others, opener
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fastbk.server.configuration.settings import AuditSettings
+    from fastbk.security.settings import AuditSettings
 
 SYNC_INTERVAL_S = 1.0
 HEAD_INTERVAL_S = 3600.0

@@ -105,3 +105,8 @@ def is_allowed(patterns: tuple[str, ...] | None, namespace: str) -> bool:
 NOBODY = Principal(name="", rights=NO_RIGHTS)
 ANYBODY = Principal(name="anybody", rights=ALL_RIGHTS)
 """Where a bookie does not authenticate its clients."""
+
+
+def can_be_revoked(name: str) -> bool:
+    """Return whether a line of `revoked_file` can say a name. Nobody is served by another one."""
+    return name.isprintable() and name == name.strip() and " #" not in name

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fastbk.cli.__main__ import main
 from fastbk.errors import StorageError
 from fastbk.observe.audit_chain import Chain, faults, last_of
-from fastbk.server.configuration.settings import AuditSettings
-from fastbk.server.supervision.audit_log import AuditLog
+from fastbk.security.audit_log import AuditLog
+from fastbk.security.settings import AuditSettings
 
 
 def opened(path: Path, **changes: Any) -> AuditLog:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.revocations import load_revocations, read_revocations
-from fastbk.auth.users import load_users, users_of
 from fastbk.errors import ConfigError
 from fastbk.private_files import read_password, write_text
+from fastbk.security.auth_files import load_revocations, load_users, read_revocations, users_of
+from fastbk.security.credentials import Credentials
 
 FILE = """
 // bookies

@@ -10,9 +10,8 @@ import random
 
 import pytest
 
-from fastbk.auth.digest_md5 import DigestClient, DigestServer, SaslError
-from fastbk.auth.ledger_tags import sign_tag, verify_tag
-from fastbk.auth.tokens import TokenError, TokenKey, TokenKeys
+from fastbk.security.digest_md5 import DigestClient, DigestServer, SaslError
+from fastbk.security.tokens import TokenError, TokenKey, TokenKeys, sign_tag, verify_tag
 
 TOKENS = int(os.environ.get("TOKENS", "3000"))
 pytestmark = pytest.mark.timeout(120 + TOKENS // 1000)

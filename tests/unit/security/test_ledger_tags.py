@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.auth.ledger_tags import LedgerTag, sign_tag, verify_tag
-from fastbk.auth.tokens import TAG_TYPE, TokenError, TokenKey, TokenKeys, namespaces_of
+from fastbk.security.tokens import (
+    TAG_TYPE,
+    LedgerTag,
+    TokenError,
+    TokenKey,
+    TokenKeys,
+    namespaces_of,
+    sign_tag,
+    verify_tag,
+)
 
 KEY = TokenKey.generate("tags-1")
 NOW_S = 1_900_000_000

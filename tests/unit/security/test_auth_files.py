@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.auth.digest_md5 import check_name
-from fastbk.auth.revocations import can_be_revoked, read_revocations
-from fastbk.auth.rights import Principal, Right
-from fastbk.auth.tokens import TokenError, TokenKeys
 from fastbk.errors import ConfigError
 from fastbk.private_files import write_text
-from fastbk.server.configuration.authentication import AuthenticationSettings
-from fastbk.server.network.auth_files import AuthFiles
+from fastbk.security.auth_files import AuthFiles, can_be_revoked, read_revocations
+from fastbk.security.digest_md5 import check_name
+from fastbk.security.rights import Principal, Right
+from fastbk.security.settings import AuthenticationSettings
+from fastbk.security.tokens import TokenError, TokenKeys
 from tests.fixtures.logins import KEY
 
 OTHER = "token:other"

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from fastbk.errors import ConfigError
-from fastbk.tls.files import Stamp, TlsFiles, pem_of, stamp_of
+from fastbk.security.tls import Stamp, TlsFiles, pem_of, stamp_of
 
 _JAVA_KEYWORDS = {
     NameOID.COMMON_NAME: "CN",

@@ -14,8 +14,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from fastbk.auth.revocations import can_be_revoked
 from fastbk.errors import ConfigError
+from fastbk.security.rights import can_be_revoked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

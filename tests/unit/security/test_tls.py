@@ -18,19 +18,19 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from fastbk.client.config import ClientConfig
 from fastbk.errors import ConfigError
-from fastbk.tls.authority import Authority, Issued
-from fastbk.tls.certificates import CertificateEnds, end_s, java_subject, names
-from fastbk.tls.contexts import (
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.certificates import CertificateEnds, end_s, java_subject, names
+from fastbk.security.peer_certificate import end_s as certificate_end_s
+from fastbk.security.peer_certificate import first_role
+from fastbk.security.tls import (
     SESSIONS_S,
     Context,
     RefreshedContext,
+    TlsFiles,
+    TlsOptions,
     client_context,
     server_context,
 )
-from fastbk.tls.files import TlsFiles
-from fastbk.tls.options import TlsOptions
-from fastbk.tls.roles import end_s as certificate_end_s
-from fastbk.tls.roles import first_role
 from tests.fixtures.certificates import der
 
 
@@ -319,7 +319,7 @@ def test_a_session_of_tls_1_2_does_not_outlive_its_certificate(
         time.time() + 300, abs=60
     )
     with monkeypatch.context() as later:
-        later.setattr("fastbk.tls.contexts.time.time", lambda: 4e9)
+        later.setattr("fastbk.security.tls.time.time", lambda: 4e9)
         with pytest.raises(ssl.SSLError, match="has ended"):
             shaken(client, first, near.session)
     now_s[0] = SESSIONS_S

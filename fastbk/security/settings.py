@@ -1,4 +1,6 @@
-"""Sections [authentication] and [authorization] of a bookie's configuration, and what is wrong with them."""
+"""The sections of a configuration that say who is served, of bookies and gateways: [tls], [http], [authentication],
+[authorization] and [audit]; what they make, and what is wrong with them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,157 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from fastbk.auth.rights import NO_RIGHTS, ROLES
 from fastbk.config import is_loopback
-from fastbk.errors import ConfigError
+from fastbk.security.rights import NO_RIGHTS, ROLES
+from fastbk.units import KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fastbk.auth.rights import Right
-    from fastbk.server.configuration.settings import HttpSettings
-    from fastbk.server.configuration.tls import TlsSettings
-    from fastbk.tls.contexts import ClientCertificates
+    from fastbk.security.rights import Right
+    from fastbk.security.tls import ClientCertificates, Context, RefreshedContext, TlsFiles
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [tls]: encryption on the one port. Files that change are read anew, for connections from then on."""
+
+    mode: Literal["off", "prefer", "require"] = "off"
+    """`prefer` serves clients with TLS and without; `require` refuses those without. Apache's clients may begin in the
+    clear and upgrade (START_TLS) in both.
+    """
+
+    certificate_file: str = ""
+    """The bookie's certificate and those between it and its authority: PEM, or PKCS12 with the key in it. It has to
+    name the host that clients reach the bookie by.
+    """
+
+    key_file: str = ""
+    """Its key (PEM); others than owner and group must not be able to read it. Empty with PKCS12."""
+
+    key_password_file: str = ""
+    """A file with the password of the key, or of the PKCS12 store."""
+
+    ca_file: str = ""
+    """The authorities that sign clients' certificates: PEM or PKCS12."""
+
+    ca_password_file: str = ""
+    """A file with the password of `ca_file`, if that is a PKCS12 store with one."""
+
+    version_min: Literal["1.2", "1.3"] = "1.2"
+    """The lowest version of TLS that is spoken."""
+
+    client_certificates: Literal["none", "request", "require"] = "none"
+    """Whether clients have to show a certificate. `request`: they need none, but one that is shown must be good."""
+
+    authorized_roles: tuple[str, ...] = ()
+    """Serve only certificates whose first role is one of these: an organizational unit such as `0:writer,reader`, as
+    Apache's authorizedRoles. Empty: every good certificate.
+    """
+
+    handshakes_rate: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200
+    """Handshakes that a worker begins in a second; each takes a millisecond of its processor. More wait."""
+
+    refresh_interval_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 10
+    """A new connection looks whether the files have changed, at most once in this time."""
+
+
+def tls_files(settings: TlsSettings) -> TlsFiles:
+    """Return the paths."""
+    from fastbk.security.tls import TlsFiles
+
+    return TlsFiles(
+        ca_file=settings.ca_file,
+        certificate_file=settings.certificate_file,
+        key_file=settings.key_file,
+        key_password_file=settings.key_password_file,
+        ca_password_file=settings.ca_password_file,
+    )
+
+
+def server_tls(settings: TlsSettings) -> RefreshedContext:
+    """Return the context for connections from clients. Raises ConfigError if the files make none."""
+    return _context(settings, settings.client_certificates, "[tls]")
+
+
+def http_tls(http: HttpSettings, settings: TlsSettings) -> RefreshedContext | None:
+    """Return the context for the HTTP pages, None: they are in the clear. Raises ConfigError."""
+    return _context(settings, http.client_certificates, "[http] tls") if http.tls else None
+
+
+def _context(
+    settings: TlsSettings, client_certificates: ClientCertificates, where: str
+) -> RefreshedContext:
+    # 10 ms that a start without TLS does not pay.
+    from fastbk.security.tls import VERSIONS, RefreshedContext, server_context
+
+    files = tls_files(settings)
+
+    def make() -> Context:
+        context = server_context(files, client_certificates, where)
+        context.minimum_version = VERSIONS[settings.version_min]
+        return context
+
+    context = RefreshedContext(files, make, refresh_s=settings.refresh_interval_s)
+    context.failed = _kept
+    return context
+
+
+def _kept(reason: str) -> None:
+    from fastbk.observe import logs
+
+    logs.warning(
+        "tls.files_not_taken", reason=reason, kept="the certificate of before is still used"
+    )
+
+
+def authenticates(settings: TlsSettings) -> bool:
+    """Return whether nobody is served without a certificate that the authorities of `ca_file` have signed."""
+    return settings.mode == "require" and settings.client_certificates == "require"
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [http]: /metrics, /livez, /readyz."""
+
+    listen: str = "127.0.0.1:0"
+    """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
+
+    tls: bool = False
+    """Whether the pages are served with TLS, by certificate, key and ca of [tls], and not in the clear."""
+
+    client_certificates: Literal["none", "request", "require"] = "none"
+    """Whether clients of the pages have to show a certificate; as in [tls]."""
+
+    changing_roles: tuple[str, ...] = ()
+    """Only certificates whose first role is one of these may change the bookie by its pages; needs `tls` and
+    `client_certificates`. Empty: everybody whom the pages are served to.
+    """
+
+    public: tuple[Literal["health", "metrics", "entries"], ...] = ()
+    """Pages for everybody who reaches the port, where others need authentication: `health` (/livez, /readyz),
+    `metrics`, and `entries` (`ledger/read`, which reads with the bookie's own credentials).
+    """
+
+    allow_unauthenticated_remote: bool = False
+    """Whether everybody who reaches the port from another machine may use all its pages, and so delete ledgers."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that clients may call this server by (the `Host` of their requests), without a port. Addresses, localhost,
+    the machine's own name, `[bookie] advertised` and the name in `listen` need not be listed. Requests with another
+    name get 403: a web page could otherwise reach the bookie through a name of its own (DNS rebinding).
+    Beyond loopback, pages of health and metrics answer by any name."""
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [audit]: a log of who was let in, refused, or changed something."""
+
+    file: str = ""
+    """Where it is; its folder has to be there. Empty: there is none."""
+
+    file_size_bytes_max: Annotated[int, msgspec.Meta(ge=4 * KIB, le=1 << 50)] = 64 * MIB
+    """A file that is larger becomes FILE.1, and a new one begins."""
+
+    files_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """So many are kept; the oldest goes."""
 
 
 class AuthenticationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -184,33 +326,7 @@ def folders_of_workers(settings: AuthenticationSettings, tls: TlsSettings) -> li
     return sorted({os.path.dirname(os.path.abspath(one)) for one in files if one})
 
 
-def check_files(settings: AuthenticationSettings) -> None:
-    """Refuse files that are not good. Raises ConfigError."""
-    # 100 ms that a start without them does not pay.
-    if settings.token_keys_file:
-        from fastbk.auth.tokens import TokenKeys
-
-        TokenKeys.load(settings.token_keys_file)
-    if settings.tag_keys_file:
-        from fastbk.auth.tokens import TokenKey, TokenKeys
-
-        if TokenKey.load(settings.tag_key_file).key_id not in TokenKeys.load(
-            settings.tag_keys_file
-        ):
-            raise ConfigError(
-                f"{settings.tag_keys_file} does not have the key of {settings.tag_key_file}"
-            )
-    if settings.users_file:
-        from fastbk.auth.users import load_users
-
-        load_users(settings.users_file, settings.users_section)
-    if settings.revoked_file:
-        from fastbk.auth.revocations import load_revocations
-
-        load_revocations(settings.revoked_file)
-
-
-def problems(
+def authentication_problems(
     settings: AuthenticationSettings, authorization: AuthorizationSettings, tls: TlsSettings
 ) -> Iterator[str]:
     """Yield what is wrong with both sections beside [tls]."""

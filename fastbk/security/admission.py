@@ -6,22 +6,29 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastbk.auth.digest_md5 import DigestServer, SaslError
-from fastbk.auth.revocations import can_be_revoked
-from fastbk.auth.rights import ALL_RIGHTS, ANYBODY, NO_RIGHTS, NOBODY, Principal, Right
-from fastbk.auth.tokens import BOOKIES, GATEWAYS, TokenError
-from fastbk.server.configuration.authentication import is_limited, rights_of
-from fastbk.server.network.auth_files import AuthFiles
-from fastbk.tls.roles import first_role
+from fastbk.security.auth_files import AuthFiles
+from fastbk.security.digest_md5 import DigestServer, SaslError
+from fastbk.security.peer_certificate import first_role
+from fastbk.security.rights import (
+    ALL_RIGHTS,
+    ANYBODY,
+    NO_RIGHTS,
+    NOBODY,
+    Principal,
+    Right,
+    can_be_revoked,
+)
+from fastbk.security.settings import is_limited, rights_of
+from fastbk.security.tokens import BOOKIES, GATEWAYS, TokenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.server.configuration.authentication import (
+    from fastbk.security.settings import (
         AuthenticationSettings,
         AuthorizationSettings,
+        TlsSettings,
     )
-    from fastbk.server.configuration.tls import TlsSettings
 
 IN_THE_CLEAR = "serves TLS only: set FASTBK_TLS_CA_FILE, or connect(uri, tls=TlsOptions(...))"
 _HOW = {

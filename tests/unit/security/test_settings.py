@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from fastbk.auth.tokens import TokenKey
 from fastbk.errors import ConfigError
 from fastbk.private_files import write_text
-from fastbk.server.configuration.authentication import (
+from fastbk.security.auth_files import check_files
+from fastbk.security.settings import (
     AuthenticationSettings,
     AuthorizationSettings,
-    check_files,
-    problems,
+    TlsSettings,
+    authentication_problems,
 )
-from fastbk.server.configuration.tls import TlsSettings
+from fastbk.security.tokens import TokenKey
 from tests.fixtures.logins import KEY
 
 TAGS = TokenKey.generate("tags-1")
@@ -27,7 +27,9 @@ def test_the_settings_say_what_is_missing(tmp_path: Path) -> None:
 
     def wrong(**changes: Any) -> list[str]:
         values = {"methods": ("token",), "token_keys_file": "/public/keys", **changes}
-        return list(problems(AuthenticationSettings(**values), AuthorizationSettings(), tls))
+        return list(
+            authentication_problems(AuthenticationSettings(**values), AuthorizationSettings(), tls)
+        )
 
     both = {"tag_keys_file": "/public/tags", "tag_key_file": "/signing/tags"}
     assert wrong() == wrong(**both) == []

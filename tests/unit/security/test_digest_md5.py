@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.auth import digest_md5
-from fastbk.auth.digest_md5 import DigestClient, DigestServer, SaslError, parse
+from fastbk.security import digest_md5
+from fastbk.security.digest_md5 import DigestClient, DigestServer, SaslError, parse
 
 EXAMPLE = {
     "realm": "elwood.innosoft.com",
