@@ -85,7 +85,7 @@ FORMATS = (
     _same("scrub's progress", 1, "storage.scrub_state:FORMAT", _LEDGERS),
     _same("move of shards", 1, "storage.shard_move:FORMAT", _LEDGERS),
     _same("ledger metadata", 3, "model.ledger:FORMAT_VERSION", "metadata", read_min=1),
-    _same("sqlite metadata", 3, "meta.sqlite_file:FORMAT", "metadata.sqlite", read_min=1),
+    _same("sqlite metadata", 3, "meta.sqlite.file:FORMAT", "metadata.sqlite", read_min=1),
     _same("stream's chain", 1, "stream.chain.chain:VERSION", "metadata"),
     _same("cursor", 1, "stream.cursor.state:VERSION", "metadata"),
     _same(PATTERN_CURSOR, 1, "stream.pattern.record:VERSION", "metadata", since=3),

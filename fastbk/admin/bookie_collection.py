@@ -24,7 +24,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
-from fastbk.native.shard import PAIRS_MAX
+from fastbk.native.segment import PAIRS_MAX
 from fastbk.native.store import Store, StoreOptions
 from fastbk.printable_text import printable
 from fastbk.private_files import read_found

@@ -123,7 +123,7 @@ def free_id(uri: str, bookie_id: BookieId) -> list[BookieId] | None:
         known = [one.bookie_id for one in store.list_identities()]
     if foreign is None:
         return known
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
 
     with Cookies(parse_zookeeper(uri)) as cookies:
         cookies.delete(bookie_id, only=foreign)

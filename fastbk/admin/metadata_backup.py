@@ -176,7 +176,7 @@ def _bookies(store: MetadataStore) -> Iterator[Bookie]:
     """Yield fastbk's and, in ZooKeeper, Apache's; one whose identity cannot be read has numbers that none has."""
     found = {one.bookie_id: _bookie(one) for one in store.list_identities()}
     if is_zookeeper(store.uri):
-        from fastbk.meta.zookeeper_cookies import Cookies
+        from fastbk.meta.zookeeper.admin import Cookies
 
         with closing(Cookies(parse_zookeeper(store.uri))) as cookies:
             for bookie_id in cookies.names():

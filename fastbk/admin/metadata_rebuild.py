@@ -84,7 +84,7 @@ def remade_store(uri: str, instance_id: str) -> MetadataStore:
     Bookies start only on the cluster that their cookies name (INV-D1). Raises as `open_store`.
     """
     if is_zookeeper(uri):
-        from fastbk.meta import zookeeper_admin
+        from fastbk.meta.zookeeper import admin as zookeeper_admin
 
         location = parse_zookeeper(uri)
         if not zookeeper_admin.exists(location):

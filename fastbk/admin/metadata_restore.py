@@ -291,7 +291,7 @@ def _write_cookie(store: MetadataStore, one: Bookie, out: Restored) -> None:
     if not is_zookeeper(store.uri):
         out.left_out.append(f"bookie {one.bookie_id} is one of Apache's, which need ZooKeeper")
         return
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
 
     with closing(Cookies(parse_zookeeper(store.uri))) as cookies:
         found = cookies.read(BookieId(one.bookie_id))

@@ -11,9 +11,15 @@ import fastbk.sync
 from fastbk.arrow.schemas import HEADERS, check_ledger_schema, check_stream_schema
 from fastbk.client.entries import Batch
 from fastbk.errors import ConfigError, ProtocolError
-from fastbk.native import entry_columns
-from fastbk.native.entry_columns import Table
-from fastbk.native.stream_columns import GROUPS, OFFSET_MAX, Sizes, buffer_bytes, fill, sizes_of
+from fastbk.native.client_codec import CheckedEntries, fill_entry_columns
+from fastbk.native.stream_codec import (
+    GROUPS,
+    OFFSET_MAX,
+    Sizes,
+    buffer_bytes,
+    fill_record_columns,
+    sizes_of,
+)
 from fastbk.stream.records import Chunk
 
 _NUMBERS = {
@@ -53,7 +59,7 @@ def chunks_batch(chunks: Sequence[Chunk], stream: str, schema: pa.Schema) -> pa.
     names += [*(_KEYS if "key" in wanted else ()), *(_VALUES if "value" in wanted else ())]
     names += _HEADERS if "headers" in wanted else ()
     buffers = {name: pa.allocate_buffer(buffer_bytes(name, rows, sizes)) for name in names}
-    fill(sources, sizes, buffers)
+    fill_record_columns(sources, sizes, buffers)
     arrays = [_array(field, rows, sizes, buffers, stream) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -127,8 +133,8 @@ def entry_batches_batch(batches: Sequence[Batch], schema: pa.Schema) -> pa.Recor
         )
         if column in schema.names
     }
-    tables = (Table(run.data, run.words) for batch in batches for run in batch.tables())
-    entry_columns.fill(tables, rows, **buffers)
+    tables = (CheckedEntries(run.data, run.words) for batch in batches for run in batch.tables())
+    fill_entry_columns(tables, rows, **buffers)
     arrays = [_ledger_array(field, rows, batches[0].ledger_id, buffers) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -11,7 +11,7 @@ from fastbk.autorecovery.state import clock_ms
 from fastbk.client import Client
 from fastbk.meta.records import BadRecord
 from fastbk.meta.replica_marks import LedgerMark
-from fastbk.meta.zookeeper_marks import APACHE_REASON
+from fastbk.meta.zookeeper.underreplication import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.named_copies import share_bytes
 

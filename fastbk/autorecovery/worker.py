@@ -30,7 +30,7 @@ from fastbk.errors import Error, NoSuchLedger
 from fastbk.formats import LEVEL_MAX
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.replica_marks import LedgerMark
-from fastbk.meta.zookeeper_marks import APACHE_REASON
+from fastbk.meta.zookeeper.underreplication import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog

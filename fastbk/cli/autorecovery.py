@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.event_log import EventLog
-    from fastbk.server.admin.page_admission import PageAdmission
+    from fastbk.web.page_admission import PageAdmission
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
     from fastbk.security.tls import TlsOptions
-    from fastbk.server.admin.certificate_watch import watched_certificates
+    from fastbk.web.certificate_watch import watched_certificates
 
     end_with_lifeline(options)
     if not 1 <= options.ledgers_at_once <= 64:
@@ -156,8 +156,7 @@ async def _pages(
     from fastbk.apache.http.routes import add_auto_recovery_pages
     from fastbk.cli.autorecovery_page import add_pages
     from fastbk.config import split_address
-    from fastbk.server.admin.event_page import add_event_page
-    from fastbk.server.admin.http import PageServer
+    from fastbk.web.page_server import PageServer, add_event_page
 
     host, port = split_address(options.http, "--http")
     server = PageServer((*options.http_host, host), admission)

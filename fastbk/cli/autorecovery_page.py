@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.autorecovery.figures import MARK_AGES_S, MarkCounts
 from fastbk.observe.prometheus import family, number, single
-from fastbk.server.admin.http import METRICS, TEXT, refused_lines
+from fastbk.web.page_server import METRICS, TEXT, refused_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastbk.autorecovery.figures import AuditorCounts, WorkerCounts
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.op_stats import OpStats
-    from fastbk.server.admin.http import PageServer, Request, Response
+    from fastbk.web.page_server import PageServer, Request, Response
 
 
 def add_pages(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncGenerator
 
-    from fastbk.server.admin.http import Request, Response
-    from fastbk.server.admin.page_admission import PageAdmission
+    from fastbk.web.page_admission import PageAdmission
+    from fastbk.web.page_server import Request, Response
 
 LISTEN_DEFAULT = "127.0.0.1:8080"
 
@@ -141,7 +141,7 @@ async def _pages(
     from fastbk.config import split_address
     from fastbk.observe import logs
     from fastbk.observe.process_usage import OwnUsage
-    from fastbk.server.admin.http import METRICS, TEXT, PageServer, refused_lines
+    from fastbk.web.page_server import METRICS, TEXT, PageServer, refused_lines
 
     host, port = split_address(options.http, "--http")
     server = PageServer((*options.http_host, host), admission)

@@ -267,7 +267,7 @@ def _tell_of_reads_only(bookie: Bookie, known: set[str]) -> None:
 def _announce(
     options: argparse.Namespace, cluster: DevCluster, services: Sequence[DevService], seconds: float
 ) -> None:
-    from fastbk.devcluster.tls import ENVIRONMENT_NAME
+    from fastbk.devcluster.cluster import ENVIRONMENT_NAME
 
     scheme = "https" if options.tls else "http"
     environment_file = cluster.data / "tls" / ENVIRONMENT_NAME if options.tls else None

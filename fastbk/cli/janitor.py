@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from fastbk.client import Client
     from fastbk.observe.event_log import EventLog
-    from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.stream.janitor.audit import Sink
     from fastbk.stream.janitor.janitor import Counts, Janitor
+    from fastbk.web.page_admission import PageAdmission
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +86,8 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.client.ensembles import client_name
     from fastbk.observe import logs
     from fastbk.security.tls import TlsOptions
-    from fastbk.server.admin.certificate_watch import watched_certificates
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+    from fastbk.web.certificate_watch import watched_certificates
 
     end_with_lifeline(options)
     chosen = JanitorOptions(
@@ -127,7 +127,7 @@ async def _pages(
         return
     from fastbk.cli.janitor_page import serve
     from fastbk.config import split_address
-    from fastbk.server.admin.event_page import add_event_page
+    from fastbk.web.page_server import add_event_page
 
     host, port = split_address(options.http, "--http")
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):

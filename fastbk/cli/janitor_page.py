@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastbk.observe.prometheus import family, quoted, single
-from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
+from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
     from fastbk.security.tls import RefreshedContext
-    from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
     from fastbk.stream.janitor.janitor import Janitor
+    from fastbk.web.page_admission import PageAdmission
 
 TEXTS = {
     "passes": "passes over all streams, those that were ended early too",

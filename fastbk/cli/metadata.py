@@ -28,7 +28,7 @@ from fastbk.cli.options import (
 from fastbk.cli.running import add_watch
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.exit_codes import DONE, FAILED
-from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.meta.zookeeper.security import VARIABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -84,7 +84,7 @@ def _init(options: argparse.Namespace) -> int:
         _refuse_existing_file(uri)
         instance_id = _instance_id(uri)
     else:
-        from fastbk.meta import zookeeper_admin
+        from fastbk.meta.zookeeper import admin as zookeeper_admin
 
         instance_id = zookeeper_admin.init(location)
     return _made(options, uri, instance_id)
@@ -97,7 +97,7 @@ def _format(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"{uri}: format is for ZooKeeper; remove the file, then `fastbk metadata init`"
         )
-    from fastbk.meta import zookeeper_admin
+    from fastbk.meta.zookeeper import admin as zookeeper_admin
 
     action = f"forget all ledgers, streams and bookies of the cluster at {uri}"
     code = None
@@ -115,7 +115,7 @@ def _show(options: argparse.Namespace) -> int:
     if location is None:
         facts = _facts_of_store(uri)
     else:
-        from fastbk.meta import zookeeper_admin
+        from fastbk.meta.zookeeper import admin as zookeeper_admin
 
         facts = dict(asdict(zookeeper_admin.show(location)))
     lines = []
@@ -132,7 +132,7 @@ def _secure(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"{uri}: only ZooKeeper's nodes have rights; the file belongs to its user"
         )
-    from fastbk.meta import zookeeper_admin
+    from fastbk.meta.zookeeper import admin as zookeeper_admin
 
     count = zookeeper_admin.secure(location, is_dry=True)
     code = exit_without_consent(options, f"set the rights of {count} nodes at {uri}")

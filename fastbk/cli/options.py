@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastbk.meta import MetadataStore
     from fastbk.security.tls import ClientCertificates, RefreshedContext
-    from fastbk.server.admin.page_admission import PageAdmission
+    from fastbk.web.page_admission import PageAdmission
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
 ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
@@ -160,7 +160,7 @@ def http_admission(
     """
     from fastbk.config import split_address
     from fastbk.security.settings import AuthenticationSettings, HttpPort
-    from fastbk.server.admin.page_admission import PageAdmission, nothing, page_credentials
+    from fastbk.web.page_admission import PageAdmission, nothing, page_credentials
 
     host, _ = split_address(options.http, "--http")
     port = HttpPort(
@@ -211,7 +211,7 @@ def own_certificate_lines() -> Callable[[], list[str]]:
     files = TlsOptions.from_environment()
     if files is None:
         return list
-    from fastbk.server.admin.certificate_metrics import certificate_lines
+    from fastbk.web.certificate_watch import certificate_lines
 
     return certificate_lines(files)
 

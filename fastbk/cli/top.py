@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 async def _once(options: argparse.Namespace, uri: str) -> int:
     import fastbk
     from fastbk.model.health import Verdict
-    from fastbk.top.plain import plain_lines
+    from fastbk.top.columns import plain_lines
 
     async with fastbk.connect(uri) as client, _poller(options, client, uri) as poller:
         overview = await _second(poller, options.interval)

@@ -14,7 +14,7 @@ from fastbk.client.known_bookies import KnownBookies
 from fastbk.errors import ProtocolError
 from fastbk.meta.api import APACHE_PROTOCOL, Endpoint
 from fastbk.model.ids import BookieId
-from fastbk.native.apache_translation import ANSWER_OVERHEAD_BYTES, FrameTranslation, v2_takes
+from fastbk.native.client_codec import ANSWER_OVERHEAD_BYTES, FrameTranslation, v2_takes
 from fastbk.wire.messages import HelloReply
 from fastbk.wire.statuses import Status, status_name
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from fastbk.client.request_ids import SEQUENCE_MAX, SLOT_SHIFT
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout, Unauthorized
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_translation import FrameTranslation
-from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
+from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, FrameTranslation
 from fastbk.wire.messages import (
     SASL,
     TOKEN,

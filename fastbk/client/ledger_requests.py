@@ -13,7 +13,7 @@ from fastbk.client.connection import Answer
 from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
 from fastbk.model.ids import EntryId, LedgerId, creation_mark
 from fastbk.native import client_codec as codec
-from fastbk.native.ledger_codec import LedgerCodec
+from fastbk.native.client_codec import LedgerCodec
 from fastbk.replication.actions import (
     AddEntries,
     AddEntry,

@@ -34,7 +34,7 @@ from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
 if TYPE_CHECKING:
-    from fastbk.meta.gateway import GatewayAccess
+    from fastbk.meta.gateway.store import GatewayAccess
 
 T = TypeVar("T")
 
@@ -226,7 +226,7 @@ class MetadataCalls:
     def _access(self) -> GatewayAccess | None:
         if not is_gateway(self._uri if isinstance(self._uri, str) else ""):
             return None
-        from fastbk.meta.gateway import GatewayAccess
+        from fastbk.meta.gateway.store import GatewayAccess
 
         return GatewayAccess(self._config.tls, self._config.credentials)
 

@@ -30,7 +30,7 @@ from fastbk.observe.logs import LimitLog
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from fastbk.server.admin.http_guard import SiteGuard
+    from fastbk.web.guards import SiteGuard
 
 Page = Callable[[Context], Awaitable[Response]]
 

@@ -1,6 +1,6 @@
 """What every request and answer of the console passes: who may call it, and what a browser may do with a page.
 
-- A request must name this server in `Host`, as the bookies' pages require it (DNS rebinding, `http_guard.py`).
+- A request must name this server in `Host`, as the bookies' pages require it (DNS rebinding, `fastbk/web/guards.py`).
 - A request that changes something must come from one of our own pages: `Origin` and `Sec-Fetch-Site` say so, and the
   form brings its session's key (`sessions.py`).
 - A page may load scripts, styles and data from this server only, nothing inline, and no other site may frame it.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from fastbk.server.admin.http_guard import SiteGuard
+    from fastbk.web.guards import SiteGuard
 
 FORM_BYTES_MAX = 8192
 FORM_FIELDS_MAX = 20

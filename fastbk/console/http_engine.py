@@ -15,12 +15,12 @@ from uvicorn.server import ServerState
 
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
-from fastbk.server.admin.http_guard import Places
+from fastbk.web.guards import Places
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from fastbk.server.admin.listener import HttpListener
+    from fastbk.web.listener import HttpListener
 
 IDLE_MAX = 256
 """Connections without a whole request; beyond it one of the address with the most is closed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.console.rendering import link
-from fastbk.overview.problems import SEVERITIES
+from fastbk.overview.bookie_history import SEVERITIES
 from fastbk.overview.values import Severity
 from fastbk.units import format_count
 

@@ -24,8 +24,8 @@ from fastbk.observe.systemd import announced
 from fastbk.private_files import make_directory, opener
 from fastbk.security.audit_log import AuditLog
 from fastbk.security.settings import AuditSettings, HttpPort
-from fastbk.server.admin.http_guard import SiteGuard
-from fastbk.server.admin.listener import HttpListener
+from fastbk.web.guards import SiteGuard
+from fastbk.web.listener import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

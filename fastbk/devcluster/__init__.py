@@ -4,7 +4,7 @@ Nothing here belongs in production, and no bookie imports it. Begin with `cluste
 """
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
-from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster
+from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster, DevService, DevTls, dev_services
 from fastbk.devcluster.faults import ClusterFaults, Link
 from fastbk.devcluster.metadata import DevMetadata
 from fastbk.devcluster.processes import (
@@ -14,8 +14,6 @@ from fastbk.devcluster.processes import (
     memory_pss_bytes,
     wait_for,
 )
-from fastbk.devcluster.service import DevService, dev_services
-from fastbk.devcluster.tls import DevTls
 
 __all__ = [
     "START_TIMEOUT_S",

@@ -1,22 +1,37 @@
-"""N bookies and their metadata in one folder. The same folder gives the same ledgers back."""
+"""N bookies in one folder, the services beside them, and their TLS. The same folder gives the same
+ledgers back.
+
+The services are the janitor and AutoRecovery. Each is a process that ends when we are gone, however
+we went. `DevTls` is a trial authority in the folder: `ca/` has the authority, `bookie/` the
+certificate of all bookies and services, `client/` the one of clients. `client.env` has the
+variables for them: `. fastbk-data/tls/client.env`.
+"""
 
 from __future__ import annotations
 
 import select
+import shlex
 import signal
+import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
 from fastbk.devcluster.metadata import SQLITE_NAME
+from fastbk.devcluster.processes import free_port
+from fastbk.devcluster.tcp_proxy import PROXY_HOST
 from fastbk.errors import ConfigError, StorageError
-from fastbk.private_files import make_directory
+from fastbk.observe.event_file import NAME
+from fastbk.private_files import make_directory, opener, write_text
+from fastbk.security.tls import TlsOptions
+from fastbk.server.supervision.spawn import command, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from fastbk.devcluster.tls import DevTls
+    from fastbk.security.authority import Issued
 
 START_TIMEOUT_S = 60.0
 
@@ -165,3 +180,155 @@ class DevCluster:
             return f"{bookie.name} serves reads only: {bookie.reads_only}"
         reason = bookie.reason or bookie.log_tail(1) or "it said nothing"
         return f"{bookie.name} did not start: {reason}"
+
+
+AUDIT_NAME = "audit.log"
+SERVICE_STOP_TIMEOUT_S = 10.0
+
+
+class DevService:
+    """One process, `fastbk <name>`, with its log in `<data>/<name>/<name>.log`, and its events beside."""
+
+    def __init__(
+        self, name: str, data: Path, metadata_uri: str, *words: str, tls: DevTls | None = None
+    ) -> None:
+        """`words`: further arguments. `tls`: of the bookies, and of its page. Nothing runs yet."""
+        self.name = name
+        self.directory = data.absolute() / name
+        self._metadata_uri = metadata_uri
+        self._words = words if tls is None else (*words, "--http-tls")
+        self._environment = {} if tls is None else tls.service_environment()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self.http_port = 0
+        """Where its page is, while it runs."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 when it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start it and return at once; it waits for metadata by itself."""
+        if self.is_running:
+            return
+        self._forget()
+        make_directory(self.directory)
+        self.http_port = free_port()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, open(self.directory / f"{self.name}.log", "ab", opener=opener) as log:
+            self._process = subprocess.Popen(
+                command(
+                    "fastbk.cli",
+                    self.name,
+                    "--metadata",
+                    self._metadata_uri,
+                    "--events",
+                    str(self.directory / NAME),
+                    *self._words,
+                    "--http",
+                    f"127.0.0.1:{self.http_port}",
+                    "--lifeline",
+                    str(theirs.fileno()),
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment() | self._environment,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        self._lifeline = ours
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(SERVICE_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.close()
+        self._process = self._lifeline = None
+
+
+def dev_services(
+    data: Path, metadata_uri: str, tls: DevTls | None = None
+) -> tuple[DevService, ...]:
+    """Return those of `fastbk dev`."""
+    audit = str(data.absolute() / "janitor" / AUDIT_NAME)
+    return (
+        DevService("janitor", data, metadata_uri, "--audit", audit, tls=tls),
+        DevService("autorecovery", data, metadata_uri, tls=tls),
+    )
+
+
+_CERTIFICATE_NAMES = ("localhost", "127.0.0.1", "::1", PROXY_HOST)
+ENVIRONMENT_NAME = "client.env"
+
+
+class DevTls:
+    """The authority of one folder, and two certificates that are new at each start.
+
+    Attributes:
+        options: TLS as a client has it, for `fastbk.connect(..., tls=...)`.
+        environment_file: gives the same to a shell.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Make it, or take the authority that is there. Raises StorageError."""
+        # 50 ms that a cluster without TLS does not pay.
+        from fastbk.security.authority import Authority
+
+        directory = directory.absolute()
+        self.environment_file = directory / ENVIRONMENT_NAME
+        try:
+            make_directory(directory)
+            authority = Authority.load(directory / "ca") or Authority.make(directory / "ca")
+            self._ca_file = authority.ca_file
+            self._bookie = authority.issue(
+                directory / "bookie", _CERTIFICATE_NAMES, common_name="bookie"
+            )
+            client = authority.issue(directory / "client", common_name="client")
+            self.options = self._options(client)
+            self._environment = self._options(self._bookie).environment()
+            lines = (
+                f"export {name}={shlex.quote(value)}\n"
+                for name, value in self.options.environment().items()
+            )
+            write_text(self.environment_file, "".join(lines))
+        except OSError as error:
+            raise StorageError(f"{directory}: cannot be used: {error.strerror}") from error
+
+    def sections(self) -> dict[str, dict[str, object]]:
+        """Return what a bookie's configuration says of it. Bookies refuse clients without a certificate."""
+        files: dict[str, object] = {
+            "certificate_file": str(self._bookie.certificate_file),
+            "key_file": str(self._bookie.key_file),
+            "ca_file": str(self._ca_file),
+        }
+        return {
+            "tls": {"mode": "require", "client_certificates": "require", **files},
+            "http": {"tls": True},
+        }
+
+    def service_environment(self) -> dict[str, str]:
+        """Return the variables for the processes beside the bookies."""
+        return self._environment
+
+    def _options(self, issued: Issued) -> TlsOptions:
+        return TlsOptions(
+            ca_file=str(self._ca_file),
+            certificate_file=str(issued.certificate_file),
+            key_file=str(issued.key_file),
+        )

@@ -23,7 +23,7 @@ from fastbk.meta.last_backup import backup_age_s
 from fastbk.meta.records import BAD_RECORD_REMEDY, collected_bad_records
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.meta.unfinished_recoveries import unfinished_recoveries
-from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.meta.zookeeper.security import VARIABLE
 from fastbk.model.health import ClusterFacts, OpenLedgerFacts, Reason, reasons_of_cluster
 from fastbk.model.health import Verdict as HealthVerdict
 from fastbk.model.ids import BookieId
@@ -108,8 +108,8 @@ class Cluster:
             answer = msgspec.json.decode(
                 connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness
             )
-        for one in answer.verdict_reasons:
-            yield _judged(one)
+        for reason in answer.verdict_reasons:
+            yield _judged(reason)
         if not answer.verdict_reasons:
             yield ok(
                 f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}"
@@ -282,4 +282,4 @@ def _judged(reason: Reason | _Reason) -> Finding:
 
 
 def _is_registered(store: MetadataStore, bookie_id: str) -> bool:
-    return any(one.service.bookie_id == bookie_id for one in store.list_bookies())
+    return any(bookie.service.bookie_id == bookie_id for bookie in store.list_bookies())

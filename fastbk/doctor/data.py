@@ -230,7 +230,8 @@ def _named_files(directory: str, manifest: Manifest) -> Iterator[Finding]:
     """Every file that counts is there and as long as it was."""
     wanted = [(log_path(directory, log.log_id), log.durable_bytes) for log in manifest.logs]
     wanted += [
-        (locations_path(directory, one.file_id), one.size_bytes) for one in manifest.locations
+        (locations_path(directory, location.file_id), location.size_bytes)
+        for location in manifest.locations
     ]
     bad = []
     for path, size_bytes in wanted:

@@ -1,22 +1,26 @@
-"""All checks of one bookie, in the order in which a start would meet what they look at."""
+"""All checks of one bookie, in the order in which a start would meet what they check.
+
+`Tradeoffs` has the checks of what its configuration chose, the confinement of its processes among
+them.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.apache.configuration import source
 from fastbk.config import is_loopback, split_address
 from fastbk.doctor.cluster import Cluster
-from fastbk.doctor.confinement import confinement_findings
-from fastbk.doctor.data import Data
-from fastbk.doctor.disks import Disks
+from fastbk.doctor.data import Data, holder_of
+from fastbk.doctor.machine import Disks, System
 from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
-from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
-from fastbk.meta.zookeeper_security import use_file
+from fastbk.meta.zookeeper.security import use_file
+from fastbk.native.process import UNSUPPORTED, landlock_version
 from fastbk.security.auth_files import check_files
 from fastbk.security.certificates import end_s, names, passwords_of
 from fastbk.security.settings import (
@@ -32,10 +36,8 @@ from fastbk.server.configuration.checks import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from fastbk.doctor.report import Check
-    from fastbk.server.configuration.bookie_config import BookieConfig
 
 DAYS_LEFT_MIN = 14
 """Certificates that end sooner are told of."""
@@ -188,3 +190,74 @@ class Tradeoffs:
                 "take it out again; `fastbk bookie gc run --force` allows it once",
             )
         return ok(f"at most {share:.0%} of the ledgers in one cycle")
+
+
+_CONFINEMENT_MARKS = {
+    "NoNewPrivs": ("1", "no new privileges"),
+    "Seccomp": ("2", "filtered system calls"),
+}
+"""Lines of /proc/PID/status: the value of a confined process, and what it means."""
+
+
+def confinement_findings(config: BookieConfig) -> Iterator[Finding]:
+    """Yield what a taken-over process could not do here, and whether running ones are confined."""
+    if config.bookie.confinement == "off":
+        cure = 'confinement = "auto"; "off" is for debuggers'
+        yield warn(
+            '[bookie] confinement = "off": a process that is taken over may do what its user may',
+            cure,
+        )
+        return
+    lacks = []
+    if landlock_version() == UNSUPPORTED:
+        lacks.append("Landlock (a process that is taken over may open any file of its user)")
+    if not os.path.exists("/proc/sys/kernel/seccomp"):
+        lacks.append("seccomp (it may make any system call)")
+    if lacks:
+        yield warn(
+            f"the kernel has no {' and no '.join(lacks)}", "Linux 6.7 or later has what it takes"
+        )
+    else:
+        yield ok(
+            f"workers, journals, indexes and gc give up paths (Landlock {landlock_version()}) and system calls"
+        )
+    yield from _running(config)
+
+
+def _running(config: BookieConfig) -> Iterator[Finding]:
+    directories = config.journal.all_directories
+    supervisor = holder_of(directories[0]) if directories else None
+    children = {} if supervisor is None else _children_of(supervisor)
+    for pid, name in children.items():
+        status = _status_of(pid)
+        missing = [
+            text for key, (value, text) in _CONFINEMENT_MARKS.items() if status.get(key) != value
+        ]
+        if missing:
+            cure = "look for process.not_confined in the log, or restart the bookie if it is an older version"
+            yield warn(f"{name} (process {pid}) runs without {' and '.join(missing)}", cure)
+    if children:
+        yield ok(f"{len(children)} running processes were looked at")
+
+
+def _children_of(supervisor: int) -> dict[int, str]:
+    """Return the processes of a supervisor, and what each runs."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = _status_of(int(folder.name))
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if status.get("PPid") == str(supervisor) and b"-m" in command:
+            found[int(folder.name)] = command[command.index(b"-m") + 1].decode(errors="replace")
+    return found
+
+
+def _status_of(pid: int) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}

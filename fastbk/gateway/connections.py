@@ -15,7 +15,7 @@ from fastbk.errors import ConfigError, StorageError
 from fastbk.gateway.service import REQUESTS_MAX, Peer
 from fastbk.gateway.shares import as_it_is
 from fastbk.gateway.waits import WAITS_MAX
-from fastbk.meta.gateway_messages import (
+from fastbk.meta.gateway.messages import (
     CONTENT_TYPE,
     PATH,
     REQUEST_BYTES_MAX,
@@ -24,9 +24,9 @@ from fastbk.meta.gateway_messages import (
 )
 from fastbk.observe.logs import LimitLog
 from fastbk.security.admission import Client
-from fastbk.server.admin.http_guard import Places
-from fastbk.server.admin.http_head import parsed_head
-from fastbk.server.admin.listener import HANDSHAKES_MAX
+from fastbk.web.guards import Places
+from fastbk.web.http_head import parsed_head
+from fastbk.web.listener import HANDSHAKES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from fastbk.gateway.service import Answer, Service
     from fastbk.gateway.shares import Scale
     from fastbk.security.admission import Admission
-    from fastbk.server.admin.listener import HttpListener
+    from fastbk.web.listener import HttpListener
 
 IDLE_MAX = 2000
 """Connections that wait for a request; beyond it the oldest of the address with the most is closed."""
 IDLE_TIMEOUT_S = 60.0
-"""Clients close theirs after half of it (`fastbk.meta.gateway_calls`)."""
+"""Clients close theirs after half of it (`fastbk.meta.gateway.calls`)."""
 LARGE_BYTES = 64 * 1024
 LARGE_MAX, SMALL_MAX = 32, 512
 """Bodies above LARGE_BYTES, and others, that are on their way; beyond it one of the address with the most is cut."""

@@ -17,9 +17,9 @@ from fastbk.gateway.ledger_rules import (
     needs_of_update,
 )
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, WRITE, ForbiddenChange, Need
-from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import VersionedLedger, one_ledger
-from fastbk.meta.gateway_messages import LedgerPage, LedgerRow, bounded
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.messages import LedgerPage, LedgerRow, bounded
 from fastbk.meta.records import BadRecord, check_folder, check_path, each_record
 from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata

@@ -10,9 +10,9 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe.process_usage import OwnUsage
 from fastbk.observe.prometheus import family, single
 from fastbk.security.settings import http_port, http_tls, tls_files
-from fastbk.server.admin.certificate_metrics import certificate_lines
-from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
-from fastbk.server.admin.page_admission import PageAdmission, page_credentials
+from fastbk.web.certificate_watch import certificate_lines
+from fastbk.web.page_admission import PageAdmission, page_credentials
+from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,14 +17,14 @@ from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
 from fastbk.gateway.pages import open_pages
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
-from fastbk.meta.zookeeper_security import use_file
+from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
 from fastbk.open_files import allow_descriptors
 from fastbk.security.admission import Admission
 from fastbk.security.audit_log import AuditLog
 from fastbk.security.settings import server_tls
-from fastbk.server.admin.listener import HANDSHAKES_MAX, HttpListener
+from fastbk.web.listener import HANDSHAKES_MAX, HttpListener
 
 if TYPE_CHECKING:
     from fastbk.gateway.configuration import GatewayConfig

@@ -15,10 +15,10 @@ from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_rules import NEW_PAGES_MAX, Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
-from fastbk.meta import gateway_messages as messages
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import VersionedLedger, service_text
 from fastbk.meta.format_level import check_level
-from fastbk.meta.gateway_messages import RecordRow, bounded
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.messages import RecordRow, bounded
 from fastbk.meta.records import (
     BadRecord,
     Change,
@@ -27,7 +27,6 @@ from fastbk.meta.records import (
     check_path,
     conflict,
 )
-from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.cursor.store import check_count

@@ -29,8 +29,8 @@ from fastbk.gateway.states import states
 from fastbk.gateway.turns import Turns
 from fastbk.gateway.waits import Waits
 from fastbk.invariant import InvariantError
-from fastbk.meta import gateway_messages as messages
-from fastbk.meta.gateway_messages import decode_request, encode, failure_of
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.messages import decode_request, encode, failure_of
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
 from fastbk.security.admission import Client, Refused

@@ -14,14 +14,14 @@ from fastbk.errors import Unauthorized
 from fastbk.gateway.ledger_operations import READ_AT_ONCE
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_operations import FOLDERS_AT_ONCE
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN
+from fastbk.meta.api import service_text
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN
 from fastbk.meta.records import BadRecord, check_path, each_record
-from fastbk.meta.sqlite_texts import service_text
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
     from fastbk.meta.api import LedgerRead, MetadataStore
-    from fastbk.meta.gateway_messages import ReadStates
+    from fastbk.meta.gateway.messages import ReadStates
     from fastbk.meta.subscriptions import Subject
 
 T = TypeVar("T")

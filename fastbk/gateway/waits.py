@@ -20,12 +20,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastbk.gateway.shares import Scale, Shares, as_it_is
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
 
 if TYPE_CHECKING:
     from fastbk.gateway.turns import Turns
     from fastbk.meta.api import MetadataStore, Watch
-    from fastbk.meta.gateway_messages import ReadStates
+    from fastbk.meta.gateway.messages import ReadStates
     from fastbk.meta.subscriptions import Subject
 
 WAITS_MAX, WAITS_OF_ONE_MAX = 2000, 1000

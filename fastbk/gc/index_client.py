@@ -13,7 +13,7 @@ import msgspec
 
 from fastbk.errors import Error
 from fastbk.gc.ledger_listing import sorted_ids
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.server.gc_messages import (
     IDS_A_MESSAGE,
     LISTED_A_MESSAGE,

@@ -23,8 +23,7 @@ from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.meta.rollback_mark import OwnMark
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
-from fastbk.native.segment import Segment, seal_segment
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Segment, Stats, seal_segment
 from fastbk.observe import logs
 from fastbk.rate_limit import RateLimit
 from fastbk.server.child import Child, run

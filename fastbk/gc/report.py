@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Stats
 from fastbk.observe import logs
 from fastbk.observe.names import SLOTS
 

@@ -9,12 +9,15 @@ Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import msgspec
 
 from fastbk.errors import IdentityChanged, MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.records import BadRecord, bad_record
@@ -433,3 +436,46 @@ class LedgerIdPages:
         """Yield all pages."""
         while self.is_more:
             yield self.read(store)
+
+
+# --- registrations and identities as JSON, for stores but ZooKeeper ----------------------------------------------
+
+
+def service_text(service: BookieService) -> str:
+    """Return a registration's text."""
+    fields = asdict(service)
+    for one in fields["endpoints"]:
+        if not one["extensions"]:
+            del one["extensions"]  # version 0.1, which has no TLS, cannot read this field
+    return json.dumps(fields)
+
+
+def parse_service(text: str, bookie_id: BookieId | None = None) -> BookieService:
+    """Return what a registration says. `bookie_id`: of the bookie that it has to be of. Raises StorageError."""
+    try:
+        service = msgspec.json.decode(text, type=BookieService)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StorageError(f"a bookie's registration is damaged: {error}") from error
+    if bookie_id is not None and service.bookie_id != bookie_id:
+        raise StorageError(
+            f"a bookie's registration is damaged: it is of bookie {service.bookie_id}"
+        )
+    return service.check()
+
+
+def identity_text(identity: BookieIdentity) -> str:
+    """Return an identity's text."""
+    return json.dumps(asdict(identity))
+
+
+def parse_identity(text: str, bookie_id: BookieId) -> BookieIdentity:
+    """Return what an identity says. Raises StorageError."""
+    try:
+        identity = msgspec.json.decode(text, type=BookieIdentity)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StorageError(f"the identity of bookie {bookie_id} is damaged: {error}") from error
+    if identity.bookie_id != bookie_id:
+        raise StorageError(
+            f"the identity of bookie {bookie_id} is damaged: it is of bookie {identity.bookie_id}"
+        )
+    return identity

@@ -1,8 +1,8 @@
 """How processes of AutoRecovery share the work of one cluster: its switches, the auditor's election, locks of ledgers.
 
 Every metadata store has a `Coordination`. In ZooKeeper it is Apache's nodes and bytes
-(`fastbk.meta.zookeeper_underreplication`), so fastbk's processes and Apache's exclude one another. In sqlite and in
-memory it is records with leases (`fastbk.meta.record_coordination`).
+(`fastbk.meta.zookeeper.underreplication`), so fastbk's processes and Apache's exclude one another. In sqlite and in
+memory it is records with leases (`fastbk.meta.sqlite.coordination`).
 
 Calls block, are safe in any thread, and raise the store's errors (`fastbk.meta.api`).
 """

@@ -2,7 +2,7 @@
 
 A mark is durable before the code that found the missing copies goes on. A repair removes it after it has verified the
 copies, and nothing else does. Marks are records (`fastbk.meta.records`), so all drivers keep them. In ZooKeeper a mark
-also sets Apache's node below `underreplication`, see `fastbk.meta.zookeeper_marks`.
+also sets Apache's node below `underreplication`, see `fastbk.meta.zookeeper.underreplication`.
 """
 
 from __future__ import annotations

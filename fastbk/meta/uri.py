@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.meta.zookeeper_paths import ROOT_DEFAULT, Layout
+from fastbk.meta.zookeeper.paths import ROOT_DEFAULT, Layout
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
-    from fastbk.meta.gateway import GatewayAccess
+    from fastbk.meta.gateway.store import GatewayAccess
 
 FORMS = (
     "zk+hierarchical://host:2181/ledgers, gateway://host:3182, sqlite:/absolute/path or memory:name"
@@ -196,16 +196,16 @@ def open_store(
     place = _parse(uri)
     if isinstance(place, ZooKeeperLocation):
         # Here and not above: kazoo is loaded by those who need it.
-        from fastbk.meta.zookeeper import ZooKeeperStore
+        from fastbk.meta.zookeeper.store import ZooKeeperStore
 
         if session_timeout_s is None:
             return ZooKeeperStore(place, timeout_s=timeout_s)
         return ZooKeeperStore(place, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
     if isinstance(place, tuple):
-        from fastbk.meta.gateway import GatewayAccess, open_gateway
+        from fastbk.meta.gateway.store import GatewayAccess, open_gateway
 
         return open_gateway(place, access or GatewayAccess.from_environment(), timeout_s)
-    from fastbk.meta.sqlite import MemoryStore, SqliteStore
+    from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 
     if uri.startswith("memory:"):
         return MemoryStore(place)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from fastbk.native._client import ffi, lib
-from fastbk.native.cdata import CData
+from fastbk.native.ffi import CData
 
 GOOD: int = lib.FBK_APACHE_GOOD
 REFUSE: int = lib.FBK_APACHE_REFUSE

@@ -17,7 +17,7 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check, error_of
 
 if TYPE_CHECKING:
-    from fastbk.native.cdata import CData
+    from fastbk.native.ffi import CData
 
 Path = str | os.PathLike[str]
 

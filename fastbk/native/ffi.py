@@ -6,7 +6,8 @@ A status is >= 0 (a count, or nothing to say), -1..-4095 (-errno), or an FBK_E_*
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastbk.errors import Error, ProtocolError, StorageError
 from fastbk.native._client import ffi, lib
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from fastbk.native.cdata import CData
 
 ERRNO_MAX = 4095
 
@@ -126,3 +126,66 @@ class NativeObject:
         if self._handle is not None:
             free(self._handle)
             self._handle = None
+
+
+# --- cffi's objects, for type checkers ---------------------------------------------------------------------------
+#
+# Names for cffi's objects, for type checkers: what the stubs of the extension modules are written in.
+#
+# The values of these types never leave `fastbk.native`; at run time they are cffi's own objects, which are no
+# instances of these classes, so nothing here may be called or used with `isinstance`.
+
+
+class CData(Protocol):
+    """A C value, pointer, array or struct. What lies behind a field or an index is known only to the C side."""
+
+    def __getattr__(self, name: str) -> Any: ...
+    def __setattr__(self, name: str, value: object) -> None: ...
+    def __getitem__(self, index: int | slice) -> Any: ...
+    def __setitem__(self, index: int | slice, value: object) -> None: ...
+    def __add__(self, offset: int) -> CData: ...
+    def __len__(self) -> int: ...
+    def __int__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+# What cffi takes for a pointer parameter: for pointers to bytes and void, `bytes` too, without a copy.
+Pointer: TypeAlias = CData
+BytesPointer: TypeAlias = CData | bytes
+
+
+class CBuffer(Protocol):
+    """The memory behind a pointer, readable and writable in place; valid as long as the memory is."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __getitem__(self, index: slice) -> bytes: ...
+    def __setitem__(self, index: slice, value: bytes | memoryview) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class ForeignInterface(Protocol):
+    """The part of cffi's `ffi` object that `fastbk.native` uses."""
+
+    NULL: Any
+    errno: int
+
+    def new(self, cdecl: str, init: object = None) -> Any: ...
+    def cast(self, cdecl: str, value: object) -> Any: ...
+    def from_buffer(
+        self, cdecl: str, python_buffer: object, require_writable: bool = False
+    ) -> Any: ...
+    def buffer(self, cdata: CData, size: int = -1) -> Any: ...
+    def string(self, cdata: CData, maxlen: int = -1) -> Any: ...
+    def unpack(self, cdata: CData, length: int) -> Any: ...
+    def memmove(self, dest: object, src: object, n: int) -> None: ...
+    def addressof(self, cdata: CData, *fields_or_indexes: str | int) -> Any: ...
+    def sizeof(self, cdecl_or_cdata: str | CData) -> int: ...
+    def offsetof(self, cdecl: str, *fields_or_indexes: str | int) -> int: ...
+    def gc(self, cdata: CData, destructor: object, size: int = 0) -> Any: ...
+    def release(self, cdata: CData) -> None: ...
+    def new_allocator(
+        self,
+        alloc: object = None,
+        free: object = None,
+        should_clear_after_alloc: bool = True,
+    ) -> Any: ...

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import CorruptDataError, check, create, fill_struct, ints_of
-from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
-from fastbk.native.ledger_notices import PAGE_IDS, LedgerNotices
+from fastbk.native.ffi import CorruptDataError, NativeObject, check, create, fill_struct, ints_of
+from fastbk.native.segment import NO_HEADER_KEY, put_header_key
 from fastbk.native.store import FlushContents
 from fastbk.observe.names import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fastbk.native.cdata import CData
-    from fastbk.native.journal_scan import JournalScan
+    from fastbk.native.ffi import CData
+    from fastbk.native.journal import JournalScan
+    from fastbk.native.ledger_state import Listed
     from fastbk.native.store import Store
+
 
 WATCHED = lib.FBK_INDEX_WATCHED
 FLUSH = lib.FBK_INDEX_FLUSH
@@ -29,6 +30,8 @@ FULL = lib.FBK_INDEX_FULL
 IDLE = lib.FBK_INDEX_IDLE
 
 WATCHED_FDS_MAX = 4
+PAGE_IDS = 4096
+"""Ledger ids fetched by one call."""
 SETTLED_END = 2**64 - 1
 """The cursor behind the last settled ledger."""
 
@@ -125,7 +128,7 @@ def ids_without(ledger_ids: array[int], gone: array[int]) -> array[int]:
     return left
 
 
-class Index(LedgerNotices):
+class Index(NativeObject):
     """Takes batches in and answers everything about stored entries."""
 
     _gone = "this index was destroyed"
@@ -356,3 +359,124 @@ class Index(LedgerNotices):
     def destroy(self) -> None:
         """Unmap everything. The flush thread and readers must be gone."""
         self._end(lib.fbk_index_destroy)
+
+    # --- which ledgers there are, and what metadata says of them; the journal takes note, too --------------------
+
+    def list_ledgers(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
+        """Return ids of some ledgers that are not deleted, and the cursor to go on with; no ids: the end.
+
+        Args:
+            cursor: 0 at first. A ledger that comes in between two calls may hide others: a listing is
+                complete for nobody, which is all that gc needs (INV-G1).
+            count_max: most ids returned.
+        """
+        return self._page(lib.fbk_index_list_ledgers, cursor, count_max)
+
+    def list_limbo(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
+        """Return ids of some ledgers that are in limbo and not deleted, like `list_ledgers`."""
+        return self._page(lib.fbk_index_list_limbo, cursor, count_max)
+
+    def _page(
+        self, list_some: Callable[..., int], cursor: int, count_max: int
+    ) -> tuple[list[int], int]:
+        at = ffi.new("uint64_t *", cursor)
+        ids = ffi.new("int64_t[]", count_max)
+        count = list_some(self.handle, at, ids, count_max)
+        found: list[int] = ffi.unpack(ids, count) if count else []
+        return found, int(at[0])
+
+    def delete_ledgers(self, ledger_ids: Iterable[int], now_s: int) -> tuple[int, int]:
+        """Mark ledgers deleted, here and in the journal, which takes no adds to them from then on.
+
+        Returns how many were known and not deleted before, and how many of the ids were handled: not all while the
+        journal has yet to take note of earlier ones.
+        """
+        ids = ffi.new("int64_t[]", list(ledger_ids))
+        taken = ffi.new("int32_t *")
+        count = int(lib.fbk_index_delete_ledgers(self.handle, ids, len(ids), now_s, taken))
+        return count, int(taken[0])
+
+    def list_unconfirmed(
+        self, cursor: int, count_max: int = PAGE_IDS
+    ) -> tuple[list[int], list[int], int]:
+        """Return ids of some unconfirmed ledgers, for each whether the journal takes nothing to it, and the cursor.
+
+        Neither deleted ones nor those in limbo. Like `list_ledgers`.
+        """
+        at = ffi.new("uint64_t *", cursor)
+        ids = ffi.new("int64_t[]", count_max)
+        expiring = ffi.new("uint32_t[]", count_max)
+        count = lib.fbk_index_list_unconfirmed(self.handle, at, ids, expiring, count_max)
+        if not count:
+            return [], [], int(at[0])
+        return ffi.unpack(ids, count), ffi.unpack(expiring, count), int(at[0])
+
+    def confirm(self, listed: Sequence[Listed]) -> list[int]:
+        """Confirm ledgers that metadata lists; return those that have another key or creation here."""
+        rows = ffi.new("struct fbk_listed[]", len(listed))
+        for row, one in zip(rows, listed, strict=True):
+            row.ledger_id, row.creation_mark = one.ledger_id, one.creation_mark
+            row.has_key = one.master_key is not None
+            if one.master_key is not None:
+                ffi.memmove(row.master_key, one.master_key, len(row.master_key))
+        foreign = ffi.new("int64_t[]", max(1, len(listed)))
+        count = lib.fbk_index_confirm(self.handle, rows, len(listed), foreign)
+        return ffi.unpack(foreign, count) if count else []
+
+    def admit(self, ledger_ids: Sequence[int]) -> int:
+        """Make room for ledgers that metadata lists and that are not here yet; return for how many."""
+        return self._notice(lib.fbk_index_admit, ledger_ids)[0]
+
+    def begin_expiry(self, ledger_ids: Sequence[int]) -> int:
+        """Have the journal take nothing to unconfirmed ledgers from now on; return to how many more."""
+        return self._notice(lib.fbk_index_begin_expiry, ledger_ids)[0]
+
+    def expire(self, ledger_ids: Sequence[int], fenced_deleted_s: int = 0) -> tuple[int, int]:
+        """Delete ledgers whose expiry has begun; return how many were, and how many of the ids were handled.
+
+        `fenced_deleted_s`: not 0 where metadata is proven to have deleted them: the time of deletion of those that were
+        fenced, which are kept as a deleted ledger is (INV-G8). The others are forgotten by the next merge of
+        everything.
+        """
+        ids = ffi.new("int64_t[]", ledger_ids)
+        taken = ffi.new("int32_t *")
+        count = int(lib.fbk_index_expire(self.handle, ids, len(ids), fenced_deleted_s, taken))
+        return count, int(taken[0])
+
+    def _notice(self, give: Callable[..., int], ledger_ids: Sequence[int]) -> tuple[int, int]:
+        ids = ffi.new("int64_t[]", ledger_ids)
+        taken = ffi.new("int32_t *")
+        count = int(give(self.handle, ids, len(ids), taken))
+        return count, int(taken[0])
+
+    def limbo_over(self, ledger_ids: Sequence[int], *, fenced: bool) -> tuple[int, int]:
+        """Take ledgers out of limbo: whatever this bookie held of them lies elsewhere, and metadata says so.
+
+        `fenced`: somebody may have fenced them, so normal adds stay refused. Returns like `delete_ledgers`.
+        """
+        ids = ffi.new("int64_t[]", ledger_ids)
+        taken = ffi.new("int32_t *")
+        count = lib.fbk_index_limbo_over(self.handle, ids, len(ids), int(fenced), taken)
+        return int(count), int(taken[0])
+
+    # --- explicit LACs, as their writers signed them ----------------------------------------------------------
+
+    def explicit_lacs_kept(self) -> int:
+        """Return how many were kept since the start, those that took another's place included."""
+        return int(lib.fbk_index_lacs_kept(self.handle))
+
+    def explicit_lacs(self) -> list[bytes]:
+        """Return all that the table holds, in no order."""
+        out = ffi.new("uint8_t[]", lib.fbk_index_lacs_bytes_max())
+        size_bytes = lib.fbk_index_lacs(self.handle, out)
+        raw = bytes(ffi.buffer(out, size_bytes))
+        bodies, start = [], 0
+        while start < len(raw):
+            end = start + 1 + raw[start]
+            bodies.append(raw[start + 1 : end])
+            start = end
+        return bodies
+
+    def put_explicit_lacs(self, bodies: Iterable[bytes]) -> int:
+        """Put them back; return how many were taken. Not those of ledgers that are not here or in limbo (INV-X4)."""
+        return sum(int(lib.fbk_index_put_lac(self.handle, body, len(body))) for body in bodies)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from fastbk.native._bookie import lib
+from fastbk.errors import ConfigError
+from fastbk.native._bookie import ffi, lib
+from fastbk.native.ffi import check
+from fastbk.native.segment import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def die_with_parent() -> None:
@@ -38,3 +45,101 @@ def watch_signals() -> None:
 def lower_thread() -> None:
     """Have the calling thread's disk requests and computing come behind those of others, as far as allowed."""
     lib.fbk_process_lower_thread()
+
+
+# --- confinement -------------------------------------------------------------------------------------------------
+#
+# The typed face of `base/confine.c`: what a child gives up for good once it is set up.
+
+
+UNSUPPORTED = 0
+
+
+def confine_paths(read: Sequence[str], write: Sequence[str], *, may_connect: bool) -> int:
+    """Have the calling thread, and those it starts from now on, open only files below these paths.
+
+    Without `may_connect` they connect to nobody either, where the kernel is Linux 6.7 or later. Paths that are not
+    there are passed over; open descriptors stay good. Returns the version of the kernel's Landlock, UNSUPPORTED where
+    it has none. Raises OSError.
+    """
+    accesses = [(path, lib.FBK_PATH_READ) for path in read] + [
+        (path, lib.FBK_PATH_WRITE) for path in write
+    ]
+    texts = [ffi.new("char[]", os.fsencode(path)) for path, _ in accesses]
+    rules = ffi.new("struct fbk_confine_path[]", len(accesses))
+    for rule, text, (_, access) in zip(rules, texts, accesses, strict=True):
+        rule.path, rule.access = text, access
+    flags = lib.FBK_MAY_CONNECT if may_connect else 0
+    return _check(lib.fbk_confine_paths(rules, len(accesses), flags))
+
+
+def landlock_version() -> int:
+    """Return the version of the kernel's Landlock; UNSUPPORTED: it has none."""
+    return max(lib.fbk_confine_version(), UNSUPPORTED)
+
+
+def confine_rings() -> None:
+    """Have this process find no io_uring from now on. Raises OSError."""
+    _check(lib.fbk_confine_rings())
+
+
+def preload(library: str) -> bool:
+    """Load a shared library before `confine_calls`, which allows it no more; return whether it is there."""
+    return bool(lib.fbk_confine_preload(library.encode()))
+
+
+def confine_calls(role: str, *, may_connect: bool) -> None:
+    """Have all threads of this process make only the system calls of `role`. Raises OSError.
+
+    Others fail with EPERM; those that only an attacker makes end the process with SIGSYS. No library can be loaded any
+    more. Without `may_connect` gc opens no socket.
+    """
+    _check(lib.fbk_confine_calls(ROLES[role], lib.FBK_MAY_CONNECT if may_connect else 0))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+# --- kill points -------------------------------------------------------------------------------------------------
+#
+# Named places where a process ends by SIGKILL, for tests of what a crash there leaves behind.
+#
+# Nothing happens unless the environment says so when the process starts:
+#
+#     FASTBK_KILL_POINT=journal.after_submit:3   die at the third pass (`:0`: only count passes)
+#     FASTBK_KILL_POINT_FILE=/path               made at that moment; while it exists nobody dies
+#
+# A point is `kill_point("role.place")` here and `FBK_KILL_POINT("role.place")` in C; a bookie hands the variables on
+# to its children. They are in release builds too: unarmed, a point costs a function call in Python, a load in C. The
+# other switch for tests is FASTBK_HOLD_MARK (`fastbk.server.index.hold_mark`).
+
+
+POINT_VARIABLE = "FASTBK_KILL_POINT"
+FILE_VARIABLE = "FASTBK_KILL_POINT_FILE"
+
+_is_armed = False
+
+
+def kill_point(name: str) -> None:
+    """Come by the point `name`: one pass, if that is the one that is armed."""
+    if _is_armed:
+        lib.fbk_kill_point_pass(name.encode())
+
+
+def arm_from_environment() -> None:
+    """Arm the point that the environment names, if any; first thing in a process. Raises ConfigError."""
+    global _is_armed
+    text = os.environ.get(POINT_VARIABLE)
+    if not text:
+        return
+    name, _, number = text.partition(":")
+    path = os.environ.get(FILE_VARIABLE, "")
+    if not number.isdigit() or not path:
+        raise ConfigError(
+            f"{POINT_VARIABLE}={text}: must be name:pass, and {FILE_VARIABLE} a path for what happened"
+        )
+    check(lib.fbk_kill_point_arm(name.encode(), int(number), os.fsencode(path)), "arm a kill point")
+    _is_armed = True

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state, unpack_state
-from fastbk.native.location_pass import LOCATION, Runs
+from fastbk.native.store import LOCATION, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fastbk.native.cdata import CData
     from fastbk.native.disk import Disk
+    from fastbk.native.ffi import CData
     from fastbk.native.store import Store
 
 RUNS_A_CALL = 1024

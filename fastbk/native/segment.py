@@ -7,6 +7,7 @@ What lies in it is in `src/base/layout.h`; C reads and writes it.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ from fastbk.native.ffi import check, error_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.native.cdata import CData
+    from fastbk.native.ffi import CData
+
 
 ROLES = {
     "supervisor": lib.FBK_ROLE_SUPERVISOR,
@@ -154,3 +156,196 @@ def ring_bell(event_fd: int) -> None:
 def now_ns() -> int:
     """Return the monotonic clock as C sees it, in nanoseconds."""
     return lib.fbk_now_ns()
+
+
+# --- counters and histograms -------------------------------------------------------------------------------------
+#
+# Counters and histograms in a segment: read by the supervisor at any time, written by the segment's owner.
+#
+# `fastbk/observe/names.py` lists the slots.
+
+
+COUNTERS_MAX = lib.FBK_COUNTERS_MAX
+HISTOGRAMS_MAX = lib.FBK_HISTOGRAMS_MAX
+BUCKET_COUNT = lib.FBK_HISTOGRAM_BUCKETS
+
+HEARTBEATS_MAX = lib.FBK_HEARTBEATS_MAX
+BEAT_LOOP = lib.FBK_BEAT_LOOP
+BEAT_FLUSH = lib.FBK_BEAT_FLUSH
+BEAT_BACKGROUND = lib.FBK_BEAT_BACKGROUND
+
+
+def bucket_from(bucket: int) -> int:
+    """Return the lowest value that falls into `bucket`; one bucket is at most 12.5 % wide."""
+    return lib.fbk_python_bucket_from(bucket)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A copy of one histogram. Its parts were not read at one instant: `count` may be one off the buckets."""
+
+    count: int
+    sum: int
+    max: int
+    buckets: list[int]
+
+    def percentile(self, percent: float) -> int:
+        """Return a value that `percent` of all values do not exceed (at most 12.5 % too high); 0 if empty."""
+        total = sum(self.buckets)
+        if total == 0:
+            return 0
+        wanted = total * percent / 100.0
+        seen = 0
+        for bucket, times in enumerate(self.buckets):
+            seen += times
+            if times and seen >= wanted:
+                return min(bucket_from(bucket + 1) - 1, self.max)
+        return self.max
+
+    def minus(self, earlier: Histogram) -> Histogram:
+        """Return what was added since `earlier`; `max` stays that of the whole life."""
+        return Histogram(
+            self.count - earlier.count,
+            self.sum - earlier.sum,
+            self.max,
+            [now - then for now, then in zip(self.buckets, earlier.buckets, strict=True)],
+        )
+
+
+class Stats:
+    """The statistics of one mapped segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._counters = ffi.new("uint64_t[]", COUNTERS_MAX)
+        self._histogram = ffi.new("struct fbk_histogram_copy *")
+        self._beats = ffi.new("uint64_t[]", HEARTBEATS_MAX)
+
+    def counters(self) -> list[int]:
+        """Return all counters and gauges, by slot."""
+        result = lib.fbk_python_counters(
+            self.segment.pointer, self.segment.role_number, self._counters, COUNTERS_MAX
+        )
+        check(result, "read counters")
+        counters: list[int] = ffi.unpack(self._counters, COUNTERS_MAX)
+        return counters
+
+    def histogram(self, slot: int) -> Histogram:
+        """Return a copy of the histogram in `slot`."""
+        copy = self._histogram
+        result = lib.fbk_python_histogram(
+            self.segment.pointer, self.segment.role_number, slot, copy
+        )
+        check(result, f"read histogram {slot}")
+        return Histogram(copy.count, copy.sum, copy.max, ffi.unpack(copy.buckets, BUCKET_COUNT))
+
+    def heartbeats(self) -> list[int]:
+        """Return the heartbeat words, by BEAT_LOOP and so on."""
+        result = lib.fbk_python_heartbeats(
+            self.segment.pointer, self.segment.role_number, self._beats
+        )
+        check(result, "read heartbeats")
+        beats: list[int] = ffi.unpack(self._beats, HEARTBEATS_MAX)
+        return beats
+
+    def beat(self, word: int = BEAT_LOOP) -> None:
+        """Beat a heartbeat word. For the segment's owner only, and one thread a word."""
+        check(lib.fbk_python_beat(*self._owned(), word), "beat")
+
+    def count(self, slot: int, amount: int = 1) -> None:
+        """Add to a counter. For the segment's owner only."""
+        check(lib.fbk_python_count(*self._owned(), slot, amount), "count")
+
+    def gauge(self, slot: int, value: int) -> None:
+        """Set a gauge. For the segment's owner only."""
+        check(lib.fbk_python_gauge(*self._owned(), slot, value), "gauge")
+
+    def observe(self, slot: int, value: int) -> None:
+        """Add a value to a histogram. For the segment's owner only."""
+        check(lib.fbk_python_observe(*self._owned(), slot, value), "observe")
+
+    def _owned(self) -> tuple[CData, int]:
+        # Writing through a read-only mapping would be a fault that nothing could catch.
+        if not self.segment.is_writable:
+            raise PermissionError(f"the segment of {self.segment.role} belongs to another process")
+        return self.segment.pointer, self.segment.role_number
+
+
+# --- hot ledgers -------------------------------------------------------------------------------------------------
+#
+# The ledgers with the most adds, read from the segment of an index: `native/src/index/hot_ledgers.h` counts them.
+
+
+LEDGERS_MAX = lib.FBK_HOT_LEDGERS
+
+
+@dataclass(frozen=True, slots=True)
+class HotLedger:
+    """One ledger of a window. `adds`: entries, at most `adds_over` too high, beside the error of the sample."""
+
+    ledger_id: int
+    adds: int
+    adds_over: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotWindow:
+    """A window that is over, by the monotonic clock. `ledgers`: at most LEDGERS_MAX, in no order."""
+
+    began_ns: int
+    ended_ns: int
+    ledgers: tuple[HotLedger, ...]
+
+
+def hot_window(segment: Segment) -> HotWindow | None:
+    """Return the newest window of an index; None before the first ends. Raises OSError."""
+    copy = ffi.new("struct fbk_hot_window *")
+    result = lib.fbk_python_hot_window(segment.pointer, copy)
+    # The index writes a window in seconds: it was stopped while it did, or is just writing the next.
+    if result == -errno.EAGAIN or check(result, "read the hot ledgers") == 0:
+        return None
+    found = (copy.ledgers[n] for n in range(copy.count))
+    return HotWindow(
+        copy.began_ns,
+        copy.ended_ns,
+        tuple(HotLedger(one.ledger_id, one.adds, one.adds_over, one.size_bytes) for one in found),
+    )
+
+
+# --- header keys -------------------------------------------------------------------------------------------------
+#
+# The key of the hashes by which an index notices that a worker has rewritten a record
+# (`base/header_hash.h`, INV-R4).
+#
+# The supervisor draws one for each pair and boot, and gives it to the pair's journal and index alone.
+
+
+HEADER_KEY_BYTES: int = lib.FBK_HEADER_KEY_BYTES
+NO_HEADER_KEY = bytes(HEADER_KEY_BYTES)
+"""Where nobody attacks: in tests."""
+
+
+def new_header_key() -> bytes:
+    """Return a random key."""
+    return os.urandom(HEADER_KEY_BYTES)  # `secrets` returns the same, and imports hashlib
+
+
+def put_header_key(options: CData, key: bytes) -> None:
+    """Put a key into the options of a journal or an index. Raises ValueError for another length."""
+    if len(key) != HEADER_KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes: {HEADER_KEY_BYTES} are needed")
+    ffi.memmove(options.header_key, key, HEADER_KEY_BYTES)
+
+
+# --- shards ------------------------------------------------------------------------------------------------------
+
+
+SHARD_COUNT: int = lib.FBK_SHARD_COUNT
+PAIRS_MAX: int = lib.FBK_PAIRS_MAX
+"""Journal/index pairs of one bookie."""
+
+
+def shard_of(ledger_id: int) -> int:
+    """Return the shard, 0..63, that a ledger falls into. Part of the disk format: it never changes."""
+    return lib.fbk_python_shard_of(ledger_id)

@@ -7,15 +7,16 @@ threads, which spend their lives in `reader_run`. Every call lets go of the inte
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fastbk.native import location_pass
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import NativeObject, check, create, fill_struct
-from fastbk.native.flush import Flush, FlushContents, FlushOptions, FlushResult
+from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
+from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import (
     DELETED,
     FENCED,
@@ -26,13 +27,13 @@ from fastbk.native.ledger_state import (
     pack_state,
     unpack_state,
 )
-from fastbk.native.location_pass import Location, Merge, MergeOptions, MergeResult, Runs, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from fastbk.native.cdata import CData
     from fastbk.native.disk import Disk
+    from fastbk.native.ffi import CData
+
 
 __all__ = [
     "DELETED",
@@ -290,7 +291,7 @@ class Store(NativeObject):
 
     def log_bytes(self, scope: Scope) -> dict[int, int]:
         """Return log id -> bytes of the runs of the scope in it: one pass. Raises CorruptDataError, OSError."""
-        return location_pass.log_bytes(self.handle, scope)
+        return log_bytes(self.handle, scope)
 
     def log_runs(
         self, scope: Scope, place: tuple[int, int] = (0, 0), runs_max: int = RUNS_MAX
@@ -304,15 +305,15 @@ class Store(NativeObject):
 
         Raises CorruptDataError when a file is damaged (nobody knows then what lives), OSError.
         """
-        return location_pass.log_runs(self.handle, scope, place, runs_max)
+        return log_runs(self.handle, scope, place, runs_max)
 
     def count_states(self, file_ids: Iterable[int], deleted_before_s: int) -> tuple[int, int]:
         """Return (ledger states in these files, those of ledgers deleted before that wall-clock time)."""
-        return location_pass.count_states(self.handle, file_ids, deleted_before_s)
+        return count_states(self.handle, file_ids, deleted_before_s)
 
     def ledger_bytes(self, ledger_id: int) -> dict[int, int]:
         """Return log id -> bytes of the runs of one ledger."""
-        return location_pass.pairs_of(
+        return pairs_of(
             lambda pairs, room: lib.fbk_store_ledger_bytes(self.handle, ledger_id, pairs, room)
         )
 
@@ -340,3 +341,394 @@ COUNT_NAMES = (
 
 def _chunks(raw: bytes) -> list[bytes]:
     return [raw[at : at + STATE.size] for at in range(0, len(raw), STATE.size)]
+
+
+# --- flushes -----------------------------------------------------------------------------------------------------
+#
+# One flush: sorted entries and ledger states on their way into entry log and locations file (`src/store/flush.c`).
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOptions:
+    """Where one flush goes; `log_offset_bytes` 0 makes a new log."""
+
+    log_id: int
+    log_offset_bytes: int
+    log_salt: int
+    locations_file_id: int
+    generation: int
+    created_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What a finished flush put on disk, all of it synced. `log_end_bytes`: the log's durable length."""
+
+    log_end_bytes: int
+    run_bytes: int
+    location_count: int
+    file_size_bytes: int
+
+
+class FlushContents:
+    """Entries and ledger states to be flushed, in memory that outlives this object's use.
+
+    Attributes:
+        handle: the native `fbk_flush_contents`, for sibling modules in `fastbk.native` only.
+    """
+
+    def __init__(self, handle: CData, keep: object = None) -> None:
+        """Take a pointer to `fbk_flush_contents`; `keep` is held as long as this is."""
+        self.handle = handle
+        self._keep = keep
+
+    @classmethod
+    def from_entries(
+        cls, entries: Iterable[tuple[int, int, bytes]], states: Iterable[LedgerState] = ()
+    ) -> FlushContents:
+        """Copy (ledger id, entry id, bytes) and states, in any order; for tools and tests."""
+        ordered = sorted(entries, key=lambda entry: entry[:2])
+        items = ffi.new("struct fbk_flush_item[]", len(ordered) + 1)
+        buffers = []
+        for item, (ledger_id, entry_id, data) in zip(items, ordered, strict=False):
+            buffer = ffi.new("uint8_t[]", data)
+            buffers.append(buffer)
+            item.ledger_id, item.entry_id = ledger_id, entry_id
+            item.data, item.size_bytes, item.crc = buffer, len(data), crc32c(data)
+        packed = b"".join(map(pack_state, sorted(states, key=lambda state: state.ledger_id)))
+        memory = ffi.new("uint8_t[]", packed + b"\0")
+        contents = ffi.new("struct fbk_flush_contents *")
+        contents.items, contents.item_count = items, len(ordered)
+        contents.states = ffi.cast("struct fbk_ledger_state *", memory)
+        contents.state_count = len(packed) // STATE.size
+        return cls(contents, (items, buffers, memory))
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there is anything for an entry log."""
+        return bool(self.handle.item_count or self.handle.run_count)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are neither entries nor states."""
+        return not self.has_entries and not self.handle.state_count
+
+
+class Flush(NativeObject):
+    """A flush under way. `end` or `abandon` ends it; one at a time, in one thread."""
+
+    _gone = "this flush has ended"
+
+    def __init__(self, store: CData, options: FlushOptions, contents: FlushContents) -> None:
+        """Open the log; `store` is the native one. Raises OSError."""
+        native = ffi.new("struct fbk_flush_options *")
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_flush_begin(store, native, contents.handle, error),
+                "begin a flush",
+            )
+        )
+        self._contents = contents
+
+    def step(self, bytes_max: int) -> bool:
+        """Write up to about `bytes_max`; return whether there is more. Raises OSError: then abandon."""
+        return check(lib.fbk_flush_step(self.handle, bytes_max), "write an entry log") > 0
+
+    def end(self) -> FlushResult:
+        """Sync the log, write and sync the locations file and both directories. Raises OSError; ended either way."""
+        result = ffi.new("struct fbk_flush_result *")
+        flush, self._handle = self.handle, None
+        check(lib.fbk_flush_end(flush, result), "end a flush")
+        return FlushResult(**ints_of(result, FlushResult))
+
+    def abandon(self) -> None:
+        """Give up; what was written is garbage that no manifest names. Harmless when it ended already."""
+        self._end(lib.fbk_flush_abandon)
+
+
+# --- passes over all locations -----------------------------------------------------------------------------------
+#
+# Passes over all locations of some files: live bytes, the runs of a log in order, merges (`src/store/store.h`).
+#
+# For the background thread, or anyone at rest. Every call lets go of the interpreter lock.
+
+
+LOGS_MAX_START = 1024
+LOCATION = struct.Struct("<qqqqQQIIQ")
+"""`struct fbk_location`: 64 bytes, in files as in memory."""
+
+
+class Location(NamedTuple):
+    """One run: whose entries, and where it lies."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    entry_count: int
+    log_id: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """What a merge makes. `forget_deleted_before_s`: wall clock; 0 unless no older file stays outside the merge."""
+
+    merged_file_id: int
+    created_s: int
+    forget_deleted_before_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge made of its inputs."""
+
+    location_count: int
+    dropped_count: int
+    forgotten_count: int
+    file_size_bytes: int
+    first_generation: int
+    last_generation: int
+
+
+class Scope:
+    """Which locations a pass takes: of these files, in these logs (INV-X5), but not of deleted ledgers."""
+
+    def __init__(
+        self,
+        file_ids: Iterable[int],
+        log_ids: Iterable[int] | None,
+        deleted: Iterable[int] = (),
+    ) -> None:
+        """Copy the ids.
+
+        Args:
+            file_ids: of locations files, prepared or added; ascending generations.
+            log_ids: of entry logs; None: any.
+            deleted: ids of ledgers whose locations are passed over; an array("q") is taken as it is: ascending,
+                each once, and not changed any more.
+        """
+        # A zero more in each: an address that may be given even for no ids. `deleted` may be millions: no copy.
+        self._files = array("Q", [*file_ids, 0])
+        self._logs = array("Q", [*sorted(log_ids), 0]) if log_ids is not None else None
+        if not isinstance(deleted, array) or deleted.typecode != "q":
+            deleted = array("q", sorted(set(deleted)))
+        self._deleted = deleted
+        self._native: CData = ffi.new("struct fbk_location_scope *")
+        self._native.file_ids = ffi.from_buffer("uint64_t[]", self._files)
+        self._native.file_count = len(self._files) - 1
+        if self._logs is not None:
+            self._native.log_ids = ffi.from_buffer("uint64_t[]", self._logs)
+            self._native.log_count = len(self._logs) - 1
+        self._native.deleted = ffi.from_buffer("int64_t[]", self._deleted)
+        self._native.deleted_count = len(deleted)
+
+    @property
+    def handle(self) -> CData:
+        """The `struct fbk_location_scope *`, for sibling modules in `fastbk.native`; valid as long as this object."""
+        return self._native
+
+
+class Runs:
+    """Runs in the order of (log, offset), in native memory: 64 bytes each."""
+
+    def __init__(self, memory: CData, count: int, *, is_all: bool) -> None:
+        """Take over what `log_runs` filled in."""
+        self._memory = memory
+        self._count = count
+        self.is_all = is_all
+        """False: there are more behind the last one; ask again from there."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Location]:
+        for at in range(self._count):
+            yield self[at]
+
+    def __getitem__(self, at: int) -> Location:
+        if not 0 <= at < self._count:
+            raise IndexError(at)
+        raw = ffi.buffer(self._memory + at * LOCATION.size, LOCATION.size)
+        ledger, first, last, _, log_id, offset, size, count, _ = LOCATION.unpack(raw)
+        return Location(ledger, first, last, count, log_id, offset, size)
+
+    @property
+    def next_place(self) -> tuple[int, int]:
+        """Where to ask on from: (log id, offset) just behind the last run; (0, 0) if there is none."""
+        if not self._count:
+            return (0, 0)
+        last = self[self._count - 1]
+        return (last.log_id, last.offset_bytes + 1)
+
+    def handle_from(self, at: int) -> CData:
+        """The `struct fbk_location *` of run `at`, for sibling modules; valid as long as this object."""
+        run: CData = ffi.cast("struct fbk_location *", self._memory + at * LOCATION.size)
+        return run
+
+
+def log_runs(store: CData, scope: Scope, place: tuple[int, int], runs_max: int) -> Runs:
+    """Return the first `runs_max` runs of the scope at or behind `place` (log id, offset). Raises CorruptDataError."""
+    memory = ffi.new("uint8_t[]", runs_max * LOCATION.size)
+    runs = ffi.cast("struct fbk_location *", memory)
+    found = lib.fbk_store_log_runs(store, scope.handle, place[0], place[1], runs, runs_max)
+    count = check(found, "look for runs")
+    return Runs(memory, count, is_all=count < runs_max)
+
+
+def log_bytes(store: CData, scope: Scope) -> dict[int, int]:
+    """Return log id -> bytes of the runs of the scope in it. Raises CorruptDataError when a file is damaged."""
+    return pairs_of(lambda pairs, room: lib.fbk_store_log_bytes(store, scope.handle, pairs, room))
+
+
+def pairs_of(count: Callable[[CData, int], int]) -> dict[int, int]:
+    """Return what `count` fills in, asked again with more room as often as it takes."""
+    room = LOGS_MAX_START
+    while True:
+        pairs = ffi.new("struct fbk_log_bytes[]", room)
+        found = count(pairs, room)
+        if found != -errno.E2BIG:
+            break
+        room *= 4
+    check(found, "count live bytes")
+    return {int(pairs[i].log_id): int(pairs[i].bytes) for i in range(found)}
+
+
+def count_states(store: CData, file_ids: Iterable[int], deleted_before_s: int) -> tuple[int, int]:
+    """Return (ledger states in these files, those of ledgers deleted before that time)."""
+    ids = array("Q", file_ids)
+    states, forgettable = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    status = lib.fbk_store_count_states(
+        store, ffi.from_buffer("uint64_t[]", ids), len(ids), deleted_before_s, states, forgettable
+    )
+    check(status, "count states")
+    return int(states[0]), int(forgettable[0])
+
+
+class Merge(NativeObject):
+    """A merge under way. `end` or `abandon` ends it; one thread."""
+
+    _gone = "this merge has ended"
+
+    def __init__(self, store: CData, options: MergeOptions, scope: Scope) -> None:
+        """Open the inputs and make the file. Raises OSError, CorruptDataError when an input is damaged."""
+        native = ffi.new("struct fbk_merge_options *")
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_merge_begin(store, native, scope.handle, error),
+                "begin a merge",
+            )
+        )
+        self._scope = scope
+
+    def step(self, blocks_max: int) -> bool:
+        """Merge about so many blocks of 4 KiB; return whether there is more. Raises OSError: then abandon."""
+        return check(lib.fbk_merge_step(self.handle, blocks_max), "merge locations") > 0
+
+    def end(self) -> MergeResult:
+        """Sync the file and its folder. Raises OSError; ended either way."""
+        result = ffi.new("struct fbk_merge_result *")
+        merge, self._handle = self.handle, None
+        check(lib.fbk_merge_end(merge, result), "end a merge")
+        return MergeResult(**ints_of(result, MergeResult))
+
+    def abandon(self) -> None:
+        """Give up; what was written is garbage that no manifest names. Harmless when it ended already."""
+        self._end(lib.fbk_merge_abandon)
+
+
+# --- compaction --------------------------------------------------------------------------------------------------
+#
+# Moving what lives in some entry logs into a new one (`src/store/compact.c`). For the background thread.
+
+
+DAMAGED_MAX = 4096
+"""Ranges of damaged ids that are told one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """The new log, and how much is read, sorted and joined at a time: memory of that size."""
+
+    log_id: int
+    log_salt: int
+    created_s: int
+    window_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactCounts:
+    """What was done so far. `bad_runs`: with at least one damaged entry; `locations`: not written yet."""
+
+    runs_read: int
+    runs_written: int
+    entries_moved: int
+    read_bytes: int
+    moved_bytes: int
+    bad_runs: int
+    bad_entries: int
+    locations: int
+
+
+class Compact(NativeObject):
+    """One new log under way: `step` for all runs, `end_log`, `write_locations`, and always `free`. One thread."""
+
+    _gone = "this compaction has ended"
+
+    def __init__(self, store: Store, options: CompactOptions) -> None:
+        """Make the log. Raises OSError."""
+        native = ffi.new("struct fbk_compact_options *")
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_compact_begin(store.handle, native, error),
+                "begin a compaction",
+            )
+        )
+
+    def step(self, runs: Runs, at: int) -> int | None:
+        """Read some of the runs from number `at` on, or write some of what was read: about 2 MiB.
+
+        Returns how many were read, None when their log can't be read now: it is to be left out. Raises OSError,
+        CorruptDataError when too many are damaged: the compaction is over then.
+        """
+        taken = ffi.new("uint64_t *")
+        status = lib.fbk_compact_step(self.handle, runs.handle_from(at), len(runs) - at, taken)
+        return int(taken[0]) if check(status, "move runs") else None
+
+    def write_rest(self) -> bool:
+        """Write some of what was read; return whether there may be more. Raises OSError."""
+        taken = ffi.new("uint64_t *")
+        return check(lib.fbk_compact_step(self.handle, ffi.NULL, 0, taken), "move runs") > 0
+
+    def end_log(self) -> int:
+        """Write, pad and sync the log and its folder; return its length. Raises OSError."""
+        end = ffi.new("uint64_t *")
+        check(lib.fbk_compact_end_log(self.handle, end), "end a compacted log")
+        return int(end[0])
+
+    def write_locations(self, file_id: int, generation: int) -> int:
+        """Write and sync a locations file for what was moved or found damaged; return its size. Raises OSError."""
+        size = ffi.new("uint64_t *")
+        status = lib.fbk_compact_write_locations(self.handle, file_id, generation, size)
+        check(status, "write the locations of a compacted log")
+        return int(size[0])
+
+    @property
+    def counts(self) -> CompactCounts:
+        """What was done so far."""
+        counts = ffi.new("struct fbk_compact_counts *")
+        lib.fbk_compact_counts_get(self.handle, counts)
+        return CompactCounts(**ints_of(counts, CompactCounts))
+
+    def damaged(self) -> list[tuple[int, int, int]]:
+        """Return (ledger, first id, last id) of damage found, DAMAGED_MAX at most; before `write_locations`."""
+        ids = ffi.new("int64_t[]", 3 * DAMAGED_MAX)
+        count = min(lib.fbk_compact_damaged(self.handle, ids, DAMAGED_MAX), DAMAGED_MAX)
+        return [(ids[3 * i], ids[3 * i + 1], ids[3 * i + 2]) for i in range(count)]
+
+    def free(self) -> None:
+        """Close and free; what was written and not committed is garbage. Harmless a second time."""
+        self._end(lib.fbk_compact_free)

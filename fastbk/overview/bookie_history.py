@@ -1,17 +1,36 @@
-"""One bookie over the last minutes: its pages, kept for a bounded time, become rates and quantiles. Pure."""
+"""One bookie over the last minutes, as a row of an overview. Pure.
+
+`BookieHistory` keeps the bookie's pages for a bounded time. It makes rates and quantiles of their
+counters, and lists the bookie's problems. `MetricText` at the end of the file reads Prometheus'
+text format, in which the counters come.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from fastbk.model.health import BookieFacts
-from fastbk.overview.last_event import last_event_of
-from fastbk.overview.metric_text import Buckets, MetricText, rate, slope
-from fastbk.overview.problems import facts_of, problems_of
-from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, DiskRow, Latency, Problem, Severity
+import msgspec
+
+from fastbk.model.health import BookieFacts, DiskFacts, Verdict, reasons_of_bookie
+from fastbk.observe.event_record import EventPage
+from fastbk.overview.values import (
+    COMMIT_SLOW_S,
+    DOWN,
+    NO_ANSWER,
+    BookieRow,
+    DiskRow,
+    LastEvent,
+    Latency,
+    Problem,
+    Severity,
+)
+from fastbk.units import format_age_s, format_duration_us
 
 WINDOW_S = 5.0
 """Rates and quantiles are of so long, or of the time between two polls where that is longer."""
@@ -131,7 +150,7 @@ class BookieHistory:
         bytes_per_s = rate(newest.metrics.total(_BYTES), oldest.metrics.total(_BYTES), took_s)
         disks = tuple(self._measured_disks(newest, oldest, bytes_per_s))
         forecasts = [
-            one.full_in_s for one in disks if one.role == "ledger" and one.full_in_s is not None
+            disk.full_in_s for disk in disks if disk.role == "ledger" and disk.full_in_s is not None
         ]
         info = newest.info
         row = BookieRow(
@@ -181,19 +200,19 @@ class BookieHistory:
     ) -> Iterator[DiskRow]:
         disks = _disks(newest)
         ledger_count = max(1, sum(one.role == "ledger" for one in disks))
-        for one in disks:
-            name = _COMMIT if one.role == "journal" else _FLUSH
-            buckets = newest.metrics.histogram(name, one.pair)
+        for disk in disks:
+            name = _COMMIT if disk.role == "journal" else _FLUSH
+            buckets = newest.metrics.histogram(name, disk.pair)
             spent = (
                 Buckets()
                 if newest is oldest
-                else buckets.minus(oldest.metrics.histogram(name, one.pair))
+                else buckets.minus(oldest.metrics.histogram(name, disk.pair))
             )
-            written = None if one.role == "journal" else (bytes_per_s or 0.0) / ledger_count
-            full_in_s = self._forecast(one, written)
+            written = None if disk.role == "journal" else (bytes_per_s or 0.0) / ledger_count
+            full_in_s = self._forecast(disk, written)
             yield DiskRow(
-                one.role, one.pair, one.directory, one.state, one.slow, one.takes, one.free_bytes, one.used_ratio,
-                spent.quantile(0.99), full_in_s,
+                disk.role, disk.pair, disk.directory, disk.state, disk.slow, disk.takes,
+                disk.free_bytes, disk.used_ratio, spent.quantile(0.99), full_in_s,
             )  # fmt: skip
 
     def _forecast(self, disk: DiskRow, written_bytes_per_s: float | None) -> float | None:
@@ -212,16 +231,16 @@ def _with_problems(row: BookieRow, problems: Iterable[Problem]) -> BookieRow:
 def _disks(sample: BookieSample) -> list[DiskRow]:
     return [
         DiskRow(
-            str(one.get("role", "")),
-            int(one.get("pair", 0)),
-            str(one.get("directory", "")),
-            str(one.get("state", "")),
-            str(one.get("slow", "")),
-            str(one.get("takes", "")),
-            int(one.get("free_bytes", 0)),
-            float(one.get("used_ratio", 0.0)),
+            str(disk.get("role", "")),
+            int(disk.get("pair", 0)),
+            str(disk.get("directory", "")),
+            str(disk.get("state", "")),
+            str(disk.get("slow", "")),
+            str(disk.get("takes", "")),
+            int(disk.get("free_bytes", 0)),
+            float(disk.get("used_ratio", 0.0)),
         )
-        for one in sample.info.get("disks", ())
+        for disk in sample.info.get("disks", ())
     ]
 
 
@@ -234,3 +253,186 @@ def _between(newest: BookieSample, oldest: BookieSample, name: str) -> Buckets:
 def _latency(spent: Buckets) -> Latency | None:
     p50_s, p99_s = spent.quantile(0.5), spent.quantile(0.99)
     return None if p50_s is None or p99_s is None else Latency(p50_s, p99_s, spent.count)
+
+
+COMMITS_MIN = 3
+"""Fewer commits in the window say nothing about a disk."""
+FULL_SOON_S = 86_400.0
+USED_MUCH_RATIO = 0.7
+"""Full within a day and used by so much: as the alert FastbkDiskNearlyFull."""
+SEVERITIES = {
+    Verdict.WELL: Severity.NOTE,
+    Verdict.DEGRADED: Severity.WARN,
+    Verdict.IN_DANGER: Severity.BAD,
+    Verdict.DOWN: Severity.BAD,
+}
+
+
+def facts_of(row: BookieRow, metrics: MetricText, info: dict[str, Any]) -> BookieFacts:
+    """Return what the verdict about a bookie that answers is made of."""
+    commit = row.commit
+    is_slow = commit is not None and commit.count >= COMMITS_MIN and commit.p99_s > COMMIT_SLOW_S
+    return BookieFacts(
+        bookie_id=row.bookie_id,
+        state=row.state,
+        why=str(info.get("reason", "")),
+        is_frozen=bool(metrics.total("fastbk_supervisor_frozen")),
+        reads_only=bool(metrics.total("fastbk_supervisor_reads_only")),
+        disks=tuple(
+            DiskFacts(disk.role, disk.pair, disk.state, disk.takes, disk.slow) for disk in row.disks
+        ),
+        limbo=row.limbo,
+        quarantined=row.quarantined,
+        has_damage=bool(info.get("damage_on_record", 0)),
+        slow_commits=format_duration_us(commit.p99_s * 1e6)
+        if commit is not None and is_slow
+        else "",
+        conditions=tuple(
+            (str(condition.get("name", "")), str(condition.get("reason", "")))
+            for condition in info.get("conditions", ())
+        ),
+    )
+
+
+def problems_of(row: BookieRow) -> Iterator[Problem]:
+    """Yield the problems of a bookie that answers: what the verdict says, and what is worth a look beside it."""
+    if row.facts is not None:
+        for reason in reasons_of_bookie(row.facts):
+            yield Problem(SEVERITIES[reason.verdict], reason.text)
+    yield from _of_disks(row)
+    if row.blocked:
+        yield Problem(Severity.NOTE, f"{row.blocked:,} connections wait for room")
+
+
+def _of_disks(row: BookieRow) -> Iterator[Problem]:
+    for disk in row.disks:
+        if (
+            disk.full_in_s is not None
+            and disk.full_in_s < FULL_SOON_S
+            and disk.used_ratio > USED_MUCH_RATIO
+        ):
+            name = f"{disk.role} disk" if disk.pair == 0 else f"{disk.role} disk {disk.pair}"
+            yield Problem(Severity.NOTE, f"{name} full in {format_age_s(disk.full_in_s)}")
+
+
+def last_event_of(page: dict[str, Any]) -> LastEvent | None:
+    """Return the newest event of an answer; None without one, and where the answer is not understood."""
+    try:
+        events = msgspec.convert(page, EventPage).events if page else []
+        if not events:
+            return None
+        newest = events[-1]
+        return LastEvent(
+            datetime.fromisoformat(newest.time).timestamp(), newest.text(), newest.kind
+        )
+    except (msgspec.ValidationError, ValueError):
+        return None
+
+
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series: its labels and its value."""
+
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetricText:
+    """Some of the metrics of one page, at one moment."""
+
+    series: dict[str, list[Series]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str, names: Collection[str]) -> MetricText:
+        """Return the series with one of these names; lines that are not understood are left out."""
+        found: dict[str, list[Series]] = {}
+        for line in text.splitlines():
+            head, _, value = line.rpartition(" ")
+            name, brace, labels = head.partition("{")
+            if name not in names:
+                continue
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            found.setdefault(name, []).append(
+                Series(dict(_LABEL.findall(labels)) if brace else {}, number)
+            )
+        return cls(found)
+
+    def of(self, name: str) -> list[Series]:
+        """Return all series of a metric; empty where it is missing."""
+        return self.series.get(name, [])
+
+    def total(self, name: str) -> float:
+        """Return a metric, added up over its series; 0 where it is missing."""
+        return math.fsum(one.value for one in self.of(name))
+
+    def histogram(self, name: str, pair: int | None = None) -> Buckets:
+        """Return a histogram, added up over its series, or of one pair of directories."""
+        found: dict[float, float] = {}
+        for one in self.of(f"{name}_bucket"):
+            if pair is not None and one.labels.get("pair", "0") != str(pair):
+                continue
+            bound = float(one.labels.get("le", "nan").replace("+Inf", "inf"))
+            found[bound] = found.get(bound, 0.0) + one.value
+        return Buckets(tuple(sorted(found.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A cumulative histogram: (upper bound, how many values are not above it), by bound."""
+
+    counts: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """All values."""
+        return int(self.counts[-1][1]) if self.counts else 0
+
+    def minus(self, earlier: Buckets) -> Buckets:
+        """Return what was added since `earlier`; everything, if that had other bounds or was larger."""
+        if len(earlier.counts) != len(self.counts) or earlier.count > self.count:
+            return self
+        pairs = zip(self.counts, earlier.counts, strict=True)
+        return Buckets(tuple((bound, max(0.0, now - then)) for (bound, now), (_, then) in pairs))
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value that `share` of all values do not exceed, interpolated within its bucket; None if empty.
+
+        Beyond the last finite bound that bound is returned.
+        """
+        if not self.count:
+            return None
+        wanted = share * self.count
+        low, below = 0.0, 0.0
+        for bound, count in self.counts:
+            if count >= wanted and count > below:
+                if math.isinf(bound):
+                    return low
+                return low + (bound - low) * (wanted - below) / (count - below)
+            low, below = (low if math.isinf(bound) else bound), count
+        return low
+
+
+def rate(now: float, then: float, seconds: float) -> float | None:
+    """Return how much a counter grew a second; None if it began anew or no time went by."""
+    return (now - then) / seconds if seconds > 0 and now >= then else None
+
+
+def slope(points: Iterable[tuple[float, float]]) -> float | None:
+    """Return how much y changes with x, by least squares over (x, y); None with fewer than two different x."""
+    known = list(points)
+    count = len(known)
+    if count < 2:
+        return None
+    middle_x = math.fsum(x for x, _ in known) / count
+    middle_y = math.fsum(y for _, y in known) / count
+    spread = math.fsum((x - middle_x) ** 2 for x, _ in known)
+    if spread == 0:
+        return None
+    return math.fsum((x - middle_x) * (y - middle_y) for x, y in known) / spread

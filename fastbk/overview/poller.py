@@ -1,39 +1,40 @@
 """Reads the pages of all bookies again and again, and makes a `ClusterOverview` of them.
 
-A bookie that does not answer costs a round its timeout, once, beside the others. Metadata is read in the background: a
-round shows what was read last, and why there is nothing newer.
+A bookie that does not answer costs a round its timeout, once, beside the others. Metadata is read
+in the background (`BackgroundValue`): a round shows what was read last, and why there is nothing
+newer. The readers of metadata follow the poller: healing, the newest backup, ledgers that wait to
+be closed, cursors, and what the hot ledgers are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from typing import Any, Self
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
 
-from fastbk.meta.api import BookieRegistration, Endpoint
+from fastbk.admin.cluster import uncloseable
+from fastbk.autorecovery.state import ClusterState
+from fastbk.errors import Error
+from fastbk.meta.api import BookieRegistration, Endpoint, VersionedLedger
 from fastbk.meta.hold import read_hold
+from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.records import VersionedRecord
+from fastbk.meta.unfinished_recoveries import unfinished_recoveries
 from fastbk.model.health import NO_OPEN_LEDGERS, OpenLedgerFacts
-from fastbk.overview.background_value import BackgroundValue
-from fastbk.overview.bookie_history import NAMES, BookieHistory, BookieSample
-from fastbk.overview.cluster_facts import (
-    CursorReader,
-    HealingReader,
-    read_backup_age,
-    read_open_ledgers,
-)
-from fastbk.overview.hot_ledgers import (
-    CANDIDATES_MAX,
-    SHOWN_MAX,
-    LedgerFactsCache,
-    added_up,
-    by_stream,
-    hottest,
-)
-from fastbk.overview.metric_text import MetricText
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import STREAM_KEY
+from fastbk.overview.bookie_history import NAMES, BookieHistory, BookieSample, MetricText
 from fastbk.overview.page_reader import PageError, PageReader, page_endpoint
-from fastbk.overview.values import ClusterOverview, CursorLag, Healing
+from fastbk.overview.values import ClusterOverview, CursorLag, Healing, HotLedger, HotStream
 from fastbk.stream.client import Client
+from fastbk.stream.janitor.all_streams import Namespaces, all_streams
+from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
+from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.paths import stream_path
 
 PAGE_TIMEOUT_S = 1.5
 METADATA_TIMEOUT_S = 10.0
@@ -135,7 +136,7 @@ class OverviewPoller:
 
     async def close(self) -> None:
         """End what is under way."""
-        await asyncio.gather(*(one.close() for one in [*self._values, self._ledgers]))
+        await asyncio.gather(*(value.close() for value in [*self._values, self._ledgers]))
 
     async def overviews(self, interval_s: float = 2.0) -> AsyncGenerator[ClusterOverview, None]:
         """Yield an overview every `interval_s`, above 0, or as fast as bookies answer."""
@@ -150,8 +151,8 @@ class OverviewPoller:
 
         `only_bookies`: return when the list of bookies was read.
         """
-        for one in self._values:
-            one.refresh()
+        for value in self._values:
+            value.refresh()
         waiting = [self._bookies] if only_bookies else self._values
         await asyncio.gather(*(one.settled(within_s) for one in waiting))
 
@@ -163,11 +164,11 @@ class OverviewPoller:
         await asyncio.gather(*(self._read(one) for one in listed))
         now_s = time.monotonic()
         self._note_unregistered(listed, now_s)
-        rows = [one.row(now_s) for one in self._histories.values()]
+        rows = [history.row(now_s) for history in self._histories.values()]
         hot = added_up(
-            one.newest.hot
-            for one in self._histories.values()
-            if one.newest is not None and one.is_answering
+            history.newest.hot
+            for history in self._histories.values()
+            if history.newest is not None and history.is_answering
         )
         self._facts.want(sorted(hot, key=lambda one: -hot[one][0])[:CANDIDATES_MAX])
         self._ledgers.refresh()
@@ -182,7 +183,7 @@ class OverviewPoller:
             cursors,
             left_out,
             self._healing.value,
-            tuple(one.error for one in [*self._values, self._ledgers] if one.error),
+            tuple(value.error for value in [*self._values, self._ledgers] if value.error),
             self._hold.value,
             self._backup_age.value,
             self._open_ledgers.value,
@@ -245,3 +246,287 @@ class OverviewPoller:
                 raise
             self._missing.add((bookie_id, target))
             return {}
+
+
+T = TypeVar("T")
+
+
+class BackgroundValue(Generic[T]):
+    """The newest value of `read`, begun anew at most every `interval_s`, one at a time.
+
+    Attributes:
+        value: the newest; at first the one given. error: why the last read failed; "" if it did not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], Awaitable[T]],
+        value: T,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`name`: for errors."""
+        self.value = value
+        self.error = ""
+        self._name = name
+        self._read = read
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._due_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def refresh(self) -> None:
+        """Begin to read, if that is due and none is under way. Returns at once."""
+        if (self._task is None or self._task.done()) and self._clock() >= self._due_s:
+            self._task = asyncio.create_task(self._run())
+
+    async def settled(self, within_s: float) -> None:
+        """Return when the read under way has ended, or after that time."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=within_s)
+
+    async def close(self) -> None:
+        """End a read under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                self.value = await self._read()
+            self.error = ""
+        except TimeoutError:
+            self.error = f"{self._name}: not read within {self._timeout_s:g} s"
+        except (Error, OSError) as error:
+            self.error = f"{self._name}: {' '.join(str(error).split())}"
+        finally:
+            self._due_s = self._clock() + self._interval_s
+
+
+MARKS_MAX = 100_000
+"""Marks are counted up to this."""
+UNCLOSEABLE_MAX = 10_000
+"""The same for ledgers that cannot be closed."""
+
+
+class HealingReader:
+    """Reads what AutoRecovery has to do, and how fast it is."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._before: tuple[float, dict[str, tuple[int, int]]] | None = None
+        """When, and worker -> ledgers and bytes that it had repaired since it began."""
+
+    async def read(self) -> Healing:
+        """Return it as it is now. Raises MetadataUnavailable, StorageError."""
+        state = ClusterState(self._client.records)
+        workers, audit = await state.workers(), await state.audit.read()
+        enabled, auditor = await self._client.call_store(
+            lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
+        )
+        marked = 0
+        async for page in self._client.marks.pages():
+            marked += len(page)
+            if marked >= MARKS_MAX:
+                break
+        done = {name: (one.ledgers_repaired, one.bytes_copied) for name, one in workers.items()}
+        ledgers_per_s, bytes_per_s = self._rates(done)
+        reports = workers.values()
+        return Healing(
+            enabled,
+            auditor or "",
+            marked,
+            max((report.bytes_left for report in reports), default=0) if marked else 0,
+            max((report.parked_count for report in reports), default=0) if marked else 0,
+            ledgers_per_s,
+            bytes_per_s,
+            tuple(sorted([*((str(one), 0) for one in audit.due), *audit.waiting.items()])),
+        )
+
+    def _rates(self, done: dict[str, tuple[int, int]]) -> tuple[float | None, float | None]:
+        now_s, before = self._clock(), self._before
+        self._before = now_s, done
+        if before is None or now_s <= before[0]:
+            return None, None
+        ledgers = size_bytes = 0
+        for name, (ledgers_now, bytes_now) in done.items():
+            # A worker that is new, or began anew, has counted from 0.
+            ledgers_then, bytes_then = before[1].get(name, (ledgers_now, bytes_now))
+            ledgers += max(0, ledgers_now - ledgers_then)
+            size_bytes += max(0, bytes_now - bytes_then)
+        took_s = now_s - before[0]
+        return ledgers / took_s, size_bytes / took_s
+
+
+async def read_backup_age(client: Client) -> float:
+    """Return how old the newest backup of metadata is, in seconds. Raises MetadataUnavailable."""
+    return await client.call_store(lambda store: backup_age_s(store, time.time_ns() // 1_000_000))
+
+
+async def read_open_ledgers(client: Client) -> OpenLedgerFacts:
+    """Return which ledgers wait to be closed. Reads all ledgers' metadata while a bookie is away."""
+    unfinished = await client.call_store(unfinished_recoveries)
+    waiting: list[LedgerId] = []
+    away: set[BookieId] = set()
+    async with aclosing(uncloseable(client)) as found:
+        async for one in found:
+            away.update(one.away)
+            waiting.append(one.ledger_id)
+            if len(waiting) >= UNCLOSEABLE_MAX:
+                break
+    return OpenLedgerFacts(
+        unfinished=tuple(unfinished), uncloseable=tuple(waiting), away=tuple(sorted(away))
+    )
+
+
+class CursorReader:
+    """Reads how far durable cursors are behind, as a janitor does it for its page."""
+
+    def __init__(self, client: Client, cursors_max: int) -> None:
+        """`cursors_max`: cursors of which the backlog is read."""
+        self._client = client
+        self._gauges = CursorGauges(client, cursors_max)
+
+    async def read(self) -> tuple[tuple[CursorLag, ...], int]:
+        """Return the cursors, the longest unread first, and how many more there are. Raises what metadata raises."""
+        self._gauges.begin()
+        async for streams in all_streams(self._client.records):
+            for stream in streams:
+                await self._gauges.measure(stream, is_thorough=True)
+        self._gauges.end()
+        found = [_lag(one) for one in self._gauges.all()]
+        return tuple(sorted(found, key=_worst_first)), self._gauges.left_out
+
+
+def _lag(gauge: CursorGauge) -> CursorLag:
+    backlog = gauge.backlog
+    if backlog is None:
+        return CursorLag(gauge.stream, gauge.cursor, gauge.by, None, None, None, gauge.moved_s)
+    return CursorLag(
+        gauge.stream, gauge.cursor, gauge.by, backlog.records, backlog.size_bytes, backlog.seconds, gauge.moved_s
+    )  # fmt: skip
+
+
+def _worst_first(one: CursorLag) -> tuple[float, int, str, str]:
+    return -(one.oldest_unread_s or 0.0), -(one.backlog_records or 0), one.stream, one.cursor
+
+
+SHOWN_MAX = 20
+CANDIDATES_MAX = 100
+"""Ledgers of a round whose metadata is read: copies on several bookies decide only once their quorum is known."""
+FACTS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """What metadata says of a ledger. `stream`: path; "" for none."""
+
+    write_quorum: int
+    stream: str = ""
+
+
+def added_up(pages: Iterable[Mapping[str, Any]]) -> dict[LedgerId, tuple[float, float, int]]:
+    """Return ledger -> adds a second, bytes a second, bookies: the answers of `/hot`, added up over bookies."""
+    found: dict[LedgerId, tuple[float, float, int]] = {}
+    for page in pages:
+        for ledger in page.get("ledgers", ()):
+            ledger_id = int(ledger["ledger_id"])
+            adds, size_bytes, bookies = found.get(ledger_id, (0.0, 0.0, 0))
+            adds += float(ledger["adds_per_second"])
+            found[ledger_id] = adds, size_bytes + float(ledger["bytes_per_second"]), bookies + 1
+    return found
+
+
+def hottest(
+    sums: Mapping[LedgerId, tuple[float, float, int]], facts: Mapping[LedgerId, LedgerFacts]
+) -> tuple[HotLedger, ...]:
+    """Return the ledgers with most adds; copies are divided by the write quorum, where it is known."""
+    found = []
+    for ledger_id, (adds, size_bytes, bookies) in sums.items():
+        known = facts.get(ledger_id)
+        copies = known.write_quorum if known is not None else 1
+        stream = known.stream if known is not None else ""
+        found.append(HotLedger(ledger_id, adds / copies, size_bytes / copies, stream, bookies))
+    found.sort(key=lambda one: (-one.adds_per_s, one.ledger_id))
+    return tuple(found)
+
+
+def by_stream(ledgers: Iterable[HotLedger]) -> tuple[HotStream, ...]:
+    """Return the streams of these ledgers, most adds first; at most SHOWN_MAX."""
+    sums: dict[str, tuple[float, float]] = {}
+    for one in ledgers:
+        if one.stream:
+            adds, size_bytes = sums.get(one.stream, (0.0, 0.0))
+            sums[one.stream] = adds + one.adds_per_s, size_bytes + one.bytes_per_s
+    found = [HotStream(path, *both) for path, both in sums.items()]
+    return tuple(sorted(found, key=lambda one: (-one.adds_per_s, one.path))[:SHOWN_MAX])
+
+
+class LedgerFactsCache:
+    """What metadata says of the ledgers that were used last; at most FACTS_MAX of them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: OrderedDict[LedgerId, LedgerFacts] = OrderedDict()
+        self._wanted: list[LedgerId] = []
+
+    @property
+    def known(self) -> Mapping[LedgerId, LedgerFacts]:
+        """What is known now."""
+        return self._known
+
+    def want(self, ledger_ids: Iterable[LedgerId]) -> None:
+        """Have the next `read` read those that are not known; of more than CANDIDATES_MAX the first."""
+        self._wanted = [ledger_id for ledger_id in ledger_ids if ledger_id not in self._known][
+            :CANDIDATES_MAX
+        ]
+
+    async def read(self) -> None:
+        """Read what is wanted. Raises MetadataUnavailable, StorageError."""
+        wanted, self._wanted = self._wanted, []
+        if not wanted:
+            return
+        found = await self._client.call_store(lambda store: store.read_ledgers(wanted))
+        ledgers = {
+            one: each.metadata
+            for one, each in zip(wanted, found, strict=True)
+            if isinstance(each, VersionedLedger)
+        }
+        streams = {
+            ledger.custom[STREAM_KEY].decode(errors="replace")
+            for ledger in ledgers.values()
+            if STREAM_KEY in ledger.custom
+        }
+        paths = await self._paths(sorted(streams))
+        for ledger_id, metadata in ledgers.items():
+            stream = paths.get(metadata.custom.get(STREAM_KEY, b"").decode(errors="replace"), "")
+            self._known[ledger_id] = LedgerFacts(metadata.write_quorum, stream)
+            self._known.move_to_end(ledger_id)
+        while len(self._known) > FACTS_MAX:
+            self._known.popitem(last=False)
+
+    async def _paths(self, stream_ids: list[str]) -> dict[str, str]:
+        """Return stream id -> its path; streams without a readable record are left out."""
+        # A ledger's creator can name anything as its stream: what is no id has no path.
+        stream_ids = [one for one in stream_ids if one.isascii() and one.isalnum()]
+        records = await self._client.records.read_all([stream_path(one) for one in stream_ids])
+        namespaces = Namespaces(self._client.records)
+        found = {}
+        for stream_id, raw in zip(stream_ids, records, strict=True):
+            path = None if raw is None else await self._path(namespaces, stream_id, raw)
+            if path:
+                found[stream_id] = path
+        return found
+
+    async def _path(self, namespaces: Namespaces, stream_id: str, raw: VersionedRecord) -> str:
+        try:
+            record = get(StreamRecord, raw.value, stream_path(stream_id))
+            return "/".join([*(await namespaces.of(record.namespace)).path, record.name])
+        except Error:
+            return ""

@@ -130,13 +130,13 @@ class BookieRow:
     @property
     def severity(self) -> Severity:
         """Of its worst problem."""
-        return max((one.severity for one in self.problems), default=Severity.OK)
+        return max((problem.severity for problem in self.problems), default=Severity.OK)
 
     @property
     def slowest_disk(self) -> DiskRow | None:
         """The directory that is worst off, compared with what its role may take; None without any figure."""
         known = [
-            one for one in self.disks if one.p99_s is not None or one.slow or one.state != "ok"
+            disk for disk in self.disks if disk.p99_s is not None or disk.slow or disk.state != "ok"
         ]
         return max(
             known, key=lambda one: (one.state != "ok", bool(one.slow), one.slowness), default=None
@@ -260,14 +260,17 @@ class ClusterOverview:
                 has_auditor=bool(healing.auditor),
                 lost=[one for one, due_ms in healing.lost if due_ms == 0],
             )
-        known = [one.facts for one in self.bookies if one.facts is not None]
+        known = [bookie.facts for bookie in self.bookies if bookie.facts is not None]
         found = reasons_of_all(known, facts)
         if not known and self.bookies:
             found = tuple(one for one in found if one.name != "no_bookie")
         step = "fastbk metadata status"
         return (
             *found,
-            *(Reason(Verdict.DEGRADED, "not_read", "metadata", one, step) for one in self.errors),
+            *(
+                Reason(Verdict.DEGRADED, "not_read", "metadata", error, step)
+                for error in self.errors
+            ),
         )
 
     @property
@@ -278,13 +281,13 @@ class ClusterOverview:
     @property
     def adds_per_s(self) -> float:
         """Copies of entries that all bookies together made durable."""
-        return math.fsum(one.adds_per_s or 0.0 for one in self.bookies)
+        return math.fsum(bookie.adds_per_s or 0.0 for bookie in self.bookies)
 
     @property
     def add_bytes_per_s(self) -> float:
         """The same in bytes."""
-        return math.fsum(one.add_bytes_per_s or 0.0 for one in self.bookies)
+        return math.fsum(bookie.add_bytes_per_s or 0.0 for bookie in self.bookies)
 
     def count(self, severity: Severity) -> int:
         """Return how many bookies have this as their worst severity."""
-        return sum(one.severity is severity for one in self.bookies)
+        return sum(bookie.severity is severity for bookie in self.bookies)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import cast, overload
 
-from fastbk.native.entry_columns import Sums, sums_of
+from fastbk.native.client_codec import EntrySums, entry_sums
 from fastbk.replication.actions import Found
 
 WORDS = 5
@@ -27,7 +27,7 @@ class EntryTable(Sequence[Found]):
         self.data = data
         self.words = words
         self._last = len(words) // WORDS
-        self._known_sums: Sums | None = None
+        self._known_sums: EntrySums | None = None
 
     def __len__(self) -> int:
         return self._last
@@ -68,10 +68,10 @@ class EntryTable(Sequence[Found]):
         return self.words[_LENGTH::WORDS]
 
     @property
-    def _sums(self) -> Sums:
+    def _sums(self) -> EntrySums:
         """Looked up several times on an entry's way; in Python a number would be made for each entry."""
         if self._known_sums is None:
-            self._known_sums = sums_of(self.words)
+            self._known_sums = entry_sums(self.words)
         return self._known_sums
 
     @property

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
-from fastbk.native.kill_points import arm_from_environment
-from fastbk.native.process import confine
+from fastbk.native.process import arm_from_environment, confine
 from fastbk.observe import logs
 from fastbk.observe.event_log import EventLog
 from fastbk.printable_text import printable_json
@@ -59,7 +58,7 @@ def serve(
         file = bookie_file.read(path)
         file.log()
         if zookeeper_file := file.config.metadata.zookeeper_file:
-            from fastbk.meta.zookeeper_security import use_file
+            from fastbk.meta.zookeeper.security import use_file
 
             use_file(zookeeper_file)  # for gc, too
         claim = claim_at_once(file.config)

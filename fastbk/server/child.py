@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from fastbk.native.kill_points import arm_from_environment
-from fastbk.native.process import confine, die_with_parent, watch_signals
+from fastbk.native.process import arm_from_environment, confine, die_with_parent, watch_signals
 from fastbk.observe import logs
 from fastbk.observe.event_kinds import KIND_OF, bounded
 from fastbk.printable_text import printable_json

@@ -18,8 +18,14 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError
-from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings, preload
-from fastbk.native.kill_points import FILE_VARIABLE
+from fastbk.native.process import (
+    FILE_VARIABLE,
+    UNSUPPORTED,
+    confine_calls,
+    confine_paths,
+    confine_rings,
+    preload,
+)
 from fastbk.observe import logs
 from fastbk.security.settings import folders_of_workers
 
@@ -161,16 +167,16 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
         read = NAME_PATHS
         modules = (
             "fastbk.observe.library_log",
-            "fastbk.meta.sqlite" if is_sqlite else "fastbk.meta.zookeeper",
+            "fastbk.meta.sqlite.store" if is_sqlite else "fastbk.meta.zookeeper.store",
         )
         if not is_sqlite:
-            from fastbk.meta import zookeeper_security
+            from fastbk.meta.zookeeper import security as zookeeper_security
 
             security = zookeeper_security.from_environment()
             read = (*read, *security.folders)
             modules = (*modules, "encodings.idna")
             if security.tls_files is not None:
-                modules = (*modules, "fastbk.meta.zookeeper_tls", *MODULES_OF_KEYS)
+                modules = (*modules, "fastbk.security.tls", *MODULES_OF_KEYS)
         may_connect = not is_sqlite
     return Confinement(
         mode=config.bookie.confinement,

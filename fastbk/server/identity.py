@@ -27,7 +27,7 @@ from fastbk.meta.records import BadRecord
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.observe import logs
 from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.storage.cookie_file import read_cookie, write_cookie

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.bookie_facts import BookieFacts
 from fastbk.errors import Error
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.observe import library_log, logs
 from fastbk.observe.event_log import EventLog, events_path
 from fastbk.observe.process_usage import ProcessUsage, usage_lines

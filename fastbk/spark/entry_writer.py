@@ -11,8 +11,7 @@ import pyarrow as pa
 from fastbk.arrow.schemas import HEADERS
 from fastbk.client.sync_writer import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, ProtocolError, RecordTooLarge
-from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
-from fastbk.native.stream_gather import Column, Table
+from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, Column, Table
 from fastbk.stream.chain.segment_contents import IndexBuilder
 from fastbk.stream.compression import compressed
 

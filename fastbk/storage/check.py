@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
-from fastbk.native.journal_scan import JournalScan
+from fastbk.native.journal import JournalScan
 from fastbk.native.ledger_state import DELETED
-from fastbk.native.location_pass import Scope
 from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
-from fastbk.native.store import Store, StoreOptions
+from fastbk.native.store import Scope, Store, StoreOptions
 from fastbk.storage.check_findings import Checked, DigestCheck, Finding
 from fastbk.storage.directories import LOCATIONS, LOGS, locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fastbk.native.disk import Disk
-    from fastbk.native.location_pass import Runs
+    from fastbk.native.store import Runs
     from fastbk.storage.check_findings import TypesOf
     from fastbk.storage.manifest import Manifest
 

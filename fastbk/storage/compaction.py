@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.native.compact import Compact, CompactOptions
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.store import Scope
+from fastbk.native.store import Compact, CompactOptions, Scope
 from fastbk.storage.manifest import COMPACTION, LocationsEntry, LogEntry
 from fastbk.units import GIB, MIB
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT, shard_of
+from fastbk.native.segment import PAIRS_MAX, SHARD_COUNT, shard_of
 from fastbk.printable_text import printable
 from fastbk.storage.small_files import SealedFile
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
-from fastbk.native.journal_scan import NO_END, JournalEnd, JournalHeader, read_header
+from fastbk.native.journal import NO_END, JournalEnd, JournalHeader, read_header
 from fastbk.storage.directories import JOURNALS
 
 if TYPE_CHECKING:

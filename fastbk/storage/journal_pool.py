@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native.journal import Prewrite
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.storage.journal_files import OldFile, name_of
 
 if TYPE_CHECKING:

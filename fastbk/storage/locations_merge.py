@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.native.store import MergeOptions, Scope
 from fastbk.storage.manifest import LocationsEntry
 from fastbk.units import KIB

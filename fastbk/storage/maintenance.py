@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.invariant import check
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.native.store import Scope
 from fastbk.storage import locations_merge
 from fastbk.storage.commits import (

@@ -18,7 +18,7 @@ from fastbk.errors import StorageError
 from fastbk.invariant import check
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.storage.directories import LOCATIONS, LOGS, locations_path, log_path
 from fastbk.storage.manifest import FLUSH, LogEntry
 

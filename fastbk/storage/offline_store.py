@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
-from fastbk.native.flush import FlushContents
-from fastbk.native.kill_points import kill_point
 from fastbk.native.ledger_state import DELETED, LedgerState
-from fastbk.native.shard import shard_of
-from fastbk.native.store import Store, StoreOptions
+from fastbk.native.process import kill_point
+from fastbk.native.segment import shard_of
+from fastbk.native.store import FlushContents, Store, StoreOptions
 from fastbk.storage import limbo
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.deletion_log import DeletionLog

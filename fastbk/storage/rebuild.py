@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.native.scrub import LogScan, RunTable, check_locations
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
 from fastbk.storage.directories import LOCATIONS, LOGS, data_in, locations_path, log_path

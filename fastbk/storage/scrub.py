@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
 from fastbk.native.ffi import CorruptDataError, NativeFullError
-from fastbk.native.journal_scan import JournalScan
-from fastbk.native.location_pass import Scope
+from fastbk.native.journal import JournalScan
 from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unreadable
+from fastbk.native.store import Scope
 from fastbk.storage.check import run_list
 from fastbk.storage.digest_check import DigestCount, NoDigests
 from fastbk.storage.directories import locations_path, log_path

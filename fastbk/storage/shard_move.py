@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT
+from fastbk.native.segment import PAIRS_MAX, SHARD_COUNT
 from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from fastbk.native.stream_codec import (
     ROW_PLACE,
     ROW_TXID,
     ROW_WORDS,
+    Source,
 )
-from fastbk.native.stream_columns import Source
 from fastbk.option_checks import owned_bytes
 from fastbk.printable_text import shown_bytes
 from fastbk.replication.entry_table import EntryTable
@@ -364,7 +364,7 @@ class Chunk(Sequence[Record]):
         return self._rows[self._first * ROW_WORDS : self._last * ROW_WORDS]
 
     def columns(self) -> Source:
-        """Return the records as `fastbk.native.stream_columns` takes them, to be written by columns."""
+        """Return the records as `fastbk.native.stream_codec` takes them, to be written by columns."""
         return Source(
             self.data,
             self._heads,

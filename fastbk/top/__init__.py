@@ -1,1 +1,3 @@
-"""`fastbk top`: a cluster on a terminal, the sickest bookie first. `fastbk.overview` has what it shows."""
+"""`fastbk top`: a cluster on a terminal, the sickest bookie first. `fastbk.overview` has what it
+shows.
+"""

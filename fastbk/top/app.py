@@ -1,4 +1,6 @@
-"""The screen of `fastbk top`: a table of bookies, and below it ledgers, streams or cursors."""
+"""The screen of `fastbk top`: a table of bookies, and below it ledgers, streams or cursors. Dialogs
+show one bookie, and the keys.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from fastbk.errors import Error
 from fastbk.overview.values import BookieRow, ClusterOverview, Severity
 from fastbk.top import columns
-from fastbk.top.columns import Column, screen_text
-from fastbk.top.dialogs import DetailsScreen, HelpScreen
+from fastbk.top.columns import Column, detail_lines, screen_text
 
 STYLES = {Severity.BAD: "bold white on red", Severity.WARN: "bold yellow", Severity.NOTE: "cyan"}
 PANELS = ("ledgers", "streams", "cursors")
@@ -164,7 +167,9 @@ class TopApp(App[int]):
         notes = [f"sorted by {self._order}"] if self._order != "sickness" else []
         notes += [f"filter {self._filter_text!r}"] if self._filter_text else []
         notes += ["PAUSED: p goes on"] if self._is_paused else []
-        style = STYLES.get(max((one.severity for one in overview.bookies), default=Severity.OK), "")
+        style = STYLES.get(
+            max((bookie.severity for bookie in overview.bookies), default=Severity.OK), ""
+        )
         self.query_one("#head", Static).update(
             Text(screen_text("  ".join([*notes, head])), style, no_wrap=True)
         )
@@ -210,7 +215,7 @@ class TopApp(App[int]):
 
     def _row(self, bookie_id: str) -> BookieRow | None:
         rows = self.overview.bookies if self.overview is not None else ()
-        return next((one for one in rows if one.bookie_id == bookie_id), None)
+        return next((row for row in rows if row.bookie_id == bookie_id), None)
 
     def on_resize(self) -> None:
         """Fit the columns to the new width."""
@@ -279,3 +284,87 @@ class TopApp(App[int]):
     def action_help(self) -> None:
         """Show the keys and columns."""
         self.push_screen(HelpScreen())
+
+
+HELP = """\
+keys
+  up, down   move among the bookies     Tab    to the table below
+  Enter      details of a bookie        Esc    back; clear the filter
+  s, S       next order, order before   p      pause, go on
+  /          filter all tables          q      quit
+  l, t, c    below: hot ledgers, hot streams, cursors that are behind
+
+marks
+  !!  it does not serve, or refuses adds
+  !   something is wrong
+  ~   connections wait
+
+columns (rates and quantiles are of the last 5 s)
+  ADDS/S     entries a second that became durable on this bookie
+  ADD99      p99 of adds, from the last byte received to the answer
+  COM99      p99 of the journal's commits: write and sync of a batch
+  QUEUE      adds that the journal has not answered
+  DISK       the slowest: J0 is the journal of pair 0, L0 the ledgers'
+  FULL       when the first ledger directory is full, at this rate
+  LIMBO      ledgers whose data was lost here and is not repaired yet
+
+A bookie with a problem goes to the top. docs/top.md has the rules.
+"""
+
+
+class Dialog(ModalScreen[None]):
+    """Text over the tables, until Esc, Enter or q."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; }
+    Dialog > VerticalScroll {
+        width: 96%; max-width: 110; height: auto; max-height: 90%; border: solid $accent; padding: 0 1;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "Back")]
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        with VerticalScroll() as box:
+            box.border_title = Text(
+                screen_text(self._title)
+            )  # a text alone would be taken for markup
+            yield Static(Text(screen_text(self._text)), id="text")
+
+    def put(self, text: str) -> None:
+        """Show another text."""
+        self._text = text
+        if self.is_mounted:
+            self.query_one("#text", Static).update(Text(screen_text(text)))
+
+
+class HelpScreen(Dialog):
+    """Keys, marks and columns."""
+
+    def __init__(self) -> None:
+        super().__init__("help", HELP)
+
+
+class DetailsScreen(Dialog):
+    """All figures of one bookie; they go on while it is open."""
+
+    def __init__(self, bookie_id: str, row: BookieRow | None, at_s: float) -> None:
+        self.bookie_id = bookie_id
+        super().__init__(f"bookie {bookie_id}", _text(row, at_s))
+
+    def show(self, row: BookieRow | None, at_s: float) -> None:
+        """Show the row of a later overview; None: it is in none any more."""
+        self.put(_text(row, at_s))
+
+
+def _text(row: BookieRow | None, at_s: float) -> str:
+    return (
+        "\n".join(detail_lines(row, at_s))
+        if row is not None
+        else "the cluster does not have it any more"
+    )

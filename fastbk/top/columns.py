@@ -1,4 +1,6 @@
-"""The tables of `fastbk top` as text: columns for a width, cells, the order of rows and the filter. Pure."""
+"""The tables of `fastbk top` as text: columns for a width, cells, the order of rows and the filter.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -150,10 +152,10 @@ def lines(rows: Iterable[T], columns: Sequence[Column[T]], width: int) -> list[s
 
 def fitted(columns: Sequence[Column[T]], width: int) -> list[int]:
     """Return the width of each column: those with 0 share what is left, with 8 at least."""
-    fixed = sum(one.width for one in columns) + len(columns) - 1
-    open_count = sum(one.width == 0 for one in columns) or 1
+    fixed = sum(column.width for column in columns) + len(columns) - 1
+    open_count = sum(column.width == 0 for column in columns) or 1
     rest = max(8, (width - fixed) // open_count)
-    return [one.width or rest for one in columns]
+    return [column.width or rest for column in columns]
 
 
 def screen_text(text: str) -> str:
@@ -207,11 +209,11 @@ def healing_line(healing: Healing | None) -> str:
 def notices(overview: ClusterOverview) -> list[str]:
     """Return what neither a bookie's row nor the line of healing says: reasons with their next step, and errors."""
     found = [
-        f"{one.text}: {one.next_step}"
-        for one in overview.reasons
-        if one.subject in ("metadata", "ledgers")
-        and one.verdict is not Verdict.WELL
-        and one.name != "not_read"
+        f"{reason.text}: {reason.next_step}"
+        for reason in overview.reasons
+        if reason.subject in ("metadata", "ledgers")
+        and reason.verdict is not Verdict.WELL
+        and reason.name != "not_read"
     ]
     return [*found, *(f"not read: {error}" for error in overview.errors)]
 
@@ -232,7 +234,9 @@ def detail_lines(row: BookieRow, now_s: float) -> list[str]:
         ("full in", age(row.full_in_s)),
         ("last event", event_text(row, now_s).replace(" ", " ago: ", 1) or "none"),
     ]  # fmt: skip
-    found = [f"{MARKS[one.severity]:<2} {one.text}" for one in row.problems] or ["no problem"]
+    found = [f"{MARKS[problem.severity]:<2} {problem.text}" for problem in row.problems] or [
+        "no problem"
+    ]
     found += ["", *(f"{name:<11}{text}" for name, text in rates)]
     found += ["", *lines(row.disks, DISK_COLUMNS, 100)]
     return found
@@ -322,3 +326,25 @@ def size(size_bytes: float | None) -> str:
 def clock(at_s: float) -> str:
     """Return a moment as `03:12:00Z`."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%SZ")
+
+
+def plain_lines(
+    overview: ClusterOverview, width: int, order: str = "sickness", text: str = ""
+) -> list[str]:
+    """Return everything that the screen shows, one table below the other. `text`: what rows must have."""
+    of_bookies = bookie_columns(overview, width)
+    rows = filtered(ordered(overview.bookies, order), of_bookies, text)
+    found = [headline(overview), healing_line(overview.healing), ""]
+    found += lines(rows, of_bookies, width)
+    found += _table(overview.hot_ledgers, LEDGER_COLUMNS, text, width)
+    found += _table(overview.hot_streams, STREAM_COLUMNS, text, width)
+    found += _table(overview.cursors, CURSOR_COLUMNS, text, width)
+    if overview.cursors_left_out:
+        found.append(f"{overview.cursors_left_out:,} more cursors were not read")
+    return [*found, *notices(overview)]
+
+
+def _table(rows: Iterable[T], of: Sequence[Column[T]], text: str, width: int) -> list[str]:
+    """Return a table below an empty line; nothing without rows."""
+    found = filtered(rows, of, text)
+    return ["", *lines(found, of, width)] if found else []

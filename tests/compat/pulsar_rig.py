@@ -30,7 +30,7 @@ from tests.compat.rig import Cluster, Rig
 from tests.compat.suite import OPENED
 from tests.fixtures.mounts import SmallDisk, small_disk
 from tests.style.tree import ROOT
-from tests.tools.environments import ensure_environment
+from tools.environments import ensure_environment
 
 ENVIRONMENT, REQUIREMENTS = ".venv-pulsar", ROOT / "requirements" / "pulsar.txt"
 BROKER_MAIN = "fastbk.compat.PulsarBroker"

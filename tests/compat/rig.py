@@ -15,11 +15,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from fastbk.devcluster import DevCluster
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import wait_for
-from fastbk.devcluster.zookeeper import ZooKeeperServer
-from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_paths import Layout
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper.paths import Layout
 from tests.compat.jars import Programs
 from tests.compat.members import (
     FASTBK,

@@ -15,7 +15,7 @@ from fastbk.cli.bookie.digests import READ_AT_ONCE_MAX, MetadataTypes
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import BadRecord
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
 from fastbk.storage.check import DirectoryCheck

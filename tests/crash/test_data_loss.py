@@ -22,7 +22,7 @@ from fastbk.meta import open_store
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment
 from fastbk.native import client_codec as codec
-from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
+from fastbk.native.process import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from fastbk.errors import Error
-from fastbk.native.journal_scan import JournalScan
+from fastbk.native.journal import JournalScan
 from fastbk.server.journal.process import JournalLoop
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
 from fastbk.storage.journal_pool import JournalPool

@@ -14,7 +14,7 @@ from fastbk.formats import FORMATS
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.style.tree import ROOT
-from tests.tools.golden_release import ARCHIVE, EXPECTED
+from tools.golden_release import ARCHIVE, EXPECTED
 
 GOLDEN = ROOT / "tests" / "golden"
 RELEASES = sorted(one.name for one in GOLDEN.iterdir() if one.name[0].isdigit())

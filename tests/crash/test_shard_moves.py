@@ -15,7 +15,7 @@ import pytest
 from fastbk.errors import ConfigError, StorageError
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
-from fastbk.native.shard import shard_of
+from fastbk.native.segment import shard_of
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.expansion import expand
 from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards

@@ -18,10 +18,10 @@ from fastbk.devcluster import Bookie
 from fastbk.errors import ConfigError, NoSuchLedger, NotEnoughBookies
 from fastbk.meta import open_store
 from fastbk.meta.replica_marks import UnderreplicatedLedger
-from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.server.admin.http import Request, Response
 from fastbk.testing import LocalCluster
+from fastbk.web.page_server import Request, Response
 from tests.fixtures.pages import page
 from tests.fixtures.wait import wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace

@@ -18,8 +18,8 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.native.compile import build_program
 from tests.style.tree import ROOT
-from tests.tools.benchmark import bookie_loads
-from tests.tools.benchmark.cases import (
+from tools.benchmark import bookie_loads
+from tools.benchmark.cases import (
     Append,
     BesideC,
     Read,
@@ -28,8 +28,8 @@ from tests.tools.benchmark.cases import (
     Restart,
     TailRead,
 )
-from tests.tools.benchmark.trees import Tree, bookies_of
-from tests.tools.one_bookie import OneBookie, one_bookie
+from tools.benchmark.trees import Tree, bookies_of
+from tools.one_bookie import OneBookie, one_bookie
 
 
 def bench(folder: Path, *arguments: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.native.compile import KINDS, UNOBSERVED
-from tests.tools import bench_observation
+from tools import bench_observation
 
 
 @pytest.mark.parametrize("name", bench_observation.PARTS)

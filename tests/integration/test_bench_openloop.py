@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.tools import bench_openloop
-from tests.tools.part import write
+from tools import bench_openloop
+from tools.part import write
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 from fastbk.admin.cookies import free_id
 from fastbk.cli.__main__ import main
 from fastbk.errors import MetadataConflict
-from fastbk.meta.zookeeper_cookies import Cookies
+from fastbk.meta.zookeeper.admin import Cookies
 from fastbk.model.ids import BookieId
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

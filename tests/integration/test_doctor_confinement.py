@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.doctor import confinement
-from fastbk.doctor.confinement import confinement_findings
+from fastbk.doctor import examine
+from fastbk.doctor.examine import confinement_findings
 from fastbk.doctor.report import Status
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import BookieSettings
@@ -36,6 +36,6 @@ def test_off_is_a_warning_and_so_is_a_running_process_without(tmp_path: Path) ->
 
 
 def test_what_the_kernel_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "landlock_version", lambda: confinement.UNSUPPORTED)
+    monkeypatch.setattr(examine, "landlock_version", lambda: examine.UNSUPPORTED)
     found = list(confinement_findings(BookieConfig()))
     assert (found[0].status, "no Landlock" in found[0].why) == (Status.WARN, True)

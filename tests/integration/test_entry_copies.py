@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.tools.bench_costs import entry_costs
-from tests.tools.one_bookie import ENTRY_BYTES, one_bookie
+from tools.bench_costs import entry_costs
+from tools.one_bookie import ENTRY_BYTES, one_bookie
 
 SECONDS = 1.5
 STORED_BYTES = ENTRY_BYTES + 36

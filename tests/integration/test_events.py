@@ -20,7 +20,7 @@ import fastbk
 from fastbk.cli import options
 from fastbk.cli.__main__ import main
 from fastbk.devcluster import Bookie
-from fastbk.devcluster.service import DevService
+from fastbk.devcluster.cluster import DevService
 from fastbk.exit_codes import FAILED, UNREACHABLE
 from fastbk.observe.event_file import read_events
 from fastbk.testing import LocalCluster

@@ -21,10 +21,12 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
-from fastbk.meta import MetadataStore, gateway_calls, gateway_watches, open_store
-from fastbk.meta.gateway import GatewayAccess
+from fastbk.meta import MetadataStore, open_store
+from fastbk.meta.gateway import watches as gateway_watches
+from fastbk.meta.gateway.store import GatewayAccess
+from fastbk.meta.gateway.store import calls as gateway_calls
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState
 from fastbk.private_files import write_text

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import ConfigError, Error, Unauthorized
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.gateway import GatewayAccess
+from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.security.authority import Authority, Issued
 from fastbk.security.tls import TlsOptions
 from tests.fixtures.certificates import shown

@@ -19,7 +19,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures import apache_disk
 from tests.fixtures.bookie_image import make_image
 from tests.fixtures.cli import Cli
-from tests.tools.json_shapes import PAGE, differences, documented
+from tools.json_shapes import PAGE, differences, documented
 
 SPARK = (
     "spark archive",

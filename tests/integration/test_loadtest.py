@@ -17,8 +17,8 @@ from fastbk.testing import LocalCluster
 from loadtest import kept
 from loadtest.run import BROKEN
 from tests.fixtures.wait import wait_until
-from tests.tools.environments import ensure_environment
-from tests.tools.load import (
+from tools.environments import ensure_environment
+from tools.load import (
     LOST,
     REQUIREMENTS,
     ROOT,

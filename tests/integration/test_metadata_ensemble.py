@@ -18,12 +18,12 @@ import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
-from fastbk.devcluster.service import DevService
+from fastbk.devcluster.cluster import DevService
 from fastbk.errors import MetadataOnHold
 from fastbk.meta import open_store
 from fastbk.meta.hold import read_hold
-from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_refusals import server_zxid
+from fastbk.meta.zookeeper.session import server_zxid
+from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Chunk
 from fastbk.testing import LocalCluster

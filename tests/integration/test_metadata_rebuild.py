@@ -18,7 +18,7 @@ import fastbk
 from fastbk.admin.metadata_archive import ArchiveWriter, Ledger, Ledgers, read_archive
 from fastbk.errors import MetadataOnHold, NoSuchLedger
 from fastbk.meta.uri import open_store, parse_zookeeper
-from fastbk.meta.zookeeper_cookies import Cookies
+from fastbk.meta.zookeeper.admin import Cookies
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.storage.identity import read_identity, write_identity

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.errors import StorageError
-from tests.tools.one_bookie import one_bookie
+from tools.one_bookie import one_bookie
 
 
 def test_workers_and_journals_keep_to_their_processors(tmp_path: Path) -> None:

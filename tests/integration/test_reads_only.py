@@ -16,7 +16,7 @@ import pytest
 import fastbk
 from fastbk.devcluster import Bookie, DevCluster, is_alive
 from fastbk.errors import Error, NotEnoughBookies, StorageError
-from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
+from fastbk.native.process import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.wire.statuses import Status
 from tests.fixtures.logs import events
 from tests.fixtures.pages import page

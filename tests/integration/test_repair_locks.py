@@ -19,8 +19,8 @@ from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
 from fastbk.client import Client, lock_calls
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.record_coordination import RecordCoordination
 from fastbk.meta.records import Change
+from fastbk.meta.sqlite.coordination import RecordCoordination
 from fastbk.model.ledger import Fragment
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.repair_options import RepairOptions

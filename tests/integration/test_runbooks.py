@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fastbk.devcluster import DevService
-from fastbk.devcluster.zookeeper import ZooKeeperServer
-from fastbk.meta import zookeeper_admin
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta.uri import parse_zookeeper
+from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.placement.values import PlacementConfig
 from fastbk.security.authority import Authority
 from fastbk.storage.last_metadata import read_last_metadata

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 import fastbk.sync
 from fastbk.devcluster.bookie import CONFIG_NAME
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta import open_store
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.wait import wait_until
-from tests.tools.bench_costs import counters_of, entry_costs
-from tests.tools.one_bookie import one_bookie
+from tools.bench_costs import counters_of, entry_costs
+from tools.one_bookie import one_bookie
 
 SPINS = ("fastbk_worker_spins_total", "fastbk_journal_spins_total")
 

@@ -19,7 +19,7 @@ from fastbk.stream.records import Chunk, Record, chunk_of
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
-from tests.tools.bench_cluster import MetadataCount
+from tools.bench_cluster import MetadataCount
 
 MANY = 40
 # How many calls of metadata these cost:

@@ -26,7 +26,7 @@ import pytest
 import fastbk
 from fastbk.client.change_reports import send_report
 from fastbk.meta.api import HTTP_PROTOCOL, BookieService, Endpoint
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import page

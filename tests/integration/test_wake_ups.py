@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.bench_costs import entry_costs, network_calls
-from tests.tools.one_bookie import one_bookie
+from tools.bench_costs import entry_costs, network_calls
+from tools.one_bookie import one_bookie
 
 SECONDS = 1.0
 

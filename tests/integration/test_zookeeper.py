@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 
 import fastbk
 from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.tcp_proxy import TcpProxy
-from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster

@@ -11,13 +11,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 import fastbk
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import free_port
-from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.meta import open_store, zookeeper_admin, zookeeper_security
+from fastbk.meta import open_store
 from fastbk.meta.uri import parse_zookeeper
-from fastbk.meta.zookeeper_refusals import server_zxid
-from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper import security as zookeeper_security
+from fastbk.meta.zookeeper.security import VARIABLE
+from fastbk.meta.zookeeper.session import server_zxid
 from fastbk.private_files import write_text
 from fastbk.security.authority import Authority
 from fastbk.testing import LocalCluster

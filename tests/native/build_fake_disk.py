@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastbk.native.build_modules import NativeModule
-from fastbk.native.build_native import build_in_place
+from fastbk.native.build_native import NativeModule, build_in_place
 
 FOLDER = Path(__file__).resolve().parent / "fake_disk"
 SOURCES = sorted(map(str, FOLDER.glob("*.c")))

@@ -110,7 +110,6 @@ read_old(const char *name)
 }
 
 /* A bookie reads the mark wherever it may lie, and requests of clients that know of none
-
  * (INV-T2). */
 static void
 marks(void)

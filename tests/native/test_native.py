@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.build_modules import STORE_SOURCES
-from fastbk.native.build_native import KIND_FLAGS
+from fastbk.native.build_native import KIND_FLAGS, STORE_SOURCES
 from tests.native.build_fake_disk import SOURCES as FAKE_DISK_SOURCES
 from tests.native.compile import KINDS, URING, build_program
 

@@ -190,7 +190,6 @@ come(struct client *c)
 }
 
 /* What the worker has for its connections after a collect or a poll.  True: more, without
-
  * waiting. */
 static bool
 act_on(int32_t result)

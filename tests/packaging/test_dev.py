@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.style.tree import ROOT
-from tests.unit.test_pins import wheel
+from tests.unit.tools.test_pins import wheel
 
 
 def dev(*arguments: str, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from fastbk.security.authority import Authority
 from tests.fixtures.logs import events
 from tests.fixtures.wait import wait_until
 from tests.style.tree import ROOT
-from tests.tools.environments import ensure_environment
+from tools.environments import ensure_environment
 
 MANIFEST = ROOT / "packaging" / "kubernetes" / "fastbk.yaml"
 SCHEMAS = ("1.28", "1.31", "1.34")

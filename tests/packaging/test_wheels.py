@@ -13,11 +13,11 @@ import pytest
 
 import fastbk
 from tests.style.tree import ROOT
-from tests.tools import sbom
-from tests.tools.wheels import build, emulation, environments, liburing
-from tests.tools.wheels.audit import LICENSES, check_consistent, faults_of
-from tests.tools.wheels.debian import SUITE, source_lines
-from tests.tools.wheels.steps import WHEELS, Missing
+from tools import sbom
+from tools.wheels import build, emulation, environments, liburing
+from tools.wheels.audit import LICENSES, check_consistent, faults_of
+from tools.wheels.debian import SUITE, source_lines
+from tools.wheels.steps import WHEELS, Missing
 
 X86_64, AARCH64 = build.TARGETS
 INFO = f"fastbk-{fastbk.__version__}.dist-info"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.native.disk import Disk
-from fastbk.native.journal_scan import BATCH_HEADER_BYTES, JournalScan, read_header
+from fastbk.native.journal import BATCH_HEADER_BYTES, JournalScan, read_header
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     CHECK,

@@ -24,7 +24,7 @@ import fastbk
 from fastbk.admin.page_client import AdminClient
 from fastbk.devcluster import is_alive
 from fastbk.errors import Error, NoSuchLedger, NotEnoughBookies
-from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
+from fastbk.native.process import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastbk.native.journal_scan import JournalScan
+from fastbk.native.journal import JournalScan
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint
 from fastbk.storage.journal_files import conclude_replay, find_files, plan_replay
@@ -23,7 +23,7 @@ from tests.rigs.timed import TimedBook
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
-    from fastbk.native.journal_scan import JournalRecord
+    from fastbk.native.journal import JournalRecord
     from fastbk.storage.manifest import Manifest
 
 FENCED_FLAG = 1

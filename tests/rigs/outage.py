@@ -20,11 +20,12 @@ from functools import partial
 from pathlib import Path
 
 import fastbk
+from fastbk.devcluster.metadata import ZooKeeperServer, find_jars
 from fastbk.devcluster.tcp_proxy import TcpProxy
-from fastbk.devcluster.zookeeper import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError, Error, MetadataUnavailable
-from fastbk.meta import MetadataStore, open_store, zookeeper_admin
+from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.stream.client import Client
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Chunk, Record

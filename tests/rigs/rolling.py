@@ -27,10 +27,10 @@ import fastbk.sync
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
 from fastbk.client.copy_repairs import CopyRepairs
-from fastbk.devcluster.zookeeper import ZooKeeperServer, find_jars
+from fastbk.devcluster.metadata import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError
-from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.stream.records import Record
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until_async

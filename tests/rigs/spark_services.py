@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.devcluster import is_alive
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.tcp_proxy import TcpProxy
-from fastbk.devcluster.zookeeper import ZooKeeperServer
-from fastbk.meta import open_store, zookeeper_admin
+from fastbk.meta import open_store
 from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.testing import LocalCluster
 
 BOOKIES = 3

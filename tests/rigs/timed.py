@@ -12,7 +12,7 @@ from tests.fixtures.storage_harness import Book, Disks, Life, Sent
 from tests.rigs.judge import Key, Known
 
 if TYPE_CHECKING:
-    from fastbk.native.cdata import CData
+    from fastbk.native.ffi import CData
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.meta.api import BookieIdentity, IdentityVersion, VersionedIdentity, VersionedLedger
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import MarkReplicas

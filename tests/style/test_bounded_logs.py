@@ -9,18 +9,20 @@ import fastbk
 
 PACKAGE = Path(fastbk.__file__).parent
 PEERS_REACH = (
-    "security/admission",
-    "security/auth_files",
+    "security",
     "server/network",
     "server/admin",
     "apache/http",
     "gateway",
     "console",
+    "web",
 )
 DIRECT = re.compile(
     r"\blogs\.(?:info|warning|error|write)\(\s*([^\s,)]+)|(default_exception_handler)"
 )
 ALLOWED = {
+    '"audit.broken_end"': "once, at a start",
+    '"audit.head"': "at a start, at an end, and once an hour",
     '"authentication.files_not_taken"': "once for each change of the files",
     '"certificate.renewed"': "once for each certificate",
     "_EVENTS[state]": "once for each state of a certificate",

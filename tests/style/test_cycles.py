@@ -13,7 +13,7 @@ AT_LOAD, IN_FUNCTIONS, FOR_TYPES = "when loaded", "in functions", "for types"
 
 # Cycles by imports inside functions or below TYPE_CHECKING. These lists may only shrink.
 BY_FUNCTIONS = [
-    {"fastbk.meta.uri", "fastbk.meta.zookeeper"},
+    {"fastbk.meta.uri", "fastbk.meta.zookeeper.store"},
     {"fastbk.stream.namespace.namespace", "fastbk.stream.stream"},
 ]
 BY_TYPES = [
@@ -27,7 +27,6 @@ BY_TYPES = [
         "fastbk.meta.records",
         "fastbk.meta.replica_marks",
     },
-    {"fastbk.meta.zookeeper_calls", "fastbk.meta.zookeeper_session"},
     {"fastbk.stream.writer.engine", "fastbk.stream.writer.rolling"},
 ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.released import RELEASED
 from tests.style.tree import ROOT, walk
-from tests.tools import pages
+from tools import pages
 
 NAMED = re.compile(r"`((?:fastbk|demo|tests|loadtest|requirements)/[\w./-]+)`")
 """Paths of ours that a page names. CHANGELOG.md names files as they were then."""
@@ -121,11 +121,10 @@ def test_every_invariant_is_cited_by_code_and_by_a_test() -> None:
     assert not unknown, f"cited but not in docs/invariants.md: {sorted(unknown)}"
 
 
-def test_decisions_have_one_number_each_and_are_all_listed() -> None:
+def test_decisions_have_one_number_each_and_none_is_missing() -> None:
     page = (ROOT / "docs" / "decisions.md").read_text()
     numbers = [int(one) for one in re.findall(r"^### (\d+)\. ", page, re.MULTILINE)]
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
-    assert [int(one) for one in re.findall(r"^ +- \[(\d+)\. ", page, re.MULTILINE)] == numbers
 
 
 def test_the_page_about_upgrades_names_the_last_build_of_the_version_before() -> None:

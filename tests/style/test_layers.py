@@ -52,8 +52,8 @@ LAYERS = [
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
 SIBLINGS = [LAYERS[0], LAYERS[-1]]
 
-# Parts of the server that lie with what else is Apache's: for the layers they are the server.
-PARTS = {"apache.configuration": "server", "apache.http": "server"}
+# Parts of the server that lie elsewhere: with what else is Apache's, and web as long as it takes users' files from it.
+PARTS = {"apache.configuration": "server", "apache.http": "server", "web": "server"}
 
 # What every child process does first, gc's included, lies in the server's folder; so do the messages to the index.
 CHILD_FACES = ("fastbk.server.child", "fastbk.server.configuration")
@@ -61,7 +61,7 @@ GC_MESSAGES = "fastbk.server.gc_messages"
 
 # Library -> the files (or folders) that may import it.
 HOMES = {
-    "cffi": ["fastbk/native/build_native.py", "fastbk/native/build_stubs.py"],
+    "cffi": ["fastbk/native/build_native.py", "fastbk/native/build_native.py"],
     "setuptools": ["fastbk/native/build_native.py", "setup.py"],
     "fastbk.native._client": ["fastbk/native/"],
     "fastbk.native._bookie": ["fastbk/native/"],
@@ -73,10 +73,7 @@ HOMES = {
     "opentelemetry": ["fastbk/observe/meter.py", "fastbk/observe/tracing.py"],
     "rocksdict": ["fastbk/apache/importer/rocksdb.py"],
     "kazoo": [
-        "fastbk/meta/zookeeper_session.py",
-        "fastbk/meta/zookeeper_calls.py",
-        "fastbk/meta/zookeeper_tls.py",
-        "fastbk/meta/zookeeper_unwatch.py",
+        "fastbk/meta/zookeeper/session.py",
     ],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],
@@ -107,6 +104,7 @@ HOMES = {
         "fastbk/gateway/",
         "fastbk/cli/",
         "fastbk/console/",
+        "fastbk/web/",
     ],
     "starlette": ["fastbk/console/"],
     "uvicorn": ["fastbk/console/http_engine.py"],
@@ -114,7 +112,7 @@ HOMES = {
     "markupsafe": ["fastbk/console/charts.py"],
     "logging": [
         "fastbk/observe/library_log.py",
-        "fastbk/meta/zookeeper_session.py",
+        "fastbk/meta/zookeeper/session.py",
         "demo/pipeline/",
         "loadtest/",
     ],
@@ -130,10 +128,7 @@ PURE = [
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
     "fastbk/top/columns.py",
-    "fastbk/top/plain.py",
     "fastbk/overview/bookie_history.py",
-    "fastbk/overview/metric_text.py",
-    "fastbk/overview/problems.py",
     "fastbk/overview/values.py",
     "fastbk/autorecovery/lost_bookies.py",
     "fastbk/autorecovery/rate_leases.py",
@@ -146,7 +141,6 @@ PURE = [
     "fastbk/stream/paths.py",
     "fastbk/stream/chain/chain.py",
     "fastbk/stream/chain/changes.py",
-    "fastbk/stream/chain/chain.py",
     "fastbk/stream/chain/segment_contents.py",
     "fastbk/stream/writer/queue.py",
     "fastbk/stream/reader/read_plan.py",
@@ -189,7 +183,7 @@ def package_of(words: Sequence[str]) -> str:
     """Return the package that the words after `fastbk` lie in, as `LAYERS` names it."""
     folder = ".".join(words[:2])
     split = {*PARTS, *(name for layer in LAYERS for name in layer)}
-    return PARTS.get(folder, folder if folder in split else words[0])
+    return PARTS.get(folder) or PARTS.get(words[0]) or (folder if folder in split else words[0])
 
 
 def layer_of(name: str) -> int | None:

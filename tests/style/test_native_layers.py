@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.build_modules import MODULES
-from fastbk.native.build_native import NATIVE
+from fastbk.native.build_native import MODULES, NATIVE
 
 SOURCES = NATIVE / "src"
 # Folder -> the folders that it may use, besides itself. `README.md` there says what each one is.

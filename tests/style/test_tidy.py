@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.build_modules import MODULES
-from fastbk.native.build_native import NATIVE, ffi_of
-from fastbk.native.build_stubs import stub_text
+from fastbk.native.build_native import MODULES, NATIVE, ffi_of, stub_text
 from tests.style.tree import ROOT, SKIPPED, statements, walk
 
 # A file holds one whole concept: each split makes names public that nobody else should use.
@@ -126,7 +124,7 @@ def test_no_sleep_stands_in_for_a_condition() -> None:
         f"{relative}:{line}: wait_until(condition, what) of tests/fixtures/wait.py instead"
         for relative, path in walk((".py",), "tests")
         # Fixtures may be slow on purpose: a peer that delays its answers is one, a slow disk another.
-        if not relative.startswith(("tests/fixtures/", "tests/tools/", *RULES_THEMSELVES))
+        if not relative.startswith(("tests/fixtures/", *RULES_THEMSELVES))
         and relative != "tests/rigs/fuse_file.py"
         if "sleep(" in (text := path.read_text())
         for line in blind_sleeps(text)

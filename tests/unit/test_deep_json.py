@@ -15,17 +15,17 @@ import pytest
 from fastbk.cli.stream.output import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta.api import BadIdentity
-from fastbk.meta.gateway_messages import decode_request
-from fastbk.meta.sqlite import SqliteStore
-from fastbk.meta.zookeeper_bytes import parse_identity
+from fastbk.meta.gateway.messages import decode_request
+from fastbk.meta.sqlite.store import SqliteStore
+from fastbk.meta.zookeeper.bookies import parse_identity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server import process_table
-from fastbk.server.admin.http import decoded_object
 from fastbk.server.supervision.spawn import ChildProcess
 from fastbk.storage.deletion_log import DELETION_LOG_NAME, DeletionLog
 from fastbk.stream.chain.chain import VERSION, get_chain
 from fastbk.stream.namespace.tree_records import UsageRecord, get
+from fastbk.web.page_server import decoded_object
 
 DEEP = b"[" * 50_000 + b"]" * 50_000
 INSIDE = b'{"bookie_id": "b", "incarnation": 1, "directories": %s}' % DEEP

@@ -11,7 +11,7 @@ import pytest
 
 from fastbk.cli.dev import _alone
 from fastbk.errors import StorageError
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.native.disk import Disk
 from fastbk.private_files import is_open_to_others, make_directory, tighten, write_text
 from fastbk.server.directories import lock_all

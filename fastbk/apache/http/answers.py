@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fastbk.errors import ConfigError, Error
 from fastbk.model.ids import ID_MAX
 from fastbk.observe.logs import LimitLog
-from fastbk.server.admin.http import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Response, decoded_object
+from fastbk.web.page_server import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Response, decoded_object
 
 if TYPE_CHECKING:
-    from fastbk.server.admin.http import Page
+    from fastbk.web.page_server import Page
 
 _NUMBER = re.compile("-?[0-9]{1,19}")
 NOT_GET = "Not found method. Should be GET method"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.replica_marks import UnderreplicatedLedger
     from fastbk.model.ids import BookieId
-    from fastbk.server.admin.http import Page, Request, Response
+    from fastbk.web.page_server import Page, Request, Response
 
 LEDGERS_LISTED_MAX = 100_000
 NOT_PUT = "Not found method. Should be PUT method"

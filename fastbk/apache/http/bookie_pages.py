@@ -14,19 +14,19 @@ from fastbk.apache.http.answers import NOT_GET, answer, boolean, json_object, te
 from fastbk.config import split_address
 from fastbk.errors import Error
 from fastbk.native.disk import Disk
-from fastbk.server.admin.http import Request, Response
 from fastbk.server.directories import disk_bytes
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.server.supervision.lifecycle import State
 from fastbk.storage.directories import JOURNALS, LOCATIONS, LOGS
 from fastbk.storage.manifest import ManifestSlots
+from fastbk.web.page_server import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.apache.http.bookie_facts import BookieFacts
-    from fastbk.server.admin.http import Page, Request, Response
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.web.page_server import Page, Request, Response
 
 NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
 NO_PAIRS = "Request body not found. should contains k-v pairs"

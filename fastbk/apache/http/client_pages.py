@@ -6,7 +6,7 @@ starts `python -m fastbk.admin.http_tool`, which is given a question on its stan
 most two at a time; one that is not done in time is killed.
 
 The tool is a client of its own: it shows bookies what the environment of this one has, or this one's certificate. So
-who reads entries by it needs the right to do so (`Kind.ENTRIES` of `fastbk/server/admin/page_admission.py`).
+who reads entries by it needs the right to do so (`Kind.ENTRIES` of `fastbk/web/page_admission.py`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
-from fastbk.server.admin.http import Request, Response
 from fastbk.units import format_apache_size
+from fastbk.web.page_server import Request, Response
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts
-    from fastbk.server.admin.http import Page
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.web.page_server import Page
 
 TOOL = "fastbk.admin.http_tool"
 TOOLS_MAX = 2

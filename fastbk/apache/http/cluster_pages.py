@@ -9,7 +9,7 @@ from fastbk.apache.http.answers import NOT_GET, answer, text
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import StoreThreads
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.admin.http import Page, Request, Response
+    from fastbk.web.page_server import Page, Request, Response
 
 
 class ClusterPages:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import StoreThreads
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ledger import LedgerMetadata
-    from fastbk.server.admin.http import Page, Request, Response
+    from fastbk.web.page_server import Page, Request, Response
 
 PAGE_COUNT = 100
 """Ledgers a page of `list?print_metadata=true&page=N`; the first page has one fewer, as Apache's."""

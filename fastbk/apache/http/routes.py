@@ -13,14 +13,14 @@ from fastbk.apache.http.ledger_pages import LedgerPages
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts, StoreThreads
-    from fastbk.server.admin.http import AdminServer, PageServer, Request, Response
+    from fastbk.web.page_server import PageServer, Request, Response
 
 BOOKIE = "/api/v1/bookie/"
 LEDGER = "/api/v1/ledger/"
 AUTO_RECOVERY = "/api/v1/autorecovery/"
 
 
-def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
+def add_pages(server: PageServer, facts: BookieFacts, metadata: StoreThreads) -> None:
     """Have `server` answer Apache's paths for this bookie."""
     bookie, by_client = BookiePages(facts), ClientPages(facts)
     server.add_page("/heartbeat", guarded(_heartbeat))

@@ -26,7 +26,7 @@ from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.meta.records import BadRecord
 from fastbk.model import cookie as cookies
 from fastbk.native.disk import Disk
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.printable_text import printable
 from fastbk.server.identity import Directory, content_of, places, stamp_cookies
 from fastbk.server.index.holdings_check import holds

@@ -35,7 +35,7 @@ def cookie_names(context: Context) -> list[str]:
     location = context.zookeeper
     if location is None:
         return []
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
 
     with Cookies(location) as cookies:
         return cookies.names()
@@ -158,7 +158,7 @@ def _location(context: Context, words: CommandLine) -> ZooKeeperLocation:
 
 def _format(context: Context, words: CommandLine) -> int:
     location = _location(context, words)
-    from fastbk.meta import zookeeper_admin
+    from fastbk.meta.zookeeper import admin as zookeeper_admin
 
     if zookeeper_admin.exists(location):
         if words.has("nonInteractive"):
@@ -178,7 +178,7 @@ def _format(context: Context, words: CommandLine) -> int:
 
 def _init(context: Context, words: CommandLine) -> int:
     location = _location(context, words)
-    from fastbk.meta import zookeeper_admin
+    from fastbk.meta.zookeeper import admin as zookeeper_admin
 
     try:
         instance_id = zookeeper_admin.init(location)
@@ -191,7 +191,7 @@ def _init(context: Context, words: CommandLine) -> int:
 
 def _nuke(context: Context, words: CommandLine) -> int:
     location = _location(context, words)
-    from fastbk.meta import zookeeper_admin
+    from fastbk.meta.zookeeper import admin as zookeeper_admin
 
     if words.has("force") == words.has("instanceid"):
         fail("Either force option or instanceid should be specified (but not both)")

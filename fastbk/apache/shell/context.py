@@ -58,7 +58,7 @@ class Context:
 
     def _uri_of_file(self, path: Path) -> str:
         from fastbk.apache.configuration import key_translation, source
-        from fastbk.meta.zookeeper_security import use_file
+        from fastbk.meta.zookeeper.security import use_file
         from fastbk.server.configuration import bookie_file
 
         if source.is_apache(path):

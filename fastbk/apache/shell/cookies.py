@@ -10,13 +10,13 @@ from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
     from fastbk.model.ids import BookieId
 
 
 def _opened(context: Context) -> Cookies:
     location = context.need_zookeeper("cookies are changed by hand")
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.meta.zookeeper.admin import Cookies
 
     return Cookies(location)
 

@@ -134,7 +134,7 @@ def _list(context: Context) -> int:
         if (path := Path(directory).absolute() / NAME).exists():
             print(path)
     if (location := context.zookeeper) is not None:
-        from fastbk.meta.zookeeper_cookies import Cookies
+        from fastbk.meta.zookeeper.admin import Cookies
 
         with Cookies(location) as cookies:
             if cookies.read(bookie_id) is not None:

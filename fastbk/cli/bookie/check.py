@@ -287,7 +287,7 @@ def _say_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
 def _named(config: BookieConfig) -> list[int]:
     """Return the ledgers that metadata names this bookie for: any of them may have lost something here."""
     from fastbk.meta import open_store
-    from fastbk.meta.zookeeper_security import use_file
+    from fastbk.meta.zookeeper.security import use_file
     from fastbk.model.ids import BookieId
     from fastbk.server.identity import ledgers_of
 

@@ -44,7 +44,7 @@ def expand(options: argparse.Namespace) -> int:
     """Add the directories that are new in the configuration."""
     need_linux("fastbk bookie expand")
     from fastbk.meta.uri import open_store
-    from fastbk.meta.zookeeper_security import use_file
+    from fastbk.meta.zookeeper.security import use_file
     from fastbk.server.offline.expansion import expand as expand_bookie
     from fastbk.server.offline.shard_moves import end_move
 

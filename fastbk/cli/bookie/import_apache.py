@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     from fastbk.apache.importer.content import Rate
     from fastbk.apache.importer.index_check import IndexUse
     from fastbk.meta.uri import open_store
-    from fastbk.meta.zookeeper_security import use_file
+    from fastbk.meta.zookeeper.security import use_file
     from fastbk.model.ids import BookieId
     from fastbk.server.configuration import bookie_file
     from fastbk.server.configuration.checks import check

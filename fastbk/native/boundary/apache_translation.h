@@ -31,7 +31,6 @@ uint64_t fbk_apache_translation_answers(struct fbk_apache_translation *translati
                                         const uint8_t **bytes);
 
 /* Whether version 2 is asked such a request, a whole frame of ours: adds of a writer, plain
-
  * reads. */
 int fbk_apache_v2_takes(const uint8_t *frame, uint64_t size_bytes);
 

@@ -8,7 +8,6 @@
 #define FBK_ROLE_GC 5
 
 /* Of the key that a journal and its index have in common, and workers do not:
-
  * base/header_hash.h. */
 #define FBK_HEADER_KEY_BYTES 120
 
@@ -28,7 +27,6 @@ uint32_t fbk_python_shard_of(int64_t ledger_id);
 #define FBK_BEAT_BACKGROUND 2 /* of the index: odd while its background thread has a slice */
 
 /* The flight recorder: src/base/flight.h. Times are the monotonic clock's; 0: that stage was
-
  * none. */
 #define FBK_FLIGHT_RECORDS 128
 /* journal: a batch, from its first record's arrival at the worker to its publication */

@@ -89,7 +89,6 @@ void fbk_index_flushed(struct fbk_index *index);
 void fbk_index_hold_mark(struct fbk_index *index);
 
 /* ---- start.  The mark that the manifest holds; limbo: damage is on record, so "no" is never
-
  * said. */
 void fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t limbo);
 /* Takes the states of a locations file into the table, oldest file first. */

@@ -4,7 +4,6 @@ struct fbk_io;
 struct fbk_journal_scan;
 
 /* No batch is larger, whatever a configuration says: readers take no memory by a length beyond
-
  * it. */
 #define FBK_BATCH_BYTES_MAX 67108864
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import Histogram
+from fastbk.native.segment import Histogram
 from fastbk.native.worker import PLACED_MAX
 from fastbk.observe.apache_names import COMPACTIONS, OF_ONE_PAIR, SUMMARIES, TOTALS, VALUES, Value
 from fastbk.observe.names import SLOTS

@@ -12,8 +12,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 import fastbk
-from fastbk.native.segment import Segment
-from fastbk.native.stats import Histogram, Stats, bucket_from
+from fastbk.native.segment import Histogram, Segment, Stats, bucket_from
 from fastbk.observe.metric_name import Name
 from fastbk.observe.names import NAMES, SLOTS
 from fastbk.observe.prometheus import family, heading, single

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.native import explicit_lacs
 from fastbk.storage.small_files import read_explicit_lacs, write_explicit_lacs
 
 if TYPE_CHECKING:
@@ -31,16 +30,16 @@ class ExplicitLacs:
 
     def load(self) -> int:
         """Take back what the last life kept, behind replay. Returns how many. Raises FormatTooNewError, OSError."""
-        taken = explicit_lacs.put(self._index, read_explicit_lacs(self._disk, self._directory))
-        self._written = explicit_lacs.count(self._index)
+        taken = self._index.put_explicit_lacs(read_explicit_lacs(self._disk, self._directory))
+        self._written = self._index.explicit_lacs_kept()
         return taken
 
     def write(self, jobs: FlushThread | DirectJobs) -> None:
         """Have them written if there are new ones; one that fails is written with the next."""
-        kept = explicit_lacs.count(self._index)
+        kept = self._index.explicit_lacs_kept()
         if kept == self._written:
             return
-        bodies = explicit_lacs.bodies(self._index)
+        bodies = self._index.explicit_lacs()
 
         def job() -> None:
             write_explicit_lacs(self._disk, self._directory, bodies)

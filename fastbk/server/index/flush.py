@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fastbk.errors import Error
 from fastbk.invariant import check
 from fastbk.native.index import ids_without
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.server.index.background import DirectBackground, DirectJobs
 from fastbk.server.index.forgetting import DELETED_KEPT_S, FENCED_KEPT_S
 from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
 from fastbk.native.index import ids_without
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.server.index.background import COMPACTION, MERGE, RECOUNT, Task, TaskFailed, TaskStopped
 from fastbk.server.index.forgetting import Forgetting, ascending
 from fastbk.server.index.maintenance_plans import (

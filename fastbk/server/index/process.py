@@ -17,12 +17,10 @@ from typing import Any
 import msgspec
 
 from fastbk.native.disk import Disk
-from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.native.scrub import take_damage
-from fastbk.native.segment import seal_segment
-from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH
+from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, NO_HEADER_KEY, seal_segment
 from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run

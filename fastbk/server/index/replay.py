@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.journal_scan import JournalEnd, JournalScan
-from fastbk.native.kill_points import kill_point
+from fastbk.native.journal import JournalEnd, JournalScan
+from fastbk.native.process import kill_point
 from fastbk.storage.journal_files import (
     ReplayEnd,
     ReplayFile,

@@ -13,7 +13,7 @@ from fastbk.storage.disk_health import Takes
 
 if TYPE_CHECKING:
     from fastbk.native.journal import Journal
-    from fastbk.native.stats import Histogram, Stats
+    from fastbk.native.segment import Histogram, Stats
     from fastbk.server.disks.disk_watch import DiskWatch
     from fastbk.storage.journal_pool import JournalPool
 

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.disk import Disk
-from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.journal import (
     BELL,
     LIMIT_NO_ADDS,
     LIMIT_NO_WRITES,
     LIMIT_OPEN,
     NEARLY_FULL,
+    RECORD_HEADER_BYTES,
     ROLL,
     Journal,
     JournalOptions,
 )
-from fastbk.native.journal_scan import RECORD_HEADER_BYTES
-from fastbk.native.kill_points import kill_point
-from fastbk.native.segment import Segment, seal_segment
-from fastbk.native.stats import Stats
+from fastbk.native.process import kill_point
+from fastbk.native.segment import NO_HEADER_KEY, Segment, Stats, seal_segment
 from fastbk.observe import logs
 from fastbk.server.child import Child, keep_to, run
 from fastbk.server.configuration.bookie_config import JournalConfig

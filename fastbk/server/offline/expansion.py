@@ -19,7 +19,7 @@ from fastbk.errors import ConfigError
 from fastbk.meta.api import DirectoryIdentity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.server.identity import Directory, content_of, known_of, places, stamp_cookies
 from fastbk.storage.directories import make_ledger_directory
 from fastbk.storage.identity import Identity, new_identity, write_identity

@@ -17,9 +17,9 @@ import msgspec
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.native.disk import Disk
-from fastbk.native.kill_points import kill_point
 from fastbk.native.ledger_state import DELETED
-from fastbk.native.shard import PAIRS_MAX
+from fastbk.native.process import kill_point
+from fastbk.native.segment import PAIRS_MAX
 from fastbk.observe import logs
 from fastbk.storage.identity import Identity, evened, read_identity, write_identity
 from fastbk.storage.shard_move import COPYING, MOVED, Move, read_move, remove_move, write_move

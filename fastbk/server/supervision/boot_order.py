@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fastbk.native.header_key import new_header_key
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
+from fastbk.native.segment import new_header_key
 from fastbk.observe import logs
 from fastbk.server import process_table
 from fastbk.server.configuration import bookie_config

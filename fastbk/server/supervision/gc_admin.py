@@ -16,8 +16,8 @@ from fastbk.server.gc_messages import KINDS, LEDGERS
 from fastbk.server.process_table import GC
 
 if TYPE_CHECKING:
-    from fastbk.server.admin.http import AdminServer
     from fastbk.server.supervision.spawn import Boot
+    from fastbk.web.page_server import PageServer
 
 Send = Callable[[dict[str, Any]], bool]
 """Hands a message to the gc process; False when it is gone."""
@@ -40,7 +40,7 @@ class GcAdmin:
         self._lost = 0
         """Runs up to this number were asked of processes that are gone."""
 
-    def add_routes(self, admin: AdminServer) -> None:
+    def add_routes(self, admin: PageServer) -> None:
         """Have the pages answered."""
         admin.add_route("GET", "/gc", self.status)
         for name, handler in (

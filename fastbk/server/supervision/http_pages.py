@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.security.settings import http_tls
-from fastbk.server.admin.listener import HttpListener
+from fastbk.web.listener import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.observe.event_log import EventLog
-    from fastbk.server.admin.http import Handler
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.web.page_server import Handler
 
 PAGES = "fastbk.server.admin.pages"
 SETTLED_WAIT_S = 0.1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastbk.observe import logs
 
 if TYPE_CHECKING:
-    from fastbk.native.stats import Histogram
+    from fastbk.native.segment import Histogram
 
 SLOW_NS = 25_000_000
 VERY_SLOW_NS = 250_000_000

@@ -18,8 +18,8 @@ from fastbk.observe import logs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.server.admin.http import Request, Response
     from fastbk.server.supervision.spawn import Boot
+    from fastbk.web.page_server import Request, Response
 
 PATH = "/log_level"
 
@@ -33,7 +33,7 @@ class LogLevel:
 
     async def page(self, request: Request) -> Response:
         """Answer GET, and PUT {"level": "debug"}: the level, and with PUT the processes that were sent it."""
-        from fastbk.server.admin.http import decoded_object  # not before the children run
+        from fastbk.web.page_server import decoded_object  # not before the children run
 
         if request.method == "GET":
             return _answer(200, {"level": logs.level()})

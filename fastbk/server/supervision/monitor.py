@@ -12,8 +12,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from fastbk.native.flight import FlightReader
-from fastbk.native.segment import Segment
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Segment, Stats
 from fastbk.observe import logs
 from fastbk.observe.names import SLOTS
 from fastbk.server.supervision.journal_stalls import JournalStalls

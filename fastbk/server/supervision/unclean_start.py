@@ -20,7 +20,7 @@ from fastbk.errors import MetadataOnHold, StorageError
 from fastbk.meta.hold import check_not_held
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.native.kill_points import kill_point
+from fastbk.native.process import kill_point
 from fastbk.observe import logs
 from fastbk.server.identity import ledgers_of, void_pending_names
 from fastbk.storage.limbo import read_limbo, write_limbo

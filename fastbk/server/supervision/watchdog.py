@@ -15,14 +15,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, BEAT_LOOP
+from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, BEAT_LOOP
 from fastbk.observe import logs
 from fastbk.observe.prometheus import single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fastbk.native.stats import Stats
+    from fastbk.native.segment import Stats
     from fastbk.server.process_table import Role
     from fastbk.server.supervision.lifecycle import Concern
 

@@ -68,8 +68,8 @@ MUTATIONS = (
     fault(
         "vote_is_for_ever",
         "H1: who was elected once stays so, whatever became of its session",
-        ("fastbk.meta.record_coordination:RecordVote.is_elected", "and self._is_there()", ""),
-        ("fastbk.meta.record_coordination:RecordVote.is_elected", "not self.is_lost and", ""),
+        ("fastbk.meta.sqlite.coordination:RecordVote.is_elected", "and self._is_there()", ""),
+        ("fastbk.meta.sqlite.coordination:RecordVote.is_elected", "not self.is_lost and", ""),
         ("fastbk.autorecovery.healer:Healer._is_elected", "and self._vote.is_lost", "and False"),
         seed=8,
     ),

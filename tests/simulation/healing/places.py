@@ -14,8 +14,8 @@ from fastbk.meta.api import (
     IdentityVersion,
     Watch,
 )
-from fastbk.meta.record_coordination import RecordCoordination
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.coordination import RecordCoordination
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import write_set

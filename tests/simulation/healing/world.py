@@ -19,8 +19,8 @@ import msgspec
 
 from fastbk.autorecovery.lost_bookies import HOLD_DELAYS, LostBookies
 from fastbk.autorecovery.state import Settings
-from fastbk.meta import record_sessions
 from fastbk.meta.records import Change
+from fastbk.meta.sqlite import coordination as record_sessions
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from tests.fixtures.fake_quorum import length_at
 from tests.simulation.healing.judge import Judge

@@ -46,10 +46,10 @@ from fastbk.meta.last_backup import read_last_backup
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
-from fastbk.meta.sqlite import SqliteStore
-from fastbk.meta.zookeeper_paths import Layout, Paths, ledger_path
+from fastbk.meta.sqlite.store import SqliteStore
+from fastbk.meta.zookeeper.paths import Layout, Paths, ledger_path
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.overview.cluster_facts import CursorReader, HealingReader
+from fastbk.overview.poller import CursorReader, HealingReader
 from fastbk.rate_limit import RateLimit
 from fastbk.replication.copy_rate import CopyRate
 from fastbk.security.rights import OPERATIONS

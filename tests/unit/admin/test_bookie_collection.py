@@ -10,7 +10,7 @@ from fastbk.admin.bookie_collection import CollectedLedger, Collection, encode, 
 from fastbk.admin.metadata_rebuild import instance_of, rebuild
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.hold import read_hold
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.storage.metadata_mark import MetadataMark
 from tests.fixtures.metadata import metadata, service
 

@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.admin.bookie_rename import rename_bookie, renamed
 from fastbk.errors import MetadataConflict
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 
 

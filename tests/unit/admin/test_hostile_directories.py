@@ -24,7 +24,7 @@ from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.inspect import journal_records
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.journal import read_journal
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
 from fastbk.storage import last_metadata
 from fastbk.storage.last_metadata import read_last_metadata

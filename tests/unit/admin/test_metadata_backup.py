@@ -45,7 +45,7 @@ from fastbk.meta.last_backup import PATH as LAST_BACKUP_PATH
 from fastbk.meta.last_backup import LastBackup, backup_age_s, note_backup, read_last_backup
 from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
 from fastbk.stream.pattern.record import PatternRecord, put_pattern
 from fastbk.stream.pattern.store import path_of

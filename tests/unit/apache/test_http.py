@@ -9,9 +9,9 @@ import pytest
 from fastbk.apache.http import ledger_pages
 from fastbk.apache.http.answers import boolean, guarded, integer, json_object, pretty, text
 from fastbk.errors import ConfigError
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.server.admin.http import Request, Response
+from fastbk.web.page_server import Request, Response
 
 
 def test_json_is_laid_out_as_jackson_does() -> None:

@@ -15,8 +15,8 @@ from fastbk.meta.api import BookieService
 from fastbk.model.entry import DigestType, master_key
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
-from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE, arm_from_environment
 from fastbk.native.ledger_state import FENCED, HAS_KEY
+from fastbk.native.process import FILE_VARIABLE, POINT_VARIABLE, arm_from_environment
 from fastbk.storage.identity_check import IdentityError
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import entry, record, special

@@ -21,7 +21,7 @@ from fastbk.arrow import (
 from fastbk.client.entries import Batch
 from fastbk.errors import ConfigError, ProtocolError
 from fastbk.native import stream_codec as codec
-from fastbk.native.stream_columns import Sizes, fill, sizes_of
+from fastbk.native.stream_codec import Sizes, fill_record_columns, sizes_of
 from fastbk.replication.actions import Found
 from fastbk.stream.compression import CODECS, compressed
 from fastbk.stream.records import Chunk, Record, chunk_of, put_headers
@@ -226,11 +226,13 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     sizes = sizes_of([source], headers=False)
     assert sizes == Sizes(3, 1, 0, 0, 0)
     with pytest.raises(ValueError, match="values has room for 2 items: 3"):
-        fill([source], sizes, {"value_offsets": bytearray(8), "values": bytearray(2)})
+        fill_record_columns(
+            [source], sizes, {"value_offsets": bytearray(8), "values": bytearray(2)}
+        )
     with pytest.raises(ValueError, match="value_offsets without the rest"):
-        fill([source], sizes, {"value_offsets": bytearray(8)})
+        fill_record_columns([source], sizes, {"value_offsets": bytearray(8)})
     values = bytearray(3)
-    fill([source], sizes, {"value_offsets": bytearray(8), "values": values})
+    fill_record_columns([source], sizes, {"value_offsets": bytearray(8), "values": values})
     assert values == b"abc"
 
 

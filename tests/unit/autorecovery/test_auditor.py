@@ -27,7 +27,7 @@ from fastbk.client import Client
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.meta.unfinished_recoveries import LISTED_MAX, note_recoveries, unfinished_recoveries
 from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
 from fastbk.model.ids import BookieId

@@ -12,7 +12,7 @@ from fastbk.autorecovery.healer import Healer
 from fastbk.client import Client
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from fastbk.meta import open_store
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieRegistration, BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.overview.page_reader import PageError, PageReader
-from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
+from fastbk.server.admin.pages import AdminServer
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 from tests.fixtures.wait import wait_until
 

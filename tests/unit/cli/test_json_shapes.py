@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tools.json_shapes import differences, documented
+from tools.json_shapes import differences, documented
 
 SHAPE = {
     "id": "integer",

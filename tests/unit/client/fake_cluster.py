@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import fastbk
 from fastbk.client import Client, LedgerReader
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie
 from tests.fixtures.fake_apache_frames import Asked

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fastbk
 from fastbk.client import Client, LedgerWriter
 from fastbk.errors import BufferFull, Error, MetadataUnavailable
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import EntryId
 from fastbk.wire.statuses import Status
 from tests.fixtures.aio import LOOPS

@@ -11,7 +11,7 @@ import fastbk
 from fastbk.client import Client, LedgerWriter
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.replica_marks import LedgerMark
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async

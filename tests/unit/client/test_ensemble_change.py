@@ -9,7 +9,7 @@ import pytest
 
 import fastbk
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.placement.values import PlacementConfig

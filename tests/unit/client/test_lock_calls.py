@@ -15,7 +15,7 @@ from fastbk.client import Client, lock_calls
 from fastbk.client.lock_calls import LockLost, _Taking
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from tests.fixtures.wait import wait_until_async
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import LIST_PAGE_COUNT
 from fastbk.meta.replica_marks import LedgerMark
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.missing_replica import MissingReplica
 from tests.fixtures.metadata import metadata, new_cluster
 from tests.fixtures.wait import wait_until_async

@@ -20,7 +20,7 @@ from fastbk.errors import (
     NoSuchLedger,
     RecordTooLarge,
 )
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.entries import parse_entry

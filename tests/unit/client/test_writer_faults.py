@@ -20,7 +20,7 @@ from fastbk.errors import (
 from fastbk.meta.hold import new_hold, place_hold
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
-from fastbk.native.ledger_codec import LedgerCodec
+from fastbk.native.client_codec import LedgerCodec
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import by_id, fake_cluster, taken_over

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.devcluster import DevMetadata
-from fastbk.devcluster import zookeeper as server_module
+from fastbk.devcluster import metadata as server_module
 from fastbk.errors import ConfigError
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

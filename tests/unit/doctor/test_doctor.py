@@ -25,14 +25,21 @@ from fastbk.meta import open_store
 from fastbk.meta.last_backup import PATH as LAST_BACKUP
 from fastbk.meta.last_backup import LastBackup, note_backup
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
 from fastbk.meta.unfinished_recoveries import note_recoveries
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState as LedgerMetadataState
 from fastbk.native.disk import Disk
-from fastbk.native.flush import FlushContents
-from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
+from fastbk.native.store import (
+    DELETED,
+    FENCED,
+    LIMBO,
+    FlushContents,
+    LedgerState,
+    Store,
+    StoreOptions,
+)
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.doctor.disks import Disks, Mount, mount_of, parse_mounts
+from fastbk.doctor.machine import Disks, Mount, System, mount_of, parse_mounts
 from fastbk.doctor.report import Finding, Status, ok, run_checks
-from fastbk.doctor.system import System
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import BookieSettings
@@ -58,7 +57,7 @@ def test_file_systems(
 ) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(f"22 1 8:1 / / rw {line}\n")
-    monkeypatch.setattr("fastbk.doctor.disks.mount_of", lambda path: mount_of(path, table))
+    monkeypatch.setattr("fastbk.doctor.machine.mount_of", lambda path: mount_of(path, table))
     found = disks(tmp_path).mount(str(tmp_path), DirectoryPlace("journal"))
     assert found.status is status
     assert says in found.why

@@ -27,9 +27,9 @@ from fastbk.gateway.namespace_tree import NamespaceTree
 from fastbk.gateway.record_rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
 from fastbk.gateway.states import states
 from fastbk.meta import MetadataStore
-from fastbk.meta import gateway_messages as messages
+from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite_records import SqliteRecords
+from fastbk.meta.sqlite.store import SqliteRecords
 from fastbk.security.rights import OPERATIONS
 from fastbk.stream.chain import changes as chains
 from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain

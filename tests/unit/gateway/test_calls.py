@@ -12,9 +12,8 @@ from unittest import mock
 import pytest
 
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.meta import gateway_messages as messages
-from fastbk.meta.gateway import GatewayStore
-from fastbk.meta.gateway_calls import GatewayCalls, _Connection
+from fastbk.meta.gateway.calls import GatewayCalls, _Connection
+from fastbk.meta.gateway.store import GatewayStore, messages
 from fastbk.private_files import write_text
 from fastbk.security.credentials import Credentials
 from tests.fixtures.fork import exit_code_of_fork

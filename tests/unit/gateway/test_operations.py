@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, Unauthorized
 from fastbk.gateway.namespace_tree import is_above
 from fastbk.meta import MetadataStore
-from fastbk.meta import gateway_messages as messages
+from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
 from fastbk.model.ledger import PLACEHOLDER, SEGMENT_KEY, LedgerMetadata, custom_of_stream
 from fastbk.model.missing_replica import MissingReplica

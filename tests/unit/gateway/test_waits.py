@@ -13,7 +13,7 @@ from fastbk.gateway import waits as module
 from fastbk.gateway.shares import Shares
 from fastbk.gateway.turns import Turns
 from fastbk.gateway.waits import Waits
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, ReadStates
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, ReadStates
 from fastbk.meta.subscriptions import Subject
 from tests.fixtures.wait import wait_until_async
 

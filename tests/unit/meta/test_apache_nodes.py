@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from fastbk.meta.api import Endpoint
-from fastbk.meta.zookeeper_bytes import parse_service
+from fastbk.meta.zookeeper.bookies import parse_service
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from tests.style.tree import ROOT

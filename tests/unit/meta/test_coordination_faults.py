@@ -14,7 +14,7 @@ from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.coordination import LedgerLock, Vote
 from fastbk.meta.uri import parse_zookeeper
-from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper.store import ZooKeeperStore
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 from tests.unit.meta.test_zookeeper_faults import aside, lose_the_answer

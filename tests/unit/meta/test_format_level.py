@@ -25,7 +25,7 @@ from fastbk.meta.format_level import (
     read_record,
 )
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from tests.fixtures.metadata import forget_level
 
 _numbers = count()

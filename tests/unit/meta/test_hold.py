@@ -24,8 +24,8 @@ from fastbk.meta.hold import (
 )
 from fastbk.meta.records import Change
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence, raise_mark, read_mark
-from fastbk.meta.zookeeper_ids import NEAR_MOVE_IDS
-from fastbk.meta.zookeeper_paths import SHORT_ID_END, Layout
+from fastbk.meta.zookeeper.ledgers import NEAR_MOVE_IDS
+from fastbk.meta.zookeeper.paths import SHORT_ID_END, Layout
 from tests.fixtures.metadata import metadata
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

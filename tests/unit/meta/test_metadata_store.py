@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import TLS_EXTENSION, Endpoint
-from fastbk.meta.sqlite import MemoryStore, SqliteStore
-from fastbk.meta.zookeeper_paths import Layout
+from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
+from fastbk.meta.zookeeper.paths import Layout
 from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.metadata import metadata, service

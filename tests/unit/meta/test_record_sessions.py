@@ -13,7 +13,7 @@ import pytest
 
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import MemoryStore, SqliteStore
+from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 from tests.fixtures.wait import wait_until
 
 LEASE_S = 10.0
@@ -111,7 +111,7 @@ def test_a_reboot_ends_all_leases(
     one = open_at(before).coordination
     one.vote("b1")
     assert one.lock(7, "host-1") is not None
-    monkeypatch.setattr("fastbk.meta.record_sessions.read_boot_id", lambda: "next")
+    monkeypatch.setattr("fastbk.meta.sqlite.coordination.read_boot_id", lambda: "next")
     other = open_at(after).coordination
     assert other.auditor() is None
     assert other.vote("b2").is_elected()
@@ -184,7 +184,7 @@ def test_what_is_damaged_counts_no_more_and_stops_nothing(
 
 _HOLDS = """
 import sys
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1], lease_s=1.0)
 vote, lock = store.coordination.vote("killed"), store.coordination.lock(7, "killed")
 print(vote.is_elected(), lock.is_held(), flush=True)
@@ -193,7 +193,7 @@ sys.stdin.read()
 
 _RACES = """
 import os, sys
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1], timeout_s=30.0)
 taken = 0
 while taken < 20:

@@ -10,8 +10,8 @@ import pytest
 from fastbk.meta import MetadataStore, open_store, replica_marks
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import LedgerMark, UnderreplicatedLedger, delete_ledger, path_of
-from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_marks import UnderreplicatedNodes
+from fastbk.meta.zookeeper.store import ZooKeeperStore
+from fastbk.meta.zookeeper.underreplication import UnderreplicatedNodes
 from fastbk.model.missing_replica import MissingReplica
 from tests.fixtures.zookeeper import ZooKeeperPlace
 from tests.unit.meta.test_metadata_store import Open, metadata, open_driver

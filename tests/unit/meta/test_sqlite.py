@@ -14,9 +14,8 @@ import fastbk
 import fastbk.sync
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.sqlite import SqliteStore
-from fastbk.meta.sqlite_file import SqliteFile
-from fastbk.meta.sqlite_texts import service_text
+from fastbk.meta.sqlite.file import SqliteFile
+from fastbk.meta.sqlite.store import SqliteStore, service_text
 from tests.fixtures.metadata import metadata, service
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite.store import SqliteStore
 from tests.fixtures.metadata import metadata
 
 

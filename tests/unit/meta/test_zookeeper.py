@@ -12,12 +12,13 @@ import pytest
 from kazoo.client import KazooClient
 
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, NoSuchLedger
-from fastbk.meta import open_store, zookeeper_admin
+from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.meta.records import READ_BYTES_MAX, VALUE_BYTES_MAX, Change, each_record
-from fastbk.meta.zookeeper_bytes import cookie_bytes, service_bytes
-from fastbk.meta.zookeeper_calls import Call
-from fastbk.meta.zookeeper_paths import Layout
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper.bookies import cookie_bytes, service_bytes
+from fastbk.meta.zookeeper.paths import Layout
+from fastbk.meta.zookeeper.session import Call
 from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.meta import zookeeper_bytes as raw_bytes
-from fastbk.meta import zookeeper_paths as paths
 from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
 from fastbk.meta.uri import ZooKeeperLocation, check_uri, is_zookeeper, open_store, parse_zookeeper
-from fastbk.meta.zookeeper_paths import Layout
+from fastbk.meta.zookeeper import bookies, ledgers, paths
+from fastbk.meta.zookeeper.paths import Layout
 
 # --- URIs --------------------------------------------------------------------------------------------------------
 
@@ -179,25 +178,25 @@ APACHE_SERVICE = (
 
 
 def test_registrations() -> None:
-    assert raw_bytes.service_bytes(SERVICE_VALUE) == SERVICE
-    assert raw_bytes.parse_service("b1", SERVICE) == SERVICE_VALUE
+    assert bookies.service_bytes(SERVICE_VALUE) == SERVICE
+    assert bookies.parse_service("b1", SERVICE) == SERVICE_VALUE
 
 
 def test_registrations_of_apache_bookies() -> None:
-    found = raw_bytes.parse_service("b1", APACHE_SERVICE)
+    found = bookies.parse_service("b1", APACHE_SERVICE)
     bookie = Endpoint("h", 3181, "bookie-rpc", "bookie", ("tls",))
     assert found == BookieService("b1", 0, (bookie, Endpoint("h", 8080, "https", "httpserver")))
-    assert raw_bytes.service_bytes(replace(found, incarnation=7)) == APACHE_SERVICE + INCARNATION
+    assert bookies.service_bytes(replace(found, incarnation=7)) == APACHE_SERVICE + INCARNATION
     assert found.endpoint() is None
-    empty = raw_bytes.parse_service("10.0.0.1:3181", b"")
+    empty = bookies.parse_service("10.0.0.1:3181", b"")
     assert empty.endpoint("bookie-rpc") == Endpoint("10.0.0.1", 3181, "bookie-rpc")
-    assert raw_bytes.parse_service("a-name", b"").endpoints == ()
+    assert bookies.parse_service("a-name", b"").endpoints == ()
 
 
 @pytest.mark.parametrize("raw", [b"\x32\x05ab", b"\x32\x02\x0a\x09", b"\x3a\x04\x0a\x02\xff\xff"])
 def test_a_damaged_registration_is_refused(raw: bytes) -> None:
     with pytest.raises(StorageError, match="b1"):
-        raw_bytes.parse_service("b1", raw)
+        bookies.parse_service("b1", raw)
 
 
 IDENTITY = BookieIdentity(
@@ -209,7 +208,7 @@ IDENTITY = BookieIdentity(
 
 
 def test_cookies() -> None:
-    assert raw_bytes.cookie_bytes(IDENTITY, "0b1e-id") == (
+    assert bookies.cookie_bytes(IDENTITY, "0b1e-id") == (
         b"5\n"
         b'bookieHost: "b1:3181"\n'
         b'journalDir: "ab12"\n'
@@ -217,41 +216,39 @@ def test_cookies() -> None:
         b'instanceId: "0b1e-id"\n'
         b'indexDirs: "1\\tcd34"\n'
     )
-    assert b"instanceId" not in raw_bytes.cookie_bytes(IDENTITY, "")
+    assert b"instanceId" not in bookies.cookie_bytes(IDENTITY, "")
 
 
 def test_identities_read_back() -> None:
-    assert (
-        raw_bytes.parse_identity(IDENTITY.bookie_id, raw_bytes.identity_bytes(IDENTITY)) == IDENTITY
-    )
+    assert bookies.parse_identity(IDENTITY.bookie_id, bookies.identity_bytes(IDENTITY)) == IDENTITY
     from_before = b'{"bookie_id": "b", "incarnation": "7", "directories": [{"directory_id": "a", "role": "journal"}]}'
-    assert raw_bytes.parse_identity("b", from_before).starts == 0
+    assert bookies.parse_identity("b", from_before).starts == 0
     for damaged in (
         b"",
         b"{}",
         b"[]",
-        raw_bytes.identity_bytes(IDENTITY)[:-2],
+        bookies.identity_bytes(IDENTITY)[:-2],
         from_before,
         b"[" * 100_000,
     ):
         with pytest.raises(StorageError):
-            raw_bytes.parse_identity(IDENTITY.bookie_id, damaged)
+            bookies.parse_identity(IDENTITY.bookie_id, damaged)
 
 
 def test_deleted_ids_as_text() -> None:
     raw = b""
     for offset in (5, 7, 0, 6, 4095, 5, 1):
-        raw = raw_bytes.with_offset(raw, offset)
+        raw = ledgers.with_offset(raw, offset)
     assert raw == b"0-1,5-7,4095"
     for damaged in (b"1,x", b"5-", b"-5", b"7-5", b"0-5000", "\u00b2".encode(), b"9" * 5000):
-        assert not raw_bytes.is_bucket(damaged)
-        assert raw_bytes.has_offset(damaged, 1) and raw_bytes.has_offset(damaged, 4095)
-        assert raw_bytes.with_offset(damaged, 7) == b"0-4095"
+        assert not ledgers.is_bucket(damaged)
+        assert ledgers.has_offset(damaged, 1) and ledgers.has_offset(damaged, 4095)
+        assert ledgers.with_offset(damaged, 7) == b"0-4095"
 
 
 @given(st.lists(st.integers(0, 63)))
 def test_deleted_ids_agree_with_a_set(offsets: list[int]) -> None:
     raw = b""
     for offset in offsets:
-        raw = raw_bytes.with_offset(raw, offset)
-    assert [n for n in range(64) if raw_bytes.has_offset(raw, n)] == sorted(set(offsets))
+        raw = ledgers.with_offset(raw, offset)
+    assert [n for n in range(64) if ledgers.has_offset(raw, n)] == sorted(set(offsets))

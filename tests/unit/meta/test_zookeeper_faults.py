@@ -26,7 +26,7 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, IdentityVersion
 from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
-from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper.store import ZooKeeperStore
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace

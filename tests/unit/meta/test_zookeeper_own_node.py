@@ -9,9 +9,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from fastbk.errors import MetadataConflict
-from fastbk.meta import open_store, zookeeper_admin
+from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
-from fastbk.meta.zookeeper_paths import OWN_NAME, OWN_NAME_OLD
+from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper.paths import OWN_NAME, OWN_NAME_OLD
 from tests.fixtures.metadata import metadata
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.hold import read_hold
-from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_refusals import server_zxid, why_refused
+from fastbk.meta.zookeeper.session import server_zxid, why_refused
+from fastbk.meta.zookeeper.store import ZooKeeperStore
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import TICK_MS, ZooKeeperPlace, free_ports

@@ -15,13 +15,12 @@ import fastbk
 from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta import zookeeper_watches as module
 from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
-from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_calls import Call
-from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
-from fastbk.meta.zookeeper_watches import ZooKeeperWatches
+from fastbk.meta.zookeeper import watches as module
+from fastbk.meta.zookeeper.session import SESSION_TIMEOUT_S, Call, Session
+from fastbk.meta.zookeeper.store import ZooKeeperStore
+from fastbk.meta.zookeeper.watches import ZooKeeperWatches
 from fastbk.stream.records import Chunk
 from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
 from tests.fixtures.metadata import metadata, service

@@ -8,9 +8,13 @@ from kazoo.client import KazooClient
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.coordination import Check
 from fastbk.meta.replica_marks import UnderreplicatedLedger
-from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_marks import UnderreplicationPaths, ledger_id_of, parse_ledger
-from fastbk.meta.zookeeper_underreplication import ZooKeeperCoordination
+from fastbk.meta.zookeeper.store import ZooKeeperStore
+from fastbk.meta.zookeeper.underreplication import (
+    UnderreplicationPaths,
+    ZooKeeperCoordination,
+    ledger_id_of,
+    parse_ledger,
+)
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 BASE = "underreplication"

@@ -13,8 +13,7 @@ from fastbk.client.request_ids import SLOT_MAX, SLOT_SHIFT
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_translation import FrameTranslation, v2_takes
-from fastbk.native.ledger_codec import LedgerCodec
+from fastbk.native.client_codec import FrameTranslation, LedgerCodec, v2_takes
 from fastbk.wire.statuses import Status
 from tests.fixtures.apache_translation import (
     ADD,

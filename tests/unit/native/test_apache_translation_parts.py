@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_translation import FrameTranslation
+from fastbk.native.client_codec import FrameTranslation
 from fastbk.wire.statuses import Status
 from tests.fixtures.apache_translation import (
     ENTRY,

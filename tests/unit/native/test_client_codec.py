@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
-from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
-from fastbk.native.ledger_codec import LedgerCodec
+from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, LedgerCodec
 from fastbk.replication.batch import Batch
 from fastbk.wire.generated import Add, AddBatch, Request, RequestBody
 from tests.fixtures.entries import make_entry

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native import explicit_lacs
 from tests.fixtures.index_harness import OK, IndexHarness
 
 
@@ -26,12 +25,12 @@ def test_the_table_gives_what_writers_signed(harness: IndexHarness) -> None:
     for ledger_id in (1, 2):
         harness.add(ledger_id, 0, b"data")
     harness.publish()
-    assert explicit_lacs.bodies(harness.index) == []
-    before = explicit_lacs.count(harness.index)
+    assert harness.index.explicit_lacs() == []
+    before = harness.index.explicit_lacs_kept()
     for ledger_id in (1, 2):
         assert harness.ask_one(harness.write_lac(ledger_id, 7)).status == OK
-    assert sorted(explicit_lacs.bodies(harness.index)) == [body(1, 7), body(2, 7)]
-    assert explicit_lacs.count(harness.index) == before + 2
+    assert sorted(harness.index.explicit_lacs()) == [body(1, 7), body(2, 7)]
+    assert harness.index.explicit_lacs_kept() == before + 2
 
 
 def test_what_is_put_back_is_answered_again(harness: IndexHarness) -> None:
@@ -39,7 +38,7 @@ def test_what_is_put_back_is_answered_again(harness: IndexHarness) -> None:
         harness.add(1, entry_id, b"data")
     harness.publish()
     assert harness.ask_one(harness.read_lac(1)).body == b""
-    assert explicit_lacs.put(harness.index, [body(1, 1)]) == 1
+    assert harness.index.put_explicit_lacs([body(1, 1)]) == 1
     answer = harness.ask_one(harness.read_lac(1))
     assert (answer.lac, answer.body) == (1, body(1, 1))
 
@@ -53,8 +52,8 @@ def test_what_makes_no_sense_is_not_put_back(harness: IndexHarness, found: bytes
     harness.add(1, 0, b"data")
     harness.publish()
     harness.settle()
-    assert explicit_lacs.put(harness.index, [found]) == 0
-    assert explicit_lacs.bodies(harness.index) == []
+    assert harness.index.put_explicit_lacs([found]) == 0
+    assert harness.index.explicit_lacs() == []
 
 
 def test_limbo_takes_none_back(harness: IndexHarness) -> None:
@@ -63,4 +62,4 @@ def test_limbo_takes_none_back(harness: IndexHarness) -> None:
     harness.publish()
     harness.settle()
     harness.index.put_in_limbo([1])
-    assert explicit_lacs.put(harness.index, [body(1, 1)]) == 0
+    assert harness.index.put_explicit_lacs([body(1, 1)]) == 0

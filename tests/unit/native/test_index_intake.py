@@ -12,8 +12,7 @@ from fastbk.errors import ProtocolError
 from fastbk.native.ffi import CorruptDataError, LayoutError
 from fastbk.native.hashes import crc32c
 from fastbk.native.index import FLUSH, FULL, IDLE
-from fastbk.native.segment import Segment
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Segment, Stats
 from fastbk.observe.names import SLOTS
 from tests.fixtures.index_harness import (
     ADD_BATCH,

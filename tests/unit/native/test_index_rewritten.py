@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.native.ffi import RewrittenError
 from fastbk.native.hashes import crc32c
-from fastbk.native.header_key import HEADER_KEY_BYTES, put_header_key
+from fastbk.native.segment import HEADER_KEY_BYTES, put_header_key
 from tests.fixtures.header_hash import siphash
 from tests.fixtures.index_harness import (
     CHECK,

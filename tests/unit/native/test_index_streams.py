@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.journal import ROLL
-from fastbk.native.segment import Segment
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Segment, Stats
 from fastbk.observe.names import SLOTS
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import (

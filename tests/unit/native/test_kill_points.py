@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-from fastbk.native.kill_points import arm_from_environment, kill_point
+from fastbk.native.process import arm_from_environment, kill_point
 arm_from_environment()
 for n in range(5):
     kill_point("test.other")

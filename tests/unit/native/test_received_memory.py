@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.native._client import ffi
-from fastbk.native.cdata import CData
-from fastbk.native.received_memory import (
+from fastbk.native.client_codec import (
     IDLE_BYTES_MAX,
     SIZE_BYTES_MAX,
     SIZE_BYTES_MIN,
     idle_bytes,
     memory_of,
 )
+from fastbk.native.ffi import CData
 
 MIB = 1 << 20
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native import segment as segments
-from fastbk.native import stats as statistics
 from fastbk.native.ffi import LayoutError
 from fastbk.native.segment import (
     Segment,
@@ -83,7 +82,7 @@ def test_a_read_only_descriptor_stays_read_only(fd: int) -> None:
         with Segment(reader, "worker") as segment:
             assert segment.facts.epoch == 41
             with pytest.raises(PermissionError, match="another process"):
-                statistics.Stats(segment).count(0)
+                segments.Stats(segment).count(0)
     finally:
         os.close(reader)
 
@@ -109,9 +108,9 @@ def test_a_read_only_descriptor_reopened_through_proc_writes_until_the_owner_has
         with pytest.raises(PermissionError):
             Segment(fd, "worker", is_writable=True)
         assert seal_segment(fd), "a second time does nothing"
-        statistics.Stats(segment).count(3)
+        segments.Stats(segment).count(3)
         with Segment(reader, "worker") as theirs:
-            assert statistics.Stats(theirs).counters()[3] == 1, "the owner goes on writing"
+            assert segments.Stats(theirs).counters()[3] == 1, "the owner goes on writing"
     for each in (reader, before, after):
         os.close(each)
 
@@ -144,25 +143,25 @@ def test_closed_means_closed(fd: int) -> None:
 
 def test_counters_and_gauges(fd: int) -> None:
     with Segment(fd, "worker", is_writable=True) as mine, Segment(fd, "worker") as theirs:
-        writer, reader = statistics.Stats(mine), statistics.Stats(theirs)
+        writer, reader = segments.Stats(mine), segments.Stats(theirs)
         assert set(reader.counters()) == {0}
         writer.count(5)
         writer.count(5, 10)
         writer.gauge(7, 2**63)
         writer.gauge(7, 2**64 - 1)
-        assert len(reader.counters()) == statistics.COUNTERS_MAX
+        assert len(reader.counters()) == segments.COUNTERS_MAX
         assert reader.counters()[5] == 11
         assert reader.counters()[7] == 2**64 - 1
         with fails_with(errno.EINVAL):
-            writer.count(statistics.COUNTERS_MAX)
+            writer.count(segments.COUNTERS_MAX)
         with fails_with(errno.EINVAL):
-            reader.histogram(statistics.HISTOGRAMS_MAX)
+            reader.histogram(segments.HISTOGRAMS_MAX)
 
 
 def test_histogram_percentiles_are_close(fd: int) -> None:
     values = [random.randrange(1, 10 ** random.randrange(1, 7)) for _ in range(2000)]
     with Segment(fd, "worker", is_writable=True) as segment:
-        stats = statistics.Stats(segment)
+        stats = segments.Stats(segment)
         for value in values[:1000]:
             stats.observe(3, value)
         half = stats.histogram(3)
@@ -179,7 +178,7 @@ def test_histogram_percentiles_are_close(fd: int) -> None:
     second = histogram.minus(half)
     assert second.count == 1000
     assert second.sum == sum(values[1000:])
-    assert statistics.Histogram(0, 0, 0, [0] * statistics.BUCKET_COUNT).percentile(50) == 0
+    assert segments.Histogram(0, 0, 0, [0] * segments.BUCKET_COUNT).percentile(50) == 0
 
 
 def test_bell_and_clock() -> None:

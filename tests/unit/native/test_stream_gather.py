@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError, ProtocolError, RecordTooLarge
-from fastbk.native.stream_codec import HEAD_BYTES
-from fastbk.native.stream_gather import Column, Table
+from fastbk.native.stream_codec import HEAD_BYTES, Column, Table
 from fastbk.stream.records import chunk_of
 
 pa = pytest.importorskip("pyarrow")

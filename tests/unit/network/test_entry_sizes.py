@@ -5,7 +5,7 @@ from __future__ import annotations
 import flatbuffers
 
 from fastbk.model.entry import DigestType
-from fastbk.native.ledger_codec import LedgerCodec
+from fastbk.native.client_codec import LedgerCodec
 from fastbk.wire.generated import AddBatch, MasterKey
 from fastbk.wire.generated.RequestBody import RequestBody
 from tests.fixtures import frames

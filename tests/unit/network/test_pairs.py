@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from fastbk.native.ffi import LayoutError
-from fastbk.native.shard import SHARD_COUNT, shard_of
+from fastbk.native.segment import SHARD_COUNT, shard_of
 from fastbk.native.worker import Worker
 from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache

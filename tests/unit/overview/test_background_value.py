@@ -1,7 +1,7 @@
 import asyncio
 
 from fastbk.errors import StorageError
-from fastbk.overview.background_value import BackgroundValue
+from fastbk.overview.poller import BackgroundValue
 
 
 async def test_a_read_that_hangs_delays_nobody_and_is_reported() -> None:

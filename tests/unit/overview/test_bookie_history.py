@@ -8,8 +8,8 @@ from fastbk.overview.bookie_history import (
     SAMPLES_MAX,
     BookieHistory,
     BookieSample,
+    MetricText,
 )
-from fastbk.overview.metric_text import MetricText
 from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, LastEvent, Severity
 
 GIB = 1 << 30

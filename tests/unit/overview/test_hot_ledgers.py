@@ -1,6 +1,6 @@
 import pytest
 
-from fastbk.overview.hot_ledgers import LedgerFacts, added_up, by_stream, hottest
+from fastbk.overview.poller import LedgerFacts, added_up, by_stream, hottest
 
 
 def page(*ledgers: tuple[int, float, float]) -> dict[str, object]:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fastbk.overview.metric_text import Buckets, MetricText, rate, slope
+from fastbk.overview.bookie_history import Buckets, MetricText, rate, slope
 
 PAGE = """# HELP fastbk_a_total Some.
 # TYPE fastbk_a_total counter

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
-from fastbk.native.entry_columns import Table, fill
+from fastbk.native.client_codec import CheckedEntries, LedgerCodec, fill_entry_columns
 from fastbk.native.ffi import NativeFullError
-from fastbk.native.ledger_codec import LedgerCodec
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import EntryTable, size_bytes_of, table_of
 from tests.fixtures.entries import make_entry
@@ -64,34 +63,36 @@ def test_columns_hold_what_the_runs_do(parts: list[list[bytes]]) -> None:
     tables, ids, lengths, datas = [], [], [], []
     for at, some in enumerate(parts):
         run, found = read_run(some, 100 * at, DigestType.CRC32)
-        tables.append(Table(run.data, run.words))
+        tables.append(CheckedEntries(run.data, run.words))
         ids += [one.entry_id for one in found]
         lengths += [one.length for one in found]
         datas += some
     rows = len(ids)
     got_ids, got_lengths = array("q", bytes(8 * rows)), array("q", bytes(8 * rows))
     offsets, values = array("i", bytes(4 * rows + 4)), bytearray(sum(map(len, datas)))
-    fill(tables, rows, ids=got_ids, lengths=got_lengths, offsets=offsets, values=values)
+    fill_entry_columns(
+        tables, rows, ids=got_ids, lengths=got_lengths, offsets=offsets, values=values
+    )
     assert (list(got_ids), list(got_lengths)) == (ids, lengths)
     assert bytes(values) == b"".join(datas)
     cut = [bytes(values[a:b]) for a, b in itertools.pairwise(offsets)]
     assert cut == datas
     alone = bytearray(len(values))
-    fill(tables, rows, values=alone)
+    fill_entry_columns(tables, rows, values=alone)
     assert alone == values
 
 
 def test_columns_that_are_too_small_and_tables_that_lie_are_refused() -> None:
     run, _ = read_run([b"abc", b"defg"], 0, DigestType.CRC32C)
-    table = Table(run.data, run.words)
+    table = CheckedEntries(run.data, run.words)
     with pytest.raises(ValueError, match="ids has room for 1 items: 2"):
-        fill([table], 2, ids=array("q", [0]))
+        fill_entry_columns([table], 2, ids=array("q", [0]))
     with pytest.raises(NativeFullError):
-        fill([table], 1, ids=array("q", [0]))
+        fill_entry_columns([table], 1, ids=array("q", [0]))
     with pytest.raises(NativeFullError):
-        fill([table], 2, values=bytearray(6))
+        fill_entry_columns([table], 2, values=bytearray(6))
     for word, lie in ((3, -1), (3, len(run.data)), (4, -1), (4, len(run.data)), (4, 2**62)):
         words = array("q", run.words)
         words[word] = lie
         with pytest.raises(ProtocolError):
-            fill([Table(run.data, words)], 2, values=bytearray(7))
+            fill_entry_columns([CheckedEntries(run.data, words)], 2, values=bytearray(7))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from fastbk.native.header_key import HEADER_KEY_BYTES
+from fastbk.native.segment import HEADER_KEY_BYTES
 from fastbk.server.configuration.bookie_config import (
     BookieConfig,
     IndexConfig,

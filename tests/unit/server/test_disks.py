@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
+from fastbk.native.segment import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.server.configuration.storage_settings import DiskSettings, JournalSettings
 from fastbk.server.directories import LOCK_NAME, lock_all
 from fastbk.server.disks import disk_watch, space_thresholds

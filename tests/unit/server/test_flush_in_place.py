@@ -12,8 +12,7 @@ from fastbk.inspect.entry_log import read_entry_log
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.items import Item
 from fastbk.native.scrub import LogScan
-from fastbk.native.segment import Segment
-from fastbk.native.stats import Stats
+from fastbk.native.segment import Segment, Stats
 from fastbk.observe.names import SLOTS
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import log_path

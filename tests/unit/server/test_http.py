@@ -5,10 +5,11 @@ import json
 import pytest
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.server.admin import http
-from fastbk.server.admin.http import AdminServer, Request
 from fastbk.server.admin.metrics import Metrics
+from fastbk.server.admin.pages import AdminServer
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, State
+from fastbk.web import page_server as http
+from fastbk.web.page_server import Request
 from tests.fixtures.wait import wait_until_async
 
 

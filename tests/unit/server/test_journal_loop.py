@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastbk.native.disk import Disk
-from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN
-from fastbk.native.journal_scan import JournalScan
+from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN, JournalScan
 from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.journal_files import find_files

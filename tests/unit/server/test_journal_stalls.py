@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
+from fastbk.native.segment import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.observe import logs
 from fastbk.server.supervision.journal_stalls import LOGGED_S, QUICK_S, WINDOW_S, JournalStalls
 

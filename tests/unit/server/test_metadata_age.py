@@ -149,7 +149,7 @@ def test_starts_that_were_cut_short_are_no_evidence(
 
     for _ in range(3):
         with monkeypatch.context() as patch, pytest.raises(MetadataUnavailable):
-            patch.setattr("fastbk.meta.sqlite.SqliteStore.write_identity", fails)
+            patch.setattr("fastbk.meta.sqlite.store.SqliteStore.write_identity", fails)
             harness.start()
     harness.start()
     assert harness.hold() == ""

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.segment import Segment, create_segment
-from fastbk.native.stats import Histogram, Stats, bucket_from
+from fastbk.native.segment import Histogram, Segment, Stats, bucket_from, create_segment
 from fastbk.observe.names import NAMES, SLOTS
 from fastbk.server.admin.metrics import Metrics, cumulative
 from fastbk.server.process_table import JOURNAL, Process, journal, worker

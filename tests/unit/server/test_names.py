@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from fastbk.native.stats import COUNTERS_MAX, HISTOGRAMS_MAX
+from fastbk.native.segment import COUNTERS_MAX, HISTOGRAMS_MAX
 from fastbk.observe.metric_name import describe
 from fastbk.observe.names import NAMES
 

@@ -13,7 +13,7 @@ from fastbk.meta import format_level
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.format_level import raise_level
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.security.settings import TlsSettings
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig

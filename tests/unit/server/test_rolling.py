@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
+from fastbk.native.segment import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.server.admin.apache_metrics import RollingWindow, quantile
 
 

@@ -17,7 +17,7 @@ import pytest
 from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import MetadataStore
-from fastbk.meta.sqlite import MemoryStore, SqliteStore
+from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 from fastbk.model import cookie
 from fastbk.model.cookie import Cookie, decode
 from fastbk.model.ids import BookieId

@@ -25,6 +25,7 @@ RARE = (
     "fastbk.server.offline",
     "fastbk.storage.offline_store",
     "fastbk.stream",
+    "fastbk.web",
 )
 """Of ours: pages, tools and formats that a start does not need."""
 
@@ -41,7 +42,7 @@ NOT_IMPORTED = {
         "sqlite3",
         "fastbk.apache.configuration",
         "fastbk.server.admin.apache_metrics",
-        "fastbk.server.admin.http",
+        "fastbk.web.page_server",
         "fastbk.server.admin.pages",
         "fastbk.storage.offline_store",
         "fastbk.native.index",
@@ -71,5 +72,5 @@ def test_no_module_that_no_write_needs_is_imported(module: str) -> None:
 
 def test_the_check_would_find_one() -> None:
     assert "asyncio" in imported_by("fastbk.server.supervisor")
-    assert "sqlite3" in imported_by("fastbk.meta.sqlite")
+    assert "sqlite3" in imported_by("fastbk.meta.sqlite.store")
     assert sys.executable == command("x")[0]

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.segment import Segment, create_segment
-from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, Stats
+from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, Segment, Stats, create_segment
 from fastbk.server.process_table import GC, INDEX, JOURNAL, Process, worker
 from fastbk.server.supervision.lifecycle import Lifecycle, State
 from fastbk.server.supervision.watchdog import JOB_S, POLL_S, SILENT_S, Watchdog, process_state

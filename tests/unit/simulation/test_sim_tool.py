@@ -19,7 +19,7 @@ from tests.simulation.plan import draw_plan
 from tests.simulation.planting import planted
 from tests.simulation.shrinking import shrink
 from tests.simulation.world import run_seed
-from tests.tools.sim import main
+from tools.sim import main
 
 LAST_LINE = re.compile(r"seeds=(\d+) events=(\d+) violations=(\d+) seconds=[\d.]+")
 

@@ -8,9 +8,9 @@ import sys
 
 from fastbk.arrow import stream_schema
 from fastbk.devcluster import memory_pss_bytes
-from tests.tools.bench_spark_memory import judged, slope
-from tests.tools.spark_memory_source import RECORD_BYTES, MemoryRows
-from tests.tools.spark_processes import cpu_s, processes
+from tools.bench_spark_memory import judged, slope
+from tools.spark_memory_source import RECORD_BYTES, MemoryRows
+from tools.spark_processes import cpu_s, processes
 
 
 def test_rows_of_memory_have_the_columns_of_a_stream_and_the_parts_that_were_asked_for() -> None:

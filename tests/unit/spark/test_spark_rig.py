@@ -29,7 +29,7 @@ from tests.rigs.spark_points import (
     Kills,
     name_of,
 )
-from tests.tools.torture import RIGS
+from tools.torture import RIGS
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.native.journal_scan import NO_END, JournalEnd, JournalHeader
+from fastbk.native.journal import NO_END, JournalEnd, JournalHeader
 from fastbk.storage.journal_files import (
     FoundFile,
     ReplayFile,

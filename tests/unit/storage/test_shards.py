@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT, shard_of
+from fastbk.native.segment import PAIRS_MAX, SHARD_COUNT, shard_of
 from fastbk.server.configuration import checks
 from fastbk.storage.identity import even_shards, evened, is_map, pair_of
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native import stream_codec as codec
-from fastbk.native.ledger_codec import LedgerCodec
-from fastbk.native.stream_columns import Sizes, fill, sizes_of
+from fastbk.native.client_codec import LedgerCodec
+from fastbk.native.stream_codec import Sizes, fill_record_columns, sizes_of
 from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import compressed
 from fastbk.stream.records import Chunk, chunk_of, chunk_of_run
@@ -54,7 +54,7 @@ def columns(chunk: Chunk) -> list[bytes]:
     source = chunk.columns()
     sizes = sizes_of([source], headers=False)
     values, offsets = bytearray(sizes.value_bytes), bytearray(4 * len(chunk) + 4)
-    fill([source], Sizes(*sizes), {"values": values, "value_offsets": offsets})
+    fill_record_columns([source], Sizes(*sizes), {"values": values, "value_offsets": offsets})
     ends = array("i", bytes(offsets))
     return [bytes(values[a:b]) for a, b in pairwise(ends)]
 

@@ -12,8 +12,8 @@ import fastbk
 from fastbk.errors import QuotaExceeded
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.records import Change
-from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_calls import Call
+from fastbk.meta.zookeeper.session import Call
+from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.stream import paths
 from fastbk.stream.janitor.all_streams import ids_below
 from fastbk.stream.namespace.catalog import Catalog

@@ -6,8 +6,7 @@ import pytest
 
 from fastbk.model.health import OpenLedgerFacts
 from fastbk.top import columns
-from fastbk.top.columns import ORDERS, WIDE_COLUMNS, Column
-from fastbk.top.plain import plain_lines
+from fastbk.top.columns import ORDERS, WIDE_COLUMNS, Column, plain_lines
 from tests.unit.top.overviews import HEALTHY, SILENT, SLOW, overview
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.client import Client
 from fastbk.errors import ConfigError
-from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.upgrade.roll import OUTPUT_BYTES_MAX, RollOptions, _Runner
 from fastbk.upgrade.roll_plan import Roll
 from tests.fixtures.wait import wait_until_async

@@ -20,7 +20,6 @@
 #define FBK_APACHE_PROTOCOL_VERSION 3u
 
 /* The field of Request and Response that holds the message of an operation; 0 = version 3 has
-
  * none. */
 static inline uint32_t
 fbk_apache_body_field(uint32_t operation)

@@ -10,7 +10,6 @@
 #include "base/segment.h"
 
 /* The samples lie at least 80, 320 and 1,280 ms apart, so that stalls of seconds are covered,
-
  * too. */
 #define SAMPLES_APART_NS 20000000ull
 

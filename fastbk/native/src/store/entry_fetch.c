@@ -126,7 +126,6 @@ keep_entry(struct single *single, const struct fbk_run_item *item)
 }
 
 /* 0, with *run; 1 if the run at the location does not hold the entry; < 0: look at the whole of
-
  * it. */
 static int32_t
 read_single(struct single *single, int64_t entry_id, struct fbk_cached_run **run)

@@ -173,7 +173,6 @@ location_of(const struct fbk_scanned_run *run)
 }
 
 /* Entries that fail, or < 0. What was read may have been the disk's moment: it is read once
-
  * more. */
 static int32_t
 check_run(struct fbk_log_scan *scan, const struct fbk_location *location, uint8_t **bytes)

@@ -73,7 +73,6 @@ fbk_run_is_fetched_now(const struct fbk_store *store, const struct fbk_location 
 }
 
 /* Mutex held.  Cached: *run.  Else a buffer to read into, with this location marked as under
-
  * way. */
 static int32_t
 wait_for_turn(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use,

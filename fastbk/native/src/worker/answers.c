@@ -69,7 +69,6 @@ latency_add(struct fbk_worker *worker, struct latency_run *run, uint32_t receive
 }
 
 /* Answers what was placed, in order, up to `end`; the first `count` exceptions are ours,
-
  * ascending. */
 struct acknowledging {
     uint64_t acks;

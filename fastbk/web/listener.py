@@ -1,0 +1,192 @@
+"""The port of an HTTP server: bound first, and served once the pages are there.
+
+A bookie binds the port at once, so that a port in use ends its start. The pages are imported later, beside the replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbk.config import is_loopback
+from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
+from fastbk.web.guards import Places
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from fastbk.security.tls import RefreshedContext
+
+    Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+REQUEST_BYTES_MAX = 8192
+BACKLOG = 100
+HANDSHAKES_MAX = 256
+"""TLS handshakes under way; beyond it the oldest of the address with the most is given up."""
+HANDSHAKE_TIMEOUT_S = 5.0
+SHUTDOWN_TIMEOUT_S = 2.0
+ACCEPT_PAUSE_S = 0.1
+"""After an error that only others can end, such as a full table of files."""
+
+
+class HttpListener:
+    """The bound sockets of one host and port. Connections are refused before `start`."""
+
+    def __init__(
+        self, sockets: list[socket.socket], tls: RefreshedContext | None, handshakes_max: int
+    ) -> None:
+        """See `bind`."""
+        self._sockets = sockets
+        self._tls = tls
+        self._handshakes = Places(handshakes_max)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port: int = sockets[0].getsockname()[1]
+        self.is_loopback = all(is_loopback(str(one.getsockname()[0])) for one in sockets)
+        """Whether only this machine reaches it."""
+
+    @staticmethod
+    async def bind(
+        host: str,
+        port: int,
+        tls: RefreshedContext | None = None,
+        handshakes_max: int = HANDSHAKES_MAX,
+    ) -> HttpListener:
+        """Return the listener of a port, with `tls` an encrypted one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets: list[socket.socket] = []
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                sockets.append(_bound(family, address))
+        except BaseException:
+            for one in sockets:
+                one.close()
+            raise
+        return HttpListener(sockets, tls, handshakes_max)
+
+    async def start(self, serve: Serve) -> None:
+        """Listen, and have `serve` called with each connection. Once only."""
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
+            return asyncio.StreamReaderProtocol(reader, serve)
+
+        await self.start_protocols(protocol)
+
+    async def start_protocols(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Listen, and have a protocol made for each connection. Once only."""
+        asyncio.get_running_loop().set_exception_handler(_contained)
+        for one in self._sockets:
+            one.listen(BACKLOG)
+            self._run(self._accept(one, protocol))
+
+    async def close(self) -> None:
+        """Stop listening, and end handshakes that are under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self._sockets:
+            one.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(
+        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                _unaccepted.note(str(error.errno), reason=error.strerror)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+            else:
+                opening = _Opening(self._run(self._open(sock, protocol)), peer)
+                if self._tls is not None:  # without it nobody has to be waited for
+                    self._handshakes.enter(opening)
+                    opening.task.add_done_callback(opening.left(self._handshakes))
+                await asyncio.sleep(
+                    0
+                )  # the others' turn: accepting goes on as long as somebody connects
+
+    async def _open(self, sock: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+        loop = asyncio.get_running_loop()
+        context = None if self._tls is None else self._tls.current()
+        try:
+            await loop.connect_accepted_socket(protocol, sock, **_tls_arguments(context))
+        except Exception as error:  # noqa: BLE001 - the peer's trouble, whatever TLS makes of it
+            logs.debug("http.handshake_failed", reason=repr(error))
+            sock.close()
+
+
+_failures = LimitLog("http.connection_failed", level="error")
+_complaints = LimitLog("loop.complained", level="error")
+_unaccepted = LimitLog("http.cannot_accept")
+
+
+def _contained(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a connection's bytes led to at a bounded rate; the loop has closed the connection."""
+    error = context.get("exception")
+    log = _failures if "transport" in context or "protocol" in context else _complaints
+    if isinstance(error, BaseException):
+        trace = "".join(traceback.format_exception(error, limit=-12))
+        log.note(
+            type(error).__name__,
+            message=str(context.get("message")),
+            reason=repr(error),
+            trace=trace,
+        )
+    else:
+        log.note("loop", message=str(context.get("message")))
+
+
+@dataclass(frozen=True, eq=False)
+class _Opening:
+    """A connection whose handshake is under way."""
+
+    task: asyncio.Task[None]
+    peer: object
+
+    def abort(self) -> None:
+        self.task.cancel()
+
+    def get_extra_info(self, name: str) -> object:
+        return self.peer if name == "peername" else None
+
+    def left(self, places: Places) -> Callable[[object], None]:
+        return lambda _: places.leave(self)
+
+
+def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+def _tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
+    if context is None:
+        return {}
+    return {
+        "ssl": context,
+        "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
+        "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+    }

@@ -1,0 +1,131 @@
+"""`./dev bench`: systems measured in turn in one run: the disk, a bare-C chain, this tree, another commit, and others.
+
+Every figure stands beside others of the same minute, since these machines are noisy: all systems
+take turns, the order is turned round each round, and what counts are ratios pair by pair. The cases
+are in `benchmark/cases.py`, the systems in `benchmark/systems.py`. A run without names measures the
+disk, the chain, this tree and the commit before it, in the default cases. What is measured is kept
+in OUT after each round of a system, so RESUME=1 goes on where a run was cut off, with any names.
+
+`./dev bench readme` writes the tables of README.md and docs/performance.md from docs/benchmark.json;
+FROM=path first takes a run's figures over into that file.
+
+Environment:
+    AGAINST=commit: in place of the commit before this; none: no other commit.
+    ONLY=word,word or ONLY="name; name": cases.
+    SYSTEMS=word,word: systems by words of their names; this tree is always among them.
+    FULL=1: all cases and all systems.
+    ROUNDS=3, SECONDS_EACH=2, PAIRS=20: rounds, their length, short rounds of window 1.
+    RESUME=1, OUT=build/bench.json: the report is beside OUT, as .html.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.benchmark.cases import Case, chosen_cases
+from tools.benchmark.page import page
+from tools.benchmark.run import Run
+from tools.benchmark.system import System
+from tools.benchmark.systems import chosen_systems, commit_of
+from tools.benchmark.tables import write_tables
+from tools.benchmark.targets import targets_table
+from tools.benchmark.terminal import table
+from tools.part import BUILD, setting, write
+
+OTHERS = (
+    "slow", "stalls", "openloop", "restart", "ledgers", "gc", "streams", "segments", "manystreams", "arrow", "spark",
+    "spark-memory", "costs", "growth", "healing", "tls", "quotas", "tracing", "gateway", "observation", "tails",
+)  # fmt: skip
+"""`./dev bench NAME` runs `main` of tools.bench_NAME, and writes the figures that it returns."""
+PAIR_S = 1.0
+
+
+@dataclass(frozen=True)
+class Length:
+    """How often and how long each is measured."""
+
+    rounds: int
+    seconds: float
+    pairs: int
+
+    def of(self, case: Case) -> tuple[int, float]:
+        """Return rounds and seconds each."""
+        return (
+            (self.pairs, min(PAIR_S, self.seconds))
+            if case.is_paired
+            else (self.rounds, self.seconds)
+        )
+
+
+def measure(run: Run, cases: list[Case], systems: list[System], length: Length, out: Path) -> None:
+    """Measure what `run` does not have yet; the systems take turns and swap their order each round."""
+    missing = [
+        (case, number, system)
+        for case in cases
+        for number in range(length.of(case)[0])
+        for system in (systems if number % 2 == 0 else reversed(systems))
+        if system.can(case.load) and not run.has(case.name, system.name, number)
+    ]
+    order = {system.name: at for at, system in enumerate(systems)}
+    with ExitStack() as stack:
+        for system in systems:
+            if any(system is one for _, _, one in missing):
+                stack.enter_context(system)
+        for case, number, system in missing:
+            rounds, seconds = length.of(case)
+            print(f"{case.name}: round {number + 1}/{rounds}: {system.name}", file=sys.stderr)
+            run.add(case.name, system.name, system.measure(case.load, seconds))
+            # Systems that came later, or went first in a turned round, stand in their place all the same.
+            known = run.cases[case.name]
+            run.cases[case.name] = dict(
+                sorted(known.items(), key=lambda item: order.get(item[0], len(order)))
+            )
+            run.write(out)
+
+
+def tool(arguments: list[str]) -> int:
+    """Run `./dev bench NAME`."""
+    if arguments == ["readme"]:
+        write_tables(setting("FROM", ""))
+        return 0
+    if len(arguments) > 1 or arguments[0] not in OTHERS:
+        raise SystemExit(
+            f"bench: unknown: {' '.join(arguments)}; {', '.join((*OTHERS, 'readme'))}, or nothing"
+        )
+    module = f"tools.bench_{arguments[0].replace('-', '_')}"
+    found = importlib.import_module(module).main()
+    if isinstance(found, dict):
+        write(f"bench-{arguments[0]}", found)
+        return 0
+    return int(found or 0)
+
+
+def main() -> int:
+    """Measure and report."""
+    # By SIGTERM, too, everything that was started is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if sys.argv[1:]:
+        return tool(sys.argv[1:])
+    length = Length(setting("ROUNDS", 3), setting("SECONDS_EACH", 2.0), setting("PAIRS", 20))
+    is_full = setting("FULL", "") == "1"
+    cases = chosen_cases(setting("ONLY", ""), is_full=is_full)
+    systems = chosen_systems(setting("SYSTEMS", ""), setting("AGAINST", ""), is_full=is_full)
+    BUILD.mkdir(exist_ok=True)
+    out = Path(setting("OUT", str(BUILD / "bench.json")))
+    run = Run.read(out) if setting("RESUME", "") == "1" and out.exists() else Run(length.seconds)
+    run.commit = run.commit or commit_of("HEAD")[:12]
+    measure(run, cases, systems, length, out)
+    print(table(run))
+    print(f"\n{targets_table(run)}")
+    out.with_suffix(".html").write_text(page(run))
+    print(f"written: {out} and {out.with_suffix('.html')}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
