@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from fastbk.console.context import Console, address_of
-from fastbk.console.guards import read_form
+from fastbk.console.http_engine import read_form
 from fastbk.errors import ConfigError
 from fastbk.security.tokens import TokenError
 

@@ -302,7 +302,7 @@ class Worker(NativeObject):
         """Return connections that nothing is under way for: slot, sweeps since the last byte, whether there was one."""
         found = ffi.new("struct fbk_worker_silent[]", count_max)
         count = lib.fbk_worker_silent(self.handle, found, count_max)
-        return [(one.connection, one.sweeps, one.was_heard != 0) for one in found[0:count]]
+        return [(one.connection, one.sweeps, one.has_sent != 0) for one in found[0:count]]
 
     def sweep(self) -> list[Event]:
         """Look at deadlines; about once a second."""

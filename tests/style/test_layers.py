@@ -38,10 +38,11 @@ LAYERS = [
     },
     {"model"},
     {"observe"},
-    {"security"},
+    {"security", "web.client"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
+    {"web"},
     {"client", "server", "gc"},
     {"stream"},
     {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
@@ -52,8 +53,10 @@ LAYERS = [
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
 SIBLINGS = [LAYERS[0], LAYERS[-1]]
 
-# Parts of the server that lie elsewhere: with what else is Apache's, and web as long as it takes users' files from it.
-PARTS = {"apache.configuration": "server", "apache.http": "server", "web": "server"}
+# Parts of the server that lie with what else is Apache's: for the layers they are the server.
+PARTS = {"apache.configuration": "server", "apache.http": "server"}
+# Services of their own: what they share with a bookie lies in web and security.
+WITHOUT_A_BOOKIE = ("gateway", "console")
 
 # What every child process does first, gc's included, lies in the server's folder; so do the messages to the index.
 CHILD_FACES = ("fastbk.server.child", "fastbk.server.configuration")
@@ -109,7 +112,7 @@ HOMES = {
     "starlette": ["fastbk/console/"],
     "uvicorn": ["fastbk/console/http_engine.py"],
     "jinja2": ["fastbk/console/rendering.py"],
-    "markupsafe": ["fastbk/console/charts.py"],
+    "markupsafe": ["fastbk/console/rendering.py"],
     "logging": [
         "fastbk/observe/library_log.py",
         "fastbk/meta/zookeeper/session.py",
@@ -183,7 +186,9 @@ def package_of(words: Sequence[str]) -> str:
     """Return the package that the words after `fastbk` lie in, as `LAYERS` names it."""
     folder = ".".join(words[:2])
     split = {*PARTS, *(name for layer in LAYERS for name in layer)}
-    return PARTS.get(folder) or PARTS.get(words[0]) or (folder if folder in split else words[0])
+    if folder in split:
+        return PARTS.get(folder, folder)
+    return PARTS.get(words[0], words[0])
 
 
 def layer_of(name: str) -> int | None:
@@ -214,6 +219,8 @@ def layer_faults(relative: str, text: str) -> list[str]:
         theirs = layer_of(other)
         if theirs is None:
             faults.append(f"{relative}:{line}: fastbk.{other} is in no layer")
+        elif package in WITHOUT_A_BOOKIE and other in ("server", "gc"):
+            faults.append(f"{relative}:{line}: fastbk.{package} does without a bookie")
         elif theirs > mine:
             faults.append(f"{relative}:{line}: fastbk.{other} is above fastbk.{package}")
         elif relative.startswith("fastbk/gc/") and name.startswith(faces_for(relative)):
@@ -291,6 +298,7 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/gc/dead_ledgers.py", "import fastbk.server.child\n"),
         (layer_faults, "fastbk/gc/dead_ledgers.py", "from ..server import child\n"),
         (layer_faults, "fastbk/novel/x.py", "import os\n"),
+        (layer_faults, "fastbk/gateway/x.py", "from fastbk.server import child\n"),
         (layer_faults, "fastbk/apache/novel.py", "import os\n"),
         (layer_faults, "fastbk/apache/http/routes.py", "from fastbk.apache.shell import context\n"),
         (layer_faults, "fastbk/stream/paths.py", "from fastbk.apache.importer import journal\n"),

@@ -183,8 +183,8 @@ const struct fbk_worker_event *fbk_worker_events(struct fbk_worker *worker);
 /* A connection that nothing is under way for, and that does not receive replies. */
 struct fbk_worker_silent {
     uint32_t connection;
-    uint32_t sweeps;    /* since its last byte */
-    uint32_t was_heard; /* 0: it has never sent one */
+    uint32_t sweeps;   /* since its last byte */
+    uint32_t has_sent; /* 0: it has never sent one */
 };
 /* Fills `silent` with all such connections; returns their number, at most count_max. */
 uint32_t fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent,

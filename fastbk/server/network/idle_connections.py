@@ -100,12 +100,12 @@ class IdleConnections:
     def _chosen(self, count: int) -> list[int]:
         """Return at most `count` silent connections: of the address with the most, those that are silent longest."""
         silent: dict[str, list[tuple[bool, int, int]]] = {}
-        for slot, sweeps, was_heard in self._worker.silent(self._worker.connections_max):
+        for slot, sweeps, has_sent in self._worker.silent(self._worker.connections_max):
             address = self._addresses.get(slot)
             if address is None or slot in self._unauthenticated.get(address, ()):
                 continue
-            if sweeps >= (SILENT_SWEEPS if was_heard else NEVER_HEARD_SWEEPS):
-                silent.setdefault(address, []).append((was_heard, -sweeps, slot))
+            if sweeps >= (SILENT_SWEEPS if has_sent else NEVER_HEARD_SWEEPS):
+                silent.setdefault(address, []).append((has_sent, -sweeps, slot))
         for found in silent.values():
             found.sort(reverse=True)  # the first to go is the last one
         addresses = [(-self._counts[address], address) for address in silent]

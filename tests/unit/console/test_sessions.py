@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from fastbk.console import sessions as module
-from fastbk.console.access import LOCAL, REFRESH_S, Access, may_read, why_not_change
-from fastbk.console.sessions import IDLE_S, LoginLimit, Sessions
+from fastbk.console.sessions import (
+    IDLE_S,
+    LOCAL,
+    REFRESH_S,
+    Access,
+    LoginLimit,
+    Sessions,
+    may_read,
+    why_not_change,
+)
 from fastbk.errors import ConfigError
 from fastbk.security.tokens import TokenError
 from tests.fixtures.console import AUDIENCE, signed, with_tokens

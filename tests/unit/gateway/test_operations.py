@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, Unauthorized
-from fastbk.gateway.namespace_tree import is_above
+from fastbk.gateway.access import is_above
 from fastbk.meta import MetadataStore
 from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change

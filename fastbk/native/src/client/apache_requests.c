@@ -10,7 +10,7 @@ int32_t
 fbk_translation_send(struct fbk_apache_translation *translation, struct fbk_apache_request *request,
                      uint64_t id, uint32_t *status)
 {
-    const bool is_told_by_entry =
+    const bool is_known_by_entry =
         translation->protocol == 2 &&
         (request->operation == FBK_APACHE_ADD || request->operation == FBK_APACHE_READ);
     request->protocol = (uint8_t)translation->protocol;
@@ -30,8 +30,8 @@ fbk_translation_send(struct fbk_apache_translation *translation, struct fbk_apac
         *status = FBK_S_TOO_LARGE;
         return 0;
     }
-    if (is_told_by_entry && fbk_pending_put(&translation->pending, request->operation,
-                                            request->ledger_id, request->entry_id, id) != 0) {
+    if (is_known_by_entry && fbk_pending_put(&translation->pending, request->operation,
+                                             request->ledger_id, request->entry_id, id) != 0) {
         *status = FBK_S_TOO_MANY_REQUESTS;
         return 0;
     }
@@ -78,43 +78,44 @@ send_of_context(struct fbk_apache_translation *translation, struct fbk_apache_re
 /* ------------ our operations */
 
 static int32_t
-send_add(struct fbk_apache_translation *translation, const struct fbk_request *asked)
+send_add(struct fbk_apache_translation *translation, const struct fbk_request *original)
 {
     struct fbk_apache_request request = {
         .operation = FBK_APACHE_ADD,
-        .flags = (asked->flags & ADD_FLAG_RECOVERY) != 0
+        .flags = (original->flags & ADD_FLAG_RECOVERY) != 0
                      ? FBK_APACHE_RECOVERY | FBK_APACHE_HIGH_PRIORITY
                      : 0,
-        .ledger_id = asked->ledger_id,
-        .entry_id = asked->entry_id,
-        .master_key = asked->master_key,
-        .body = asked->body,
-        .body_bytes = asked->body_bytes,
+        .ledger_id = original->ledger_id,
+        .entry_id = original->entry_id,
+        .master_key = original->master_key,
+        .body = original->body,
+        .body_bytes = original->body_bytes,
     };
     /* Deferred sync is not asked for.  A bookie of Apache's that restarts forgets what it
      * acknowledged and had not synced, and then confirms a force all the same: what the client
      * takes for durable would be gone. */
-    return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
+    return send_or_refuse(translation, &request, original->request_id, original->request_id);
 }
 
 static int32_t
-send_read(struct fbk_apache_translation *translation, const struct fbk_request *asked)
+send_read(struct fbk_apache_translation *translation, const struct fbk_request *original)
 {
-    const bool fences = (asked->flags & READ_FLAG_FENCE) != 0;
+    const bool fences = (original->flags & READ_FLAG_FENCE) != 0;
     struct fbk_apache_request request = {
         .operation = FBK_APACHE_READ,
-        .flags = (fences ? FBK_APACHE_FENCE : 0) |
-                 (fences || (asked->flags & READ_FLAG_HIGH_PRIORITY) != 0 ? FBK_APACHE_HIGH_PRIORITY
-                                                                          : 0),
-        .ledger_id = asked->ledger_id,
-        .entry_id = asked->entry_id,
-        .master_key = fences ? asked->master_key : NULL,
+        .flags =
+            (fences ? FBK_APACHE_FENCE : 0) |
+            (fences || (original->flags & READ_FLAG_HIGH_PRIORITY) != 0 ? FBK_APACHE_HIGH_PRIORITY
+                                                                        : 0),
+        .ledger_id = original->ledger_id,
+        .entry_id = original->entry_id,
+        .master_key = fences ? original->master_key : NULL,
     };
     /* Version 2 names no request in its answers: that of a plain read before it could be taken for
      * the fence's. */
     if (translation->protocol == 2 && fences)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
-    return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
+        return fbk_translation_answer(translation, original->request_id, FBK_S_UNSUPPORTED);
+    return send_or_refuse(translation, &request, original->request_id, original->request_id);
 }
 
 static int32_t
@@ -181,24 +182,25 @@ fbk_translation_read_on(struct fbk_apache_translation *translation,
 }
 
 static int32_t
-send_batch(struct fbk_apache_translation *translation, const struct fbk_request *asked)
+send_batch(struct fbk_apache_translation *translation, const struct fbk_request *original)
 {
     /* As numbers without a sign, so that no pair of ids overflows. */
-    const uint64_t wanted = (uint64_t)asked->other_id - (uint64_t)asked->entry_id;
-    if (asked->entry_id < 0 || asked->other_id < asked->entry_id || asked->count_max == 0)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_BAD_REQUEST);
+    const uint64_t wanted = (uint64_t)original->other_id - (uint64_t)original->entry_id;
+    if (original->entry_id < 0 || original->other_id < original->entry_id ||
+        original->count_max == 0)
+        return fbk_translation_answer(translation, original->request_id, FBK_S_BAD_REQUEST);
     struct translation_context *context =
-        fbk_translation_context_new(translation, KIND_BATCH, asked);
+        fbk_translation_context_new(translation, KIND_BATCH, original);
     if (context == NULL)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
+        return fbk_translation_answer(translation, original->request_id, FBK_S_TOO_MANY_REQUESTS);
     uint32_t count_max =
-        asked->count_max < BATCH_ENTRIES_MAX ? asked->count_max : BATCH_ENTRIES_MAX;
+        original->count_max < BATCH_ENTRIES_MAX ? original->count_max : BATCH_ENTRIES_MAX;
     if (wanted < count_max)
         count_max = (uint32_t)wanted + 1;
     context->count_max = count_max;
     /* The answer has to fit into a frame of ours. */
-    context->size_bytes_max = asked->size_bytes_max < translation->frame_size_bytes_max
-                                  ? asked->size_bytes_max
+    context->size_bytes_max = original->size_bytes_max < translation->frame_size_bytes_max
+                                  ? original->size_bytes_max
                                   : translation->frame_size_bytes_max;
     if (translation->takes_batches && count_max > 1)
         return send_run(translation, context);
@@ -209,111 +211,112 @@ send_batch(struct fbk_apache_translation *translation, const struct fbk_request 
     if (error != 0 || context->sent != 0)
         return error;
     fbk_translation_context_end(context);
-    return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
+    return fbk_translation_answer(translation, original->request_id, FBK_S_TOO_MANY_REQUESTS);
 }
 
 static int32_t
-send_lac(struct fbk_apache_translation *translation, const struct fbk_request *asked)
+send_lac(struct fbk_apache_translation *translation, const struct fbk_request *original)
 {
-    const bool is_piggyback = (asked->flags & READ_LAC_FLAG_PIGGYBACK) != 0;
+    const bool is_piggyback = (original->flags & READ_LAC_FLAG_PIGGYBACK) != 0;
     struct fbk_apache_request request = {.operation = FBK_APACHE_READ_LAC,
-                                         .ledger_id = asked->ledger_id};
+                                         .ledger_id = original->ledger_id};
     if (translation->protocol == 2)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
-    if (asked->timeout_ms == 0 && !is_piggyback)
-        return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
+        return fbk_translation_answer(translation, original->request_id, FBK_S_UNSUPPORTED);
+    if (original->timeout_ms == 0 && !is_piggyback)
+        return send_or_refuse(translation, &request, original->request_id, original->request_id);
     struct translation_context *context =
-        fbk_translation_context_new(translation, KIND_POLL, asked);
+        fbk_translation_context_new(translation, KIND_POLL, original);
     if (context == NULL)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
-    context->first = asked->other_id;
+        return fbk_translation_answer(translation, original->request_id, FBK_S_TOO_MANY_REQUESTS);
+    context->first = original->other_id;
     context->is_piggyback = is_piggyback;
     request.operation = FBK_APACHE_READ;
     request.entry_id = FBK_APACHE_NO_ENTRY;
     request.flags = FBK_APACHE_HAS_PREVIOUS_LAC |
-                    (asked->timeout_ms != 0 ? FBK_APACHE_HAS_TIMEOUT : 0) |
+                    (original->timeout_ms != 0 ? FBK_APACHE_HAS_TIMEOUT : 0) |
                     (is_piggyback ? FBK_APACHE_PIGGYBACK : 0);
-    request.previous_lac = asked->other_id;
-    request.timeout_ms = asked->timeout_ms;
+    request.previous_lac = original->other_id;
+    request.timeout_ms = original->timeout_ms;
     return send_of_context(translation, &request, context);
 }
 
 /* A question that the connection's life begins with, or an operator's: anything that a bookie
  * answers without a ledger. */
 static int32_t
-send_info(struct fbk_apache_translation *translation, const struct fbk_request *asked,
+send_info(struct fbk_apache_translation *translation, const struct fbk_request *original,
           enum translation_kind kind)
 {
     struct fbk_apache_request request = {.operation = FBK_APACHE_INFO,
                                          .info_wanted = INFO_TOTAL_AND_FREE};
     if (translation->protocol == 2 && kind != KIND_HELLO)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
+        return fbk_translation_answer(translation, original->request_id, FBK_S_UNSUPPORTED);
     if (translation->protocol == 2) {
         request.operation = FBK_APACHE_AUTH;
         request.plugin = no_plugin;
         request.plugin_bytes = sizeof no_plugin;
     }
-    struct translation_context *context = fbk_translation_context_new(translation, kind, asked);
+    struct translation_context *context = fbk_translation_context_new(translation, kind, original);
     if (context == NULL)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
+        return fbk_translation_answer(translation, original->request_id, FBK_S_TOO_MANY_REQUESTS);
     return send_of_context(translation, &request, context);
 }
 
 static int32_t
-send_simple(struct fbk_apache_translation *translation, const struct fbk_request *asked)
+send_simple(struct fbk_apache_translation *translation, const struct fbk_request *original)
 {
-    struct fbk_apache_request request = {.ledger_id = asked->ledger_id};
+    struct fbk_apache_request request = {.ledger_id = original->ledger_id};
     if (translation->protocol == 2)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
-    if (asked->body_type == FBK_REQUEST_BODY_FORCE) {
+        return fbk_translation_answer(translation, original->request_id, FBK_S_UNSUPPORTED);
+    if (original->body_type == FBK_REQUEST_BODY_FORCE) {
         request.operation = FBK_APACHE_FORCE;
-        return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
+        return send_or_refuse(translation, &request, original->request_id, original->request_id);
     }
-    if (asked->body_type == FBK_REQUEST_BODY_WRITE_LAC) {
+    if (original->body_type == FBK_REQUEST_BODY_WRITE_LAC) {
         request.operation = FBK_APACHE_WRITE_LAC;
-        request.entry_id = asked->entry_id;
-        request.master_key = asked->master_key;
-        request.body = asked->body;
-        request.body_bytes = asked->body_bytes;
-        return send_or_refuse(translation, &request, asked->request_id, asked->request_id);
+        request.entry_id = original->entry_id;
+        request.master_key = original->master_key;
+        request.body = original->body;
+        request.body_bytes = original->body_bytes;
+        return send_or_refuse(translation, &request, original->request_id, original->request_id);
     }
     request.operation = FBK_APACHE_LIST;
     struct translation_context *context =
-        fbk_translation_context_new(translation, KIND_LIST, asked);
+        fbk_translation_context_new(translation, KIND_LIST, original);
     if (context == NULL)
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_TOO_MANY_REQUESTS);
-    context->count_max = asked->count_max;
+        return fbk_translation_answer(translation, original->request_id, FBK_S_TOO_MANY_REQUESTS);
+    context->count_max = original->count_max;
     return send_of_context(translation, &request, context);
 }
 
 static int32_t
-send_one(struct fbk_apache_translation *translation, const struct fbk_request *asked)
+send_one(struct fbk_apache_translation *translation, const struct fbk_request *original)
 {
-    switch (asked->body_type) {
-    case FBK_REQUEST_BODY_ADD: return send_add(translation, asked);
-    case FBK_REQUEST_BODY_READ: return send_read(translation, asked);
-    case FBK_REQUEST_BODY_READ_BATCH: return send_batch(translation, asked);
-    case FBK_REQUEST_BODY_READ_LAC: return send_lac(translation, asked);
-    case FBK_REQUEST_BODY_HELLO: return send_info(translation, asked, KIND_HELLO);
-    case FBK_REQUEST_BODY_INFO: return send_info(translation, asked, KIND_INFO);
+    switch (original->body_type) {
+    case FBK_REQUEST_BODY_ADD: return send_add(translation, original);
+    case FBK_REQUEST_BODY_READ: return send_read(translation, original);
+    case FBK_REQUEST_BODY_READ_BATCH: return send_batch(translation, original);
+    case FBK_REQUEST_BODY_READ_LAC: return send_lac(translation, original);
+    case FBK_REQUEST_BODY_HELLO: return send_info(translation, original, KIND_HELLO);
+    case FBK_REQUEST_BODY_INFO: return send_info(translation, original, KIND_INFO);
     case FBK_REQUEST_BODY_PING:
-        return fbk_translation_answer(translation, asked->request_id, FBK_S_OK);
+        return fbk_translation_answer(translation, original->request_id, FBK_S_OK);
     case FBK_REQUEST_BODY_WRITE_LAC:
     case FBK_REQUEST_BODY_FORCE:
-    case FBK_REQUEST_BODY_LIST_ENTRIES: return send_simple(translation, asked);
-    default: return fbk_translation_answer(translation, asked->request_id, FBK_S_UNSUPPORTED);
+    case FBK_REQUEST_BODY_LIST_ENTRIES: return send_simple(translation, original);
+    default: return fbk_translation_answer(translation, original->request_id, FBK_S_UNSUPPORTED);
     }
 }
 
 int
 fbk_apache_v2_takes(const uint8_t *frame, uint64_t size_bytes)
 {
-    struct fbk_request asked;
-    if (size_bytes > UINT32_MAX || fbk_wire_read_request(frame, (uint32_t)size_bytes, &asked) != 0)
+    struct fbk_request original;
+    if (size_bytes > UINT32_MAX ||
+        fbk_wire_read_request(frame, (uint32_t)size_bytes, &original) != 0)
         return 0;
-    switch (asked.body_type) {
-    case FBK_REQUEST_BODY_ADD: return (asked.flags & ADD_FLAG_RECOVERY) == 0;
-    case FBK_REQUEST_BODY_READ: return (asked.flags & READ_FLAG_FENCE) == 0;
+    switch (original.body_type) {
+    case FBK_REQUEST_BODY_ADD: return (original.flags & ADD_FLAG_RECOVERY) == 0;
+    case FBK_REQUEST_BODY_READ: return (original.flags & READ_FLAG_FENCE) == 0;
     case FBK_REQUEST_BODY_READ_BATCH: return 1;
     default: return 0;
     }
@@ -325,15 +328,15 @@ fbk_apache_translation_send(struct fbk_apache_translation *translation, const ui
 {
     uint64_t at = 0;
     while (at < size_bytes) {
-        struct fbk_request asked;
+        struct fbk_request original;
         if (size_bytes - at < 4)
             return FBK_E_PROTOCOL;
         const uint64_t frame_bytes = 4 + (uint64_t)fbk_load_u32(frames + at);
         if (frame_bytes > size_bytes - at || frame_bytes > UINT32_MAX)
             return FBK_E_PROTOCOL;
-        if (fbk_wire_read_request(frames + at, (uint32_t)frame_bytes, &asked) != 0)
+        if (fbk_wire_read_request(frames + at, (uint32_t)frame_bytes, &original) != 0)
             return FBK_E_PROTOCOL;
-        const int32_t error = send_one(translation, &asked);
+        const int32_t error = send_one(translation, &original);
         if (error != 0)
             return error;
         at += frame_bytes;

@@ -12,7 +12,7 @@
 
 struct translation_context *
 fbk_translation_context_new(struct fbk_apache_translation *translation, enum translation_kind kind,
-                            const struct fbk_request *asked)
+                            const struct fbk_request *original)
 {
     uint32_t at = 0;
     while (at < translation->context_end && translation->contexts[at].kind != KIND_FREE)
@@ -23,9 +23,9 @@ fbk_translation_context_new(struct fbk_apache_translation *translation, enum tra
         translation->context_end++;
     translation->contexts[at] = (struct translation_context){
         .kind = kind,
-        .request_id = asked->request_id,
-        .ledger_id = asked->ledger_id,
-        .first = asked->entry_id,
+        .request_id = original->request_id,
+        .ledger_id = original->ledger_id,
+        .first = original->entry_id,
         .lac = -1,
     };
     return &translation->contexts[at];

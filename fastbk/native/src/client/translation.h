@@ -78,7 +78,7 @@ struct fbk_apache_translation {
 /* NULL: CONTEXTS_MAX are under way. */
 struct translation_context *fbk_translation_context_new(struct fbk_apache_translation *translation,
                                                         enum translation_kind kind,
-                                                        const struct fbk_request *asked);
+                                                        const struct fbk_request *original);
 void fbk_translation_context_end(struct translation_context *context);
 uint64_t fbk_translation_id(const struct fbk_apache_translation *translation,
                             const struct translation_context *context, uint32_t part);

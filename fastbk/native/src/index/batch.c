@@ -118,7 +118,7 @@ disk_gap(const struct gather *gather, int64_t *until)
         return STEP_ON;
     }
     if (!fbk_index_request_answered(gather->index, request) ||
-        gather->position < request->asked_entry_id)
+        gather->position < request->requested_entry_id)
         return STEP_DISK;
     if (request->disk_status == FBK_S_NO_ENTRY) {
         *until = INT64_MAX; /* it was asked through last */

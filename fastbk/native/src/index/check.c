@@ -1,5 +1,5 @@
-/* Adds that need a look at what is stored: recovery adds and ids that are not above the ledger's
- * highest.
+/* Adds that need a look at what is stored: recovery adds and ids that are not above the
+ * ledger's highest.
  *
  * The record is copied out of the ring (parked), so that the journal's order goes on while a disk
  * is read.  For each of its entries: stored with the same data: fine; stored with other data:
@@ -94,7 +94,7 @@ fbk_index_check_add(struct fbk_index *index, const struct fbk_record *record,
                               : record->entry_count * (uint32_t)sizeof(struct fbk_batch_item);
     check->state = FBK_CHECK_READY;
     check->status = FBK_S_OK;
-    check->looked_entry_id = -1;
+    check->read_entry_id = -1;
     check->asker = (struct fbk_asker){
         .request_id = record->request_id,
         .connection_id = record->connection_id,
@@ -207,7 +207,7 @@ store_item(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_s
 }
 
 static void
-ask_disk(struct fbk_index *index, struct fbk_check *check, int64_t entry_id)
+read_from_disk(struct fbk_index *index, struct fbk_check *check, int64_t entry_id)
 {
     uint32_t slot = (uint32_t)(check - index->checks);
     int32_t rc =
@@ -221,39 +221,39 @@ ask_disk(struct fbk_index *index, struct fbk_check *check, int64_t entry_id)
     fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
 }
 
-enum looked {
-    LOOKED_DONE,
-    LOOKED_LATER
+enum check_progress {
+    CHECK_DONE,
+    CHECK_LATER
 };
 
 /* Decides about the current item, or finds out why that is not possible yet. */
-static enum looked
-look(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state)
+static enum check_progress
+check_item(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state)
 {
     int64_t entry_id = check->record.entry_id + check->item;
     const struct fbk_cache_item *item = fbk_index_cached(index, state->ledger_id, entry_id);
     if (item) {
         note_stored(index, check, state, item->data, item->size_bytes);
-        return LOOKED_DONE;
+        return CHECK_DONE;
     }
-    if (check->looked_entry_id == entry_id && check->resets != index->resets) {
+    if (check->read_entry_id == entry_id && check->resets != index->resets) {
         /* Another check's copy may have gone through a cache to disk since that look. */
         if (check->run)
             fbk_store_release(index->store, check->run);
         check->run = NULL;
-        check->looked_entry_id = -1;
+        check->read_entry_id = -1;
     }
     bool above = entry_id > state->highest_entry_id;
-    if (!above && index->store && check->looked_entry_id != entry_id) {
-        ask_disk(index, check, entry_id);
-        return LOOKED_LATER;
+    if (!above && index->store && check->read_entry_id != entry_id) {
+        read_from_disk(index, check, entry_id);
+        return CHECK_LATER;
     }
     if (!above && index->store && check->disk_status == FBK_S_OK) {
         const struct fbk_run_item *stored = fbk_run_find(check->run, entry_id);
         if (stored) {
             note_stored(index, check, state, check->run->bytes + stored->offset_bytes,
                         stored->size_bytes);
-            return LOOKED_DONE;
+            return CHECK_DONE;
         }
         /* the job found it, the run does not hold it: damaged */
         check->disk_status = FBK_S_CANNOT_TELL;
@@ -264,11 +264,11 @@ look(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *
         !(check->record.flags & FBK_FLAG_RECOVERY)) {
         if (check->status == FBK_S_OK)
             check->status = FBK_S_CANNOT_TELL;
-        return LOOKED_DONE;
+        return CHECK_DONE;
     }
     if (older_may_store(index, check, entry_id))
-        return LOOKED_LATER;
-    return store_item(index, check, state, entry_id) ? LOOKED_DONE : LOOKED_LATER;
+        return CHECK_LATER;
+    return store_item(index, check, state, entry_id) ? CHECK_DONE : CHECK_LATER;
 }
 
 static void
@@ -284,12 +284,12 @@ run_check(struct fbk_index *index, struct fbk_check *check)
             check->item = check->record.entry_count;
         }
         while (check->item < check->record.entry_count) {
-            if (look(index, check, state) == LOOKED_LATER)
+            if (check_item(index, check, state) == CHECK_LATER)
                 return;
             if (check->run)
                 fbk_store_release(index->store, check->run);
             check->run = NULL;
-            check->looked_entry_id = -1;
+            check->read_entry_id = -1;
             check->offset_bytes += item_bytes(check);
             check->item++;
         }
@@ -337,5 +337,5 @@ fbk_index_check_disk(struct fbk_index *index, uint32_t slot, uint32_t generation
     }
     check->run = result->run;
     check->disk_status = result->status;
-    check->looked_entry_id = check->record.entry_id + check->item;
+    check->read_entry_id = check->record.entry_id + check->item;
 }

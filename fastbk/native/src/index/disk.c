@@ -17,8 +17,8 @@ fbk_index_request_disk(struct fbk_index *index, struct fbk_index_request *reques
                          first_entry_id, last_entry_id, lane, fbk_index_flow(&request->asker)) < 0)
         return FBK_RAN_LATER;
     request->state = FBK_REQUEST_DISK;
-    request->asked_entry_id = first_entry_id;
-    request->asked_last_entry_id = last_entry_id;
+    request->requested_entry_id = first_entry_id;
+    request->requested_last_entry_id = last_entry_id;
     request->resets = index->resets;
     request->jobs++;
     fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
@@ -44,7 +44,7 @@ fbk_index_request_disk_list(struct fbk_index *index, struct fbk_index_request *r
                               request->ranges_max, fbk_index_flow(&request->asker)) < 0)
         return FBK_RAN_LATER;
     request->state = FBK_REQUEST_DISK;
-    request->asked_entry_id = request->first_entry_id;
+    request->requested_entry_id = request->first_entry_id;
     request->resets = index->resets;
     fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
     return FBK_RAN_DISK;

@@ -9,7 +9,7 @@
  * look at what is stored pass: they land behind what is dropped. */
 #include "index/index.h"
 
-#define STATES_A_LOOK 65536u
+#define STATES_A_SLICE 65536u
 
 static bool
 is_settled(const struct fbk_index *index, const struct fbk_ledger_state *state)
@@ -26,7 +26,7 @@ fbk_index_list_settled(const struct fbk_index *index, uint64_t *cursor, int64_t 
 {
     int32_t count = 0;
     const uint64_t stop_at =
-        *cursor < UINT64_MAX - STATES_A_LOOK ? *cursor + STATES_A_LOOK : *cursor;
+        *cursor < UINT64_MAX - STATES_A_SLICE ? *cursor + STATES_A_SLICE : *cursor;
     const struct fbk_ledger_state *state;
     while (count < ids_max &&
            (state = fbk_ledgers_next_before(&index->ledgers, cursor, stop_at)) != NULL) {

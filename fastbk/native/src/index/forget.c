@@ -3,13 +3,13 @@
  *
  * An id that is forgotten is one that was never heard of: the journal takes adds to it.  Both must
  * forget it at the same place in the order, or what one of them accepts is to the other an add to a
- * deleted ledger.  So the journal is asked, and answers with the order of the first batch that it
- * decides without the state; when all before it are taken in, the state goes here.  It answers
- * "kept" when something came of the ledger that was not flushed when it was asked: a fence, or a
- * copy that we still compare with what is stored. */
+ * deleted ledger.  So the journal is asked, and answers with the order of the first batch that
+ * it decides without the state; when all before it are taken in, the state goes here.  It answers
+ * "kept" when something came of the ledger that was not flushed when it was asked: a fence, or
+ * a copy that we still compare with what is stored. */
 #include "index/index.h"
 
-#define LOOKS_A_SLICE 4096u
+#define STATES_A_SLICE 4096u
 
 uint32_t
 fbk_index_flushed_seal(const struct fbk_index *index)
@@ -51,10 +51,11 @@ fbk_index_forget_answers(struct fbk_index *index)
         return;
     uint64_t consumed = fbk_cursor_load(&index->journal->notices_consumed);
     for (; forgetting->answered != forgetting->last; forgetting->answered++) {
-        struct fbk_forget *asked = &forgetting->asked[forgetting->answered % FBK_FORGETS_MAX];
-        if ((int64_t)(consumed - asked->notice) <= 0)
+        struct fbk_forget *requested =
+            &forgetting->requested[forgetting->answered % FBK_FORGETS_MAX];
+        if ((int64_t)(consumed - requested->notice) <= 0)
             break;
-        asked->answer = index->journal->notice_answers[asked->notice % FBK_NOTICE_COUNT];
+        requested->answer = index->journal->notice_answers[requested->notice % FBK_NOTICE_COUNT];
     }
 }
 
@@ -66,16 +67,17 @@ fbk_index_forget_due(struct fbk_index *index)
         return;
     fbk_index_forget_answers(index);
     for (; forgetting->first != forgetting->answered; forgetting->first++) {
-        const struct fbk_forget *asked = &forgetting->asked[forgetting->first % FBK_FORGETS_MAX];
-        if (asked->answer == FBK_NOTICE_KEPT)
+        const struct fbk_forget *requested =
+            &forgetting->requested[forgetting->first % FBK_FORGETS_MAX];
+        if (requested->answer == FBK_NOTICE_KEPT)
             continue;
-        if (asked->answer > index->order)
+        if (requested->answer > index->order)
             break;
         index->last_ledger = NULL;
-        fbk_ledgers_remove(&index->ledgers, asked->ledger_id);
-        fbk_index_forget_lac(index, asked->ledger_id);
+        fbk_ledgers_remove(&index->ledgers, requested->ledger_id);
+        fbk_index_forget_lac(index, requested->ledger_id);
         /* before those not looked at */
-        forgetting->ledger_ids[forgetting->forgotten++] = asked->ledger_id;
+        forgetting->ledger_ids[forgetting->forgotten++] = requested->ledger_id;
     }
     fbk_gauge(&index->segment->stats, FBK_C_INDEX_LEDGERS, index->ledgers.count);
 }
@@ -93,14 +95,14 @@ is_forgettable(const struct fbk_index *index, const struct fbk_ledger_state *sta
 
 /* Asks the journal about some more. */
 static void
-ask(struct fbk_index *index)
+request_forgets(struct fbk_index *index)
 {
     struct fbk_forgetting *forgetting = &index->forgetting;
     uint64_t written = fbk_cursor_load(&index->segment->notices_written);
     uint64_t waiting = written - fbk_cursor_load(&index->journal->notices_consumed);
     uint64_t before = written;
-    for (uint32_t looks = 0; looks < LOOKS_A_SLICE && forgetting->next < forgetting->count;
-         looks++) {
+    for (uint32_t states = 0; states < STATES_A_SLICE && forgetting->next < forgetting->count;
+         states++) {
         if (forgetting->last - forgetting->first >= FBK_FORGETS_MAX || waiting >= FBK_NOTICE_COUNT)
             break;
         int64_t ledger_id = forgetting->ledger_ids[forgetting->next++];
@@ -108,7 +110,7 @@ ask(struct fbk_index *index)
             continue;
         index->segment->notices[written % FBK_NOTICE_COUNT] = (struct fbk_notice){
             .ledger_id = ledger_id, .what = FBK_NOTICE_FORGOTTEN, .sequence = index->mark_sequence};
-        forgetting->asked[forgetting->last++ % FBK_FORGETS_MAX] =
+        forgetting->requested[forgetting->last++ % FBK_FORGETS_MAX] =
             (struct fbk_forget){.ledger_id = ledger_id, .notice = written};
         written++;
         waiting++;
@@ -126,7 +128,7 @@ fbk_index_forget_run(struct fbk_index *index)
     if (FBK_LIKELY(!index->forgetting.ledger_ids))
         return;
     fbk_index_forget_due(index);
-    ask(index);
+    request_forgets(index);
 }
 
 int64_t

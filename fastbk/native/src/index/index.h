@@ -87,7 +87,7 @@ struct fbk_check {
     uint32_t state;  /* FBK_CHECK_* */
     uint32_t status; /* verdict so far */
     const struct fbk_run *run;
-    int64_t looked_entry_id; /* id that disk_status is about; -1 = none */
+    int64_t read_entry_id; /* id that disk_status is about; -1 = none */
     int32_t disk_status;
 };
 enum fbk_check_state {
@@ -158,7 +158,7 @@ struct fbk_forgetting {
     uint64_t deleted_before_s;
     uint32_t through_seal;
     /* a queue: [first, answered) have answers, [answered, last) wait for them */
-    struct fbk_forget asked[FBK_FORGETS_MAX];
+    struct fbk_forget requested[FBK_FORGETS_MAX];
     uint64_t first, answered, last;
 };
 

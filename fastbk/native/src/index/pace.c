@@ -51,10 +51,10 @@ fbk_pace_observe(struct fbk_pace *pace, enum fbk_pace_signal signal, uint64_t de
 static uint64_t
 percentile_us(const struct fbk_pace_delays *delays)
 {
-    uint64_t wanted = ((uint64_t)delays->count * PERCENT + 99) / 100, seen = 0;
+    uint64_t wanted = ((uint64_t)delays->count * PERCENT + 99) / 100, counted = 0;
     for (uint32_t bucket = 0; bucket < FBK_PACE_BUCKETS; bucket++) {
-        seen += delays->counts[bucket];
-        if (seen >= wanted)
+        counted += delays->counts[bucket];
+        if (counted >= wanted)
             return least_in(bucket);
     }
     return least_in(FBK_PACE_BUCKETS - 1);
@@ -80,7 +80,7 @@ forget(struct fbk_pace *pace)
         memset(pace->delays[n].counts, 0, sizeof pace->delays[n].counts);
         pace->delays[n].count = 0;
     }
-    pace->adds_seen = 0;
+    pace->adds_counted = 0;
 }
 
 static void
@@ -115,14 +115,14 @@ end_interval(struct fbk_pace *pace, uint64_t now_ns)
 }
 
 static void
-look_for_adds(struct fbk_pace *pace, uint64_t now_ns, bool adding)
+note_adds(struct fbk_pace *pace, uint64_t now_ns, bool adding)
 {
-    if (adding || pace->delays[FBK_PACE_ADD].count != pace->adds_seen) {
+    if (adding || pace->delays[FBK_PACE_ADD].count != pace->adds_counted) {
         pace->added_ns = now_ns;
         pace->is_present = true;
     } else if (now_ns - pace->added_ns >= GRACE_NS)
         pace->is_present = false;
-    pace->adds_seen = pace->delays[FBK_PACE_ADD].count;
+    pace->adds_counted = pace->delays[FBK_PACE_ADD].count;
 }
 
 bool
@@ -134,7 +134,7 @@ fbk_pace_is_held(const struct fbk_pace *pace)
 uint64_t
 fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding)
 {
-    look_for_adds(pace, now_ns, adding);
+    note_adds(pace, now_ns, adding);
     bool is_enough = pace->delays[FBK_PACE_ADD].count >= SAMPLES_MIN ||
                      pace->delays[FBK_PACE_TAIL].count >= SAMPLES_MIN;
     uint64_t age_ns = now_ns - pace->interval_ns;

@@ -40,16 +40,16 @@ struct fbk_pace {
     uint64_t rate_bytes; /* a second */
     /* below 0: more was sent than allowed, the next ones wait for it */
     int64_t tokens_bytes;
-    uint64_t counted_ns;  /* tokens were last added */
-    uint64_t interval_ns; /* began */
-    uint64_t listened_ns; /* last pause */
-    uint64_t used_bytes;  /* of history, in this interval */
-    uint64_t added_ns;    /* adds were last seen */
-    uint32_t adds_seen;   /* in this interval, at the last look */
-    bool is_present;      /* adds are on their way, or were a moment ago */
-    bool has_foreground;  /* adds, in the interval before */
-    bool settling;        /* the beginning of that, which is not counted */
-    bool listening;       /* nothing is let through: what is usual is being measured */
+    uint64_t counted_ns;   /* tokens were last added */
+    uint64_t interval_ns;  /* began */
+    uint64_t listened_ns;  /* last pause */
+    uint64_t used_bytes;   /* of history, in this interval */
+    uint64_t added_ns;     /* adds were last counted */
+    uint32_t adds_counted; /* in this interval, at the last look */
+    bool is_present;       /* adds are on their way, or were a moment ago */
+    bool has_foreground;   /* adds, in the interval before */
+    bool settling;         /* the beginning of that, which is not counted */
+    bool listening;        /* nothing is let through: what is usual is being measured */
 };
 
 void fbk_pace_init(struct fbk_pace *pace, uint64_t now_ns);

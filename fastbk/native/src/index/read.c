@@ -42,7 +42,7 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request,
         found->status = fbk_index_no(index, state, FBK_S_NO_ENTRY);
         return FBK_RAN_DONE;
     }
-    if (fbk_index_request_answered(index, request) && request->asked_entry_id == entry_id) {
+    if (fbk_index_request_answered(index, request) && request->requested_entry_id == entry_id) {
         if (request->disk_status == FBK_S_OK && find_in_run(request->run, entry_id, found))
             return FBK_RAN_DONE;
         found->status = request->disk_status == FBK_S_NO_ENTRY

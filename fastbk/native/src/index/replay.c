@@ -13,7 +13,7 @@
 #define POLL_MS 10
 #define TICKET_REPLAY 1u
 /* a disk that fails to read gets more than one chance before that is taken for damage */
-#define LOOKS_MAX 3u
+#define READS_MAX 3u
 
 /* Waits for the job: with the reader threads if they run, else by doing it here. */
 static void
@@ -32,8 +32,8 @@ wait_for_disk(struct fbk_index *index, struct fbk_store_result *result)
 
 /* FBK_S_OK: stored already, *same says whether with the same data; NO_ENTRY; CANNOT_TELL. */
 static uint32_t
-look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const uint8_t *entry,
-             uint32_t size_bytes, uint8_t digest_type, bool *same)
+compare_with_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id,
+                  const uint8_t *entry, uint32_t size_bytes, uint8_t digest_type, bool *same)
 {
     const struct fbk_run *run = fbk_store_cached(index->store, ledger_id, entry_id, false);
     struct fbk_store_result result = {.run = run, .status = FBK_S_OK};
@@ -59,7 +59,7 @@ look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const
 
 /* Is it stored already?  A damaged copy does not count: the journal's is put beside it.  One that
  * merely could not be read at that moment would be overruled by a record that was refused when it
- * came (INV-A5): hence LOOKS_MAX. */
+ * came (INV-A5): hence READS_MAX. */
 static bool
 is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entry_id,
           const uint8_t *entry, uint32_t size_bytes)
@@ -70,9 +70,9 @@ is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entr
         same = fbk_entry_same(item->data, item->size_bytes, entry, size_bytes, record->digest_type);
     else {
         uint32_t status = index->store ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
-        for (uint32_t n = 0; n < LOOKS_MAX && status == FBK_S_CANNOT_TELL; n++)
-            status = look_on_disk(index, record->ledger_id, entry_id, entry, size_bytes,
-                                  record->digest_type, &same);
+        for (uint32_t n = 0; n < READS_MAX && status == FBK_S_CANNOT_TELL; n++)
+            status = compare_with_disk(index, record->ledger_id, entry_id, entry, size_bytes,
+                                       record->digest_type, &same);
         if (status != FBK_S_OK)
             return false;
     }

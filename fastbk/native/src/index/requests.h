@@ -51,12 +51,12 @@ struct fbk_index_request {
     /* READ_BATCH: a few of the newest entries; it waits for no turn */
     bool tail;
     int64_t parked_entry_id;
-    /* what the disk said about [asked_entry_id, asked_last_entry_id] */
+    /* what the disk said about [requested_entry_id, requested_last_entry_id] */
     bool answered;
     bool resolved; /* READ_LAC: first_entry_id is the entry to carry */
     int32_t disk_status;
-    int64_t asked_entry_id;
-    int64_t asked_last_entry_id;
+    int64_t requested_entry_id;
+    int64_t requested_last_entry_id;
     int64_t found_entry_id;
     int64_t alone_through;     /* ids in (found, this] that are on disk all lie in `run` */
     const struct fbk_run *run; /* pinned */

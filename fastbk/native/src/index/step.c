@@ -13,7 +13,7 @@
 #define BUSY_ROUNDS_IDLE 10u /* drains without anything before the long sleep */
 
 static void
-look_at_requests(const struct fbk_index *index, uint64_t *written, bool *any)
+read_request_cursors(const struct fbk_index *index, uint64_t *written, bool *any)
 {
     *any = false;
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
@@ -33,7 +33,7 @@ work(struct fbk_index *index, uint64_t *through)
      * back. */
     for (uint32_t w = 0; w < index->options.worker_count; w++)
         index->workers[w].blocked = false;
-    look_at_requests(index, written, &any_requests);
+    read_request_cursors(index, written, &any_requests);
     *through = fbk_cursor_load_before_sleep(&index->journal->published);
     int32_t left = fbk_index_apply(index, *through, TAKE_BYTES);
     if (left < 0)
@@ -216,7 +216,7 @@ fbk_index_step(struct fbk_index *index, int32_t timeout_ms)
     if (is_idle(index, fbk_cursor_load(&index->journal->published))) {
         uint64_t written[FBK_WORKERS_MAX];
         bool any_requests;
-        look_at_requests(index, written, &any_requests);
+        read_request_cursors(index, written, &any_requests);
         if (!any_requests)
             reasons |= FBK_INDEX_IDLE;
     }

@@ -140,7 +140,7 @@ fbk_journal_destroy(struct fbk_journal *journal)
 /* Bytes in the rings that were not taken; FBK_E_POISONED.  before_sleep: with the order that a
  * sleeper needs. */
 static int64_t
-look(struct fbk_journal *journal, bool before_sleep)
+read_cursors(struct fbk_journal *journal, bool before_sleep)
 {
     uint64_t waiting = 0;
     for (uint32_t w = 0; w < journal->options.worker_count; w++) {
@@ -175,7 +175,7 @@ fill(struct fbk_journal *journal)
     for (;;) {
         if (fbk_journal_apply_notices(journal) < 0)
             return FBK_E_POISONED;
-        int64_t waiting = look(journal, false);
+        int64_t waiting = read_cursors(journal, false);
         if (waiting <= 0)
             return (int32_t)waiting; /* FBK_E_POISONED or 0 */
         uint64_t needed = needed_bytes(journal);
@@ -215,7 +215,7 @@ prepare_sleep(struct fbk_journal *journal)
                                                               ? journal->workers[w].taken + needed
                                                               : UINT64_MAX);
     fbk_sleeper_begin(&journal->segment->sleeper);
-    int64_t waiting = look(journal, true);
+    int64_t waiting = read_cursors(journal, true);
     if (waiting < 0)
         return (int32_t)waiting;
     return needed && !journal->stalled && (uint64_t)waiting >= needed;
@@ -234,7 +234,7 @@ spin(struct fbk_journal *journal, struct fbk_io_completion *completions, int32_t
                                                       completions, FBK_JOURNAL_DEPTH_MAX, rung);
         if (count != 0 || *rung)
             return count;
-        int64_t waiting = look(journal, false);
+        int64_t waiting = read_cursors(journal, false);
         if (waiting < 0 || (needed && !journal->stalled && (uint64_t)waiting >= needed))
             return 0; /* prepare_sleep sees it, too */
         /* the kernel's threads that complete the write may need this processor */
@@ -264,7 +264,7 @@ sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *run
     fbk_journal_note_sleep(journal, count == 0 && !*rung && timeout_ms != 0);
     if (*rung) {
         /* A worker rings when enough waits; whoever rang otherwise has left a message elsewhere. */
-        int64_t waiting = look(journal, false);
+        int64_t waiting = read_cursors(journal, false);
         uint64_t needed = needed_bytes(journal);
         if (waiting < 0)
             return FBK_E_POISONED;

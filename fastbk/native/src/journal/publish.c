@@ -52,12 +52,13 @@ fbk_journal_room(struct fbk_journal *journal, uint64_t *exceptions_room)
     if (room <= journal->slot_count) /* those begun have no order yet */
         return 0;
     /* The published end of the exceptions is in the last published descriptor. */
-    uint64_t seen = 0;
+    uint64_t published_end = 0;
     if (journal->published > 0)
-        seen = journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT]
-                   .exceptions_end;
-    rc =
-        room_behind(journal, journal->exceptions, seen, FBK_EXCEPTION_COUNT, true, exceptions_room);
+        published_end =
+            journal->segment->descriptors[(journal->published - 1) % FBK_DESCRIPTOR_COUNT]
+                .exceptions_end;
+    rc = room_behind(journal, journal->exceptions, published_end, FBK_EXCEPTION_COUNT, true,
+                     exceptions_room);
     if (rc < 0)
         return rc;
     return *exceptions_room > 0;

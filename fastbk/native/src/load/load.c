@@ -258,8 +258,8 @@ load_wait(int socket_fd, short events, uint64_t deadline_ns)
 }
 
 static int32_t
-load_say_hello(struct load_connection *connection, const uint8_t *hello, uint32_t hello_bytes,
-               uint64_t deadline_ns)
+load_send_hello(struct load_connection *connection, const uint8_t *hello, uint32_t hello_bytes,
+                uint64_t deadline_ns)
 {
     static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 1};
     uint32_t used = 0;
@@ -303,7 +303,7 @@ fbk_load_connect(struct fbk_load *load, const uint8_t *hello_frame, uint32_t hel
         setsockopt(connection->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         /* Apache's protocols begin with a request. */
         int32_t error = load->options.protocol == 0
-                            ? load_say_hello(connection, hello_frame, hello_bytes, deadline_ns)
+                            ? load_send_hello(connection, hello_frame, hello_bytes, deadline_ns)
                             : 0;
         if (error != 0)
             return error;

@@ -84,7 +84,7 @@ try_run(struct lookup *lookup, const struct fbk_location *location)
 
 /* Locations at and before (block, index) in key order that span `first`. */
 static void
-look_back(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index)
+search_back(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index)
 {
     while (lookup->found != lookup->first) {
         if (index < 0) {
@@ -111,8 +111,8 @@ look_back(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t i
  * stands for damage is noted as doubt and passed over: behind it may be a good one with the same
  * first id. */
 static bool
-look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index,
-           struct fbk_location *next)
+search_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index,
+             struct fbk_location *next)
 {
     const struct fbk_locations_file *file = walk->file;
     for (;;) {
@@ -144,8 +144,7 @@ look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t 
 
 /* Spanning runs are read; *next gets the nearest location behind, if any. */
 static bool
-look_into_file(struct lookup *lookup, const struct fbk_locations_file *file,
-               struct fbk_location *next)
+search_file(struct lookup *lookup, const struct fbk_locations_file *file, struct fbk_location *next)
 {
     struct fbk_walk walk;
     if (file->damaged_whole) {
@@ -159,16 +158,16 @@ look_into_file(struct lookup *lookup, const struct fbk_locations_file *file,
     if (block >= 0) {
         if (fbk_walk_load(&walk, (uint64_t)block) < 0) {
             doubt_at(lookup, lookup->first);
-            look_back(lookup, &walk, block, -1);
+            search_back(lookup, &walk, block, -1);
             /* what lies ahead can't be told from what lies in the damaged block */
             return false;
         }
         behind = fbk_walk_upper_bound(&walk, lookup->ledger_id, lookup->first);
-        look_back(lookup, &walk, block, behind - 1);
+        search_back(lookup, &walk, block, behind - 1);
     }
     if (lookup->found == lookup->first || lookup->last == lookup->first)
         return false;
-    return look_ahead(lookup, &walk, block < 0 ? 0 : block, behind, next);
+    return search_ahead(lookup, &walk, block < 0 ? 0 : block, behind, next);
 }
 
 /* Takes the nearest of the locations behind; if it turns out damaged, others that begin at the same
@@ -198,7 +197,7 @@ run_lookup(struct lookup *lookup)
     struct fbk_location nexts[FBK_STORE_FILES_MAX];
     uint32_t next_count = 0;
     for (uint32_t i = 0; i < set->count && lookup->found != lookup->first; i++) {
-        if (look_into_file(lookup, set->files[i], &nexts[next_count]))
+        if (search_file(lookup, set->files[i], &nexts[next_count]))
             next_count++;
     }
     if (lookup->found != lookup->first)
@@ -288,8 +287,8 @@ alone_through(struct fbk_store *store, const struct fbk_file_set *set,
 /* Looks under one set; true if *result is the answer, false if it is worth another look under a
  * newer set. */
 static bool
-look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job,
-          struct fbk_store_result *result)
+search_set(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job,
+           struct fbk_store_result *result)
 {
     struct lookup lookup = {
         .store = store,
@@ -326,7 +325,7 @@ fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
 {
     for (uint32_t sets = 1;; sets++) {
         struct fbk_file_set *set = fbk_file_set_take(store);
-        bool is_answer = look_once(store, set, job, result) || sets == SETS_MAX ||
+        bool is_answer = search_set(store, set, job, result) || sets == SETS_MAX ||
                          !fbk_file_set_is_old(store, set);
         fbk_file_set_unref(store, set);
         if (is_answer)

@@ -418,8 +418,8 @@ union head {
 };
 
 static bool
-look_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_frame *head,
-          struct fbk_response *response)
+check_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_frame *head,
+           struct fbk_response *response)
 {
     if (head->entry_bytes > frame_bytes - sizeof *head)
         return false;
@@ -431,8 +431,8 @@ look_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_fram
 }
 
 static bool
-look_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_batch_frame *head,
-           struct fbk_response *response)
+check_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_batch_frame *head,
+            struct fbk_response *response)
 {
     uint64_t entries_from = FBK_READ_BATCH_HEAD_BYTES + 4ull * head->entry_count + 4;
     if (entries_from > frame_bytes)
@@ -450,8 +450,8 @@ look_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_bat
 
 /* A vector of bytes whose offset lies at `field`; 0 = absent. */
 static bool
-look_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t offset,
-            const uint8_t **data, uint32_t *size_bytes)
+check_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t offset,
+             const uint8_t **data, uint32_t *size_bytes)
 {
     *data = NULL;
     *size_bytes = 0;
@@ -466,21 +466,21 @@ look_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t
 }
 
 static bool
-look_lac(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_lac_frame *head,
-         struct fbk_response *response)
+check_lac(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_lac_frame *head,
+          struct fbk_response *response)
 {
     response->lac = head->lac;
     response->entry_id = head->last_entry_id;
     response->fenced = head->fenced;
-    return look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, lac_body),
-                       head->lac_body, &response->lac_body, &response->lac_body_bytes) &&
-           look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, last_entry),
-                       head->last_entry, &response->entry, &response->entry_bytes);
+    return check_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, lac_body),
+                        head->lac_body, &response->lac_body, &response->lac_body_bytes) &&
+           check_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, last_entry),
+                        head->last_entry, &response->entry, &response->entry_bytes);
 }
 
 static bool
-look_list(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_list_frame *head,
-          struct fbk_response *response)
+check_list(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_list_frame *head,
+           struct fbk_response *response)
 {
     if (head->range_count > (frame_bytes - FBK_LIST_HEAD_BYTES) / 16)
         return false;
@@ -533,19 +533,19 @@ fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes,
     switch (table->body_type) {
     case FBK_RESPONSE_BODY_READ_REPLY:
         is_good =
-            frame_bytes >= sizeof head.read && look_read(frame, frame_bytes, &head.read, response);
+            frame_bytes >= sizeof head.read && check_read(frame, frame_bytes, &head.read, response);
         break;
     case FBK_RESPONSE_BODY_READ_BATCH_REPLY:
         is_good = frame_bytes >= FBK_READ_BATCH_HEAD_BYTES &&
-                  look_batch(frame, frame_bytes, &head.batch, response);
+                  check_batch(frame, frame_bytes, &head.batch, response);
         break;
     case FBK_RESPONSE_BODY_READ_LAC_REPLY:
         is_good = frame_bytes >= FBK_READ_LAC_HEAD_BYTES &&
-                  look_lac(frame, frame_bytes, &head.lac, response);
+                  check_lac(frame, frame_bytes, &head.lac, response);
         break;
     case FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY:
         is_good = frame_bytes >= FBK_LIST_HEAD_BYTES &&
-                  look_list(frame, frame_bytes, &head.list, response);
+                  check_list(frame, frame_bytes, &head.list, response);
         break;
     default: break;
     }

@@ -223,8 +223,8 @@ pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t 
         fbk_worker_note(worker, FBK_C_WORKER_REPLIES_STALE);
         return true;
     }
-    bool asks_lac = reply->kind == FBK_KIND_READ_LAC || reply->kind == FBK_KIND_POLL;
-    if (asks_lac && connection->polls > 0) {
+    bool is_lac_request = reply->kind == FBK_KIND_READ_LAC || reply->kind == FBK_KIND_POLL;
+    if (is_lac_request && connection->polls > 0) {
         worker->polls--;
         if (--connection->polls == 0)
             connection->poll_lanes = 0;

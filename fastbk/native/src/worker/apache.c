@@ -15,8 +15,8 @@
 
 /* Which digest a ledger's entries and explicit LACs have metadata knows. */
 static void
-look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id,
-               struct fbk_request *request)
+find_digest(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id,
+            struct fbk_request *request)
 {
     if (fbk_digests_find(&worker->digests, ledger_id, &request->digest_type))
         fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
@@ -24,15 +24,15 @@ look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int
 
 static void
 make_add(struct fbk_worker *worker, struct fbk_connection *connection,
-         const struct fbk_apache_request *asked, struct fbk_request *request)
+         const struct fbk_apache_request *message, struct fbk_request *request)
 {
     /* Ids are those inside the entry, as Apache's bookies take them. */
     request->body_type = FBK_REQUEST_BODY_ADD;
-    request->flags = (asked->flags & FBK_APACHE_RECOVERY ? FBK_FLAG_RECOVERY : 0) |
-                     (asked->flags & FBK_APACHE_DEFERRED_SYNC ? FBK_FLAG_DEFERRED_SYNC : 0);
-    look_up_digest(worker, connection, asked->ledger_id, request);
-    request->body = asked->body;
-    request->body_bytes = asked->body_bytes;
+    request->flags = (message->flags & FBK_APACHE_RECOVERY ? FBK_FLAG_RECOVERY : 0) |
+                     (message->flags & FBK_APACHE_DEFERRED_SYNC ? FBK_FLAG_DEFERRED_SYNC : 0);
+    find_digest(worker, connection, message->ledger_id, request);
+    request->body = message->body;
+    request->body_bytes = message->body_bytes;
 }
 
 static void
@@ -43,10 +43,10 @@ make_read(const struct fbk_apache_context *context, struct fbk_request *request)
 }
 
 static void
-make_poll(const struct fbk_apache_context *context, const struct fbk_apache_request *asked,
+make_poll(const struct fbk_apache_context *context, const struct fbk_apache_request *message,
           struct fbk_request *request)
 {
-    int64_t timeout_ms = asked->timeout_ms < 0 ? 0 : asked->timeout_ms;
+    int64_t timeout_ms = message->timeout_ms < 0 ? 0 : message->timeout_ms;
     request->body_type = FBK_REQUEST_BODY_READ_LAC;
     request->other_id = context->previous_lac;
     request->timeout_ms = (uint32_t)(timeout_ms < LONG_POLL_MS_MAX ? timeout_ms : LONG_POLL_MS_MAX);
@@ -111,27 +111,27 @@ step(struct fbk_worker *worker, struct fbk_connection *connection,
 /* The first step: what is placed for a request that has just come. */
 static enum fbk_outcome
 start(struct fbk_worker *worker, struct fbk_connection *connection,
-      struct fbk_apache_context *context, const struct fbk_apache_request *asked)
+      struct fbk_apache_context *context, const struct fbk_apache_request *message)
 {
     struct fbk_request request = request_of(worker, context);
-    request.master_key = asked->master_key;
-    switch (asked->operation) {
-    case FBK_APACHE_ADD: make_add(worker, connection, asked, &request); break;
+    request.master_key = message->master_key;
+    switch (message->operation) {
+    case FBK_APACHE_ADD: make_add(worker, connection, message, &request); break;
     case FBK_APACHE_READ:
         make_read(context, &request);
         if (!fbk_apache_is_poll(context->echo.operation, context->flags))
             break;
-        context->previous_lac = asked->previous_lac < -1 ? -1 : asked->previous_lac;
+        context->previous_lac = message->previous_lac < -1 ? -1 : message->previous_lac;
         if (context->flags & FBK_APACHE_PIGGYBACK) {
-            make_poll(context, asked, &request);
+            make_poll(context, message, &request);
         } else if (context->flags & FBK_APACHE_HAS_TIMEOUT) {
             context->step = FBK_STEP_POLL;
-            make_poll(context, asked, &request);
+            make_poll(context, message, &request);
         }
         break;
     case FBK_APACHE_READ_BATCH:
-        context->size_bytes_max = asked->size_bytes_max < worker->options.apache_batch_bytes_max
-                                      ? asked->size_bytes_max
+        context->size_bytes_max = message->size_bytes_max < worker->options.apache_batch_bytes_max
+                                      ? message->size_bytes_max
                                       : worker->options.apache_batch_bytes_max;
         if (context->flags & FBK_APACHE_FENCE) {
             context->step = FBK_STEP_FENCE;
@@ -151,9 +151,9 @@ start(struct fbk_worker *worker, struct fbk_connection *connection,
         break;
     case FBK_APACHE_WRITE_LAC:
         request.body_type = FBK_REQUEST_BODY_WRITE_LAC;
-        look_up_digest(worker, connection, asked->ledger_id, &request);
-        request.body = asked->body;
-        request.body_bytes = asked->body_bytes;
+        find_digest(worker, connection, message->ledger_id, &request);
+        request.body = message->body;
+        request.body_bytes = message->body_bytes;
         break;
     default: request.body_type = FBK_REQUEST_BODY_FORCE; break;
     }
@@ -272,11 +272,11 @@ end_with_status(struct fbk_worker *worker, struct fbk_connection *connection,
 /* Answers a request that never had a context. */
 static void
 refuse(struct fbk_worker *worker, struct fbk_connection *connection,
-       const struct fbk_apache_request *asked, uint32_t apache_status)
+       const struct fbk_apache_request *message, uint32_t apache_status)
 {
-    const struct fbk_apache_echo repeated = fbk_apache_echo_of(asked);
+    const struct fbk_apache_echo repeated = fbk_apache_echo_of(message);
     struct fbk_apache_reply reply = reply_of(&repeated, apache_status);
-    fbk_worker_apache_finish_refused(worker, asked, apache_status);
+    fbk_worker_apache_finish_refused(worker, message, apache_status);
     put_reply(worker, connection, &reply);
 }
 
@@ -537,16 +537,16 @@ is_for_python(uint32_t operation)
 }
 
 static bool
-is_poll(const struct fbk_apache_request *asked)
+is_poll(const struct fbk_apache_request *message)
 {
-    return fbk_apache_is_poll(asked->operation, asked->flags);
+    return fbk_apache_is_poll(message->operation, message->flags);
 }
 
 /* Recoveries and whatever else is urgent stand in no queue that may be full. */
 static bool
-is_urgent(const struct fbk_apache_request *asked)
+is_urgent(const struct fbk_apache_request *message)
 {
-    return (asked->flags & (FBK_APACHE_HIGH_PRIORITY | FBK_APACHE_RECOVERY | FBK_APACHE_FENCE)) !=
+    return (message->flags & (FBK_APACHE_HIGH_PRIORITY | FBK_APACHE_RECOVERY | FBK_APACHE_FENCE)) !=
            0;
 }
 
@@ -557,16 +557,16 @@ is_above(uint32_t count, uint32_t limit)
 }
 
 static bool
-is_add(const struct fbk_apache_request *asked)
+is_add(const struct fbk_apache_request *message)
 {
-    return asked->operation == FBK_APACHE_ADD;
+    return message->operation == FBK_APACHE_ADD;
 }
 
 static bool
-is_read(const struct fbk_apache_request *asked)
+is_read(const struct fbk_apache_request *message)
 {
-    return asked->operation == FBK_APACHE_READ_BATCH ||
-           (asked->operation == FBK_APACHE_READ && !is_poll(asked));
+    return message->operation == FBK_APACHE_READ_BATCH ||
+           (message->operation == FBK_APACHE_READ && !is_poll(message));
 }
 
 static bool
@@ -578,48 +578,48 @@ takes_no_adds(struct fbk_worker *worker, int64_t ledger_id)
 
 /* FBK_APACHE_EOK, or what is answered at once. */
 static uint32_t
-judge(struct fbk_worker *worker, const struct fbk_apache_request *asked)
+judge(struct fbk_worker *worker, const struct fbk_apache_request *message)
 {
     const struct fbk_worker_options *options = &worker->options;
     const struct fbk_worker_apache *apache = &worker->apache;
-    if (is_poll(asked) && (asked->flags & FBK_APACHE_PIGGYBACK) &&
-        asked->entry_id != FBK_APACHE_NO_ENTRY)
+    if (is_poll(message) && (message->flags & FBK_APACHE_PIGGYBACK) &&
+        message->entry_id != FBK_APACHE_NO_ENTRY)
         return FBK_APACHE_EBADREQ;
-    if (is_poll(asked) && apache->polls >= options->apache_requests_max / 2)
+    if (is_poll(message) && apache->polls >= options->apache_requests_max / 2)
         return FBK_APACHE_ETOOMANYREQUESTS;
-    if (!is_urgent(asked) &&
-        ((is_add(asked) && is_above(apache->adds, options->apache_adds_pending_max)) ||
-         (is_read(asked) && is_above(apache->reads, options->apache_reads_pending_max))))
+    if (!is_urgent(message) &&
+        ((is_add(message) && is_above(apache->adds, options->apache_adds_pending_max)) ||
+         (is_read(message) && is_above(apache->reads, options->apache_reads_pending_max))))
         return FBK_APACHE_ETOOMANYREQUESTS;
     /* Ours takes it: it is not written to the disk.  Apache's refuses it. */
-    if (asked->operation == FBK_APACHE_WRITE_LAC && takes_no_adds(worker, asked->ledger_id))
+    if (message->operation == FBK_APACHE_WRITE_LAC && takes_no_adds(worker, message->ledger_id))
         return FBK_APACHE_EREADONLY;
     return FBK_APACHE_EOK;
 }
 
 /* Whether the connection stops here until others are answered: FBK_DONE if not. */
 static enum fbk_outcome
-get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *asked)
+get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *message)
 {
     const struct fbk_worker_apache *apache = &worker->apache;
-    if (is_add(asked) && is_above(apache->adds, worker->options.apache_adds_in_progress_max))
+    if (is_add(message) && is_above(apache->adds, worker->options.apache_adds_in_progress_max))
         return FBK_WAIT_APACHE_ADDS;
-    if (is_read(asked) && is_above(apache->reads, worker->options.apache_reads_in_progress_max))
+    if (is_read(message) && is_above(apache->reads, worker->options.apache_reads_in_progress_max))
         return FBK_WAIT_APACHE_READS;
     return FBK_DONE;
 }
 
 static uint8_t
-right_for(const struct fbk_apache_request *asked)
+right_for(const struct fbk_apache_request *message)
 {
-    switch (asked->operation) {
+    switch (message->operation) {
     case FBK_APACHE_AUTH:
     case FBK_APACHE_START_TLS: return 0;
     case FBK_APACHE_ADD:
-        return asked->flags & FBK_APACHE_RECOVERY ? FBK_RIGHT_RECOVER : FBK_RIGHT_ADD;
+        return message->flags & FBK_APACHE_RECOVERY ? FBK_RIGHT_RECOVER : FBK_RIGHT_ADD;
     case FBK_APACHE_READ:
     case FBK_APACHE_READ_BATCH:
-        return asked->flags & FBK_APACHE_FENCE ? FBK_RIGHT_RECOVER : FBK_RIGHT_READ;
+        return message->flags & FBK_APACHE_FENCE ? FBK_RIGHT_RECOVER : FBK_RIGHT_READ;
     case FBK_APACHE_READ_LAC:
     case FBK_APACHE_LIST: return FBK_RIGHT_READ;
     case FBK_APACHE_WRITE_LAC:
@@ -632,37 +632,37 @@ enum fbk_outcome
 fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
                            const uint8_t *body, uint32_t body_bytes)
 {
-    struct fbk_apache_request asked;
+    struct fbk_apache_request message;
     uint32_t status = FBK_APACHE_EOK;
-    switch (fbk_apache_read_request(body, body_bytes, &asked, &status)) {
+    switch (fbk_apache_read_request(body, body_bytes, &message, &status)) {
     case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_CLOSE;
     case FBK_APACHE_REFUSE: break;
     case FBK_APACHE_GOOD:
-        if (right_for(&asked) & ~connection->rights) { /* INV-N2 */
+        if (right_for(&message) & ~connection->rights) { /* INV-N2 */
             fbk_worker_note(worker, FBK_C_WORKER_REFUSED_RIGHTS);
-            fbk_audit_denial(worker, connection, right_for(&asked), asked.ledger_id);
+            fbk_audit_denial(worker, connection, right_for(&message), message.ledger_id);
             status = FBK_APACHE_EUA;
-        } else if (is_for_python(asked.operation)) {
+        } else if (is_for_python(message.operation)) {
             return FBK_FOR_PYTHON;
         } else {
-            status = judge(worker, &asked);
+            status = judge(worker, &message);
         }
         break;
     }
     if (status != FBK_APACHE_EOK) {
-        fbk_worker_apache_count(worker, &asked);
-        refuse(worker, connection, &asked, status);
+        fbk_worker_apache_count(worker, &message);
+        refuse(worker, connection, &message, status);
         return FBK_DONE;
     }
-    enum fbk_outcome outcome = get_wait(worker, &asked);
+    enum fbk_outcome outcome = get_wait(worker, &message);
     if (outcome != FBK_DONE)
         return outcome;
-    struct fbk_apache_context *context = fbk_context_new(worker, connection, &asked);
+    struct fbk_apache_context *context = fbk_context_new(worker, connection, &message);
     if (context == NULL)
         return FBK_WAIT_CONTEXT;
-    outcome = start(worker, connection, context, &asked);
+    outcome = start(worker, connection, context, &message);
     if (outcome == FBK_DONE || outcome >= FBK_ANSWER)
-        fbk_worker_apache_count(worker, &asked);
+        fbk_worker_apache_count(worker, &message);
     else
         fbk_context_end(worker, connection, context);
     if (outcome < FBK_ANSWER)

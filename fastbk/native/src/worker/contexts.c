@@ -143,7 +143,7 @@ find_free(const struct fbk_worker *worker, struct fbk_worker_apache *apache)
 
 struct fbk_apache_context *
 fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection,
-                const struct fbk_apache_request *asked)
+                const struct fbk_apache_request *message)
 {
     struct fbk_worker_apache *apache = &worker->apache;
     struct fbk_apache_context *context = find_free(worker, apache);
@@ -151,16 +151,16 @@ fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection,
         return NULL;
     uint32_t number = (uint32_t)(context - apache->contexts);
     *context = (struct fbk_apache_context){
-        .echo = fbk_apache_echo_of(asked),
+        .echo = fbk_apache_echo_of(message),
         .generation = context->generation + 1,
         .slot = fbk_connection_slot(worker, connection),
         .next = connection->contexts,
         .previous = FBK_NO_CONTEXT,
         .received_us = worker->now_us,
-        .flags = asked->flags,
-        .ledger_id = asked->ledger_id,
-        .entry_id = asked->entry_id,
-        .count_max = asked->count_max > 0 ? (uint32_t)asked->count_max : 0,
+        .flags = message->flags,
+        .ledger_id = message->ledger_id,
+        .entry_id = message->entry_id,
+        .count_max = message->count_max > 0 ? (uint32_t)message->count_max : 0,
     };
     if (context->next != FBK_NO_CONTEXT)
         apache->contexts[context->next].previous = number;

@@ -2,8 +2,8 @@
  * (docs/metrics.md).
  *
  * INV-O1: a request that is answered is counted exactly once, with the answer that its client gets:
- * as done or as failed. Adds are counted where their one step ends, whoever asked (one run of equal
- * latencies is one observation); the rest of Apache's requests, which may take several of our
+ * as done or as failed. Adds are counted where their one step ends, whoever asked (one run of
+ * equal latencies is one observation); the rest of Apache's requests, which may take several of our
  * steps, where their last word is said.
  *
  * At the end: records of stages that took long (base/flight.h). */
@@ -169,17 +169,18 @@ slots(uint32_t protocol)
 }
 
 void
-fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked)
+fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *message)
 {
-    const struct slots *slot = slots(asked->protocol);
-    switch (asked->operation) {
+    const struct slots *slot = slots(message->protocol);
+    switch (message->operation) {
     case FBK_APACHE_ADD:
         fbk_worker_note(worker, slot->adds);
-        fbk_count(worker->stats, slot->add_bytes, asked->body_bytes);
+        fbk_count(worker->stats, slot->add_bytes, message->body_bytes);
         break;
     case FBK_APACHE_READ:
-        fbk_worker_note(worker, fbk_apache_is_poll(asked->operation, asked->flags) ? slot->polls
-                                                                                   : slot->reads);
+        fbk_worker_note(worker, fbk_apache_is_poll(message->operation, message->flags)
+                                    ? slot->polls
+                                    : slot->reads);
         break;
     case FBK_APACHE_READ_BATCH:
         fbk_worker_note(worker, slot->read_batches ? slot->read_batches : slot->others);
@@ -254,18 +255,19 @@ fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_cont
 }
 
 void
-fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apache_request *asked,
-                                 uint32_t apache_status)
+fbk_worker_apache_finish_refused(struct fbk_worker *worker,
+                                 const struct fbk_apache_request *message, uint32_t apache_status)
 {
-    enum fbk_operation operation = operation_of(asked->operation, asked->flags);
-    bool is_recovery = operation == FBK_OPERATION_ADD && (asked->flags & FBK_APACHE_RECOVERY) != 0;
+    enum fbk_operation operation = operation_of(message->operation, message->flags);
+    bool is_recovery =
+        operation == FBK_OPERATION_ADD && (message->flags & FBK_APACHE_RECOVERY) != 0;
     worker->turn_frames += FBK_REFUSED_FRAMES;
     finish(worker, is_recovery ? FBK_OPERATION_RECOVERY_ADD : operation, false, worker->now_us);
     if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_ADD)
         fbk_worker_note(worker, FBK_C_WORKER_ADDS_REJECTED);
     else if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_READ)
         fbk_worker_note(worker, FBK_C_WORKER_READS_REJECTED);
-    count_error(worker, asked->protocol, apache_status);
+    count_error(worker, message->protocol, apache_status);
 }
 
 void

@@ -77,24 +77,24 @@ make(struct fbk_digests *digests, uint64_t key)
             break;
         }
     *taken = (struct fbk_digest_slot){
-        .key = key, .ask_at_s = digests->now_s, .digest_type = FBK_DIGEST_NONE};
+        .key = key, .request_at_s = digests->now_s, .digest_type = FBK_DIGEST_NONE};
     return taken;
 }
 
 static bool
 is_due(const struct fbk_digests *digests, const struct fbk_digest_slot *slot)
 {
-    return (int32_t)(digests->now_s - slot->ask_at_s) >= 0;
+    return (int32_t)(digests->now_s - slot->request_at_s) >= 0;
 }
 
 /* One that finds no room here is still due at its next add. */
 static bool
-ask(struct fbk_digests *digests, struct fbk_digest_slot *slot)
+request_digest(struct fbk_digests *digests, struct fbk_digest_slot *slot)
 {
     if (digests->wanted_count == FBK_DIGESTS_WANTED_MAX)
         return false;
     digests->wanted[digests->wanted_count++] = (int64_t)(slot->key - 1);
-    slot->ask_at_s = digests->now_s + FBK_DIGESTS_REPEAT_S;
+    slot->request_at_s = digests->now_s + FBK_DIGESTS_REPEAT_S;
     return true;
 }
 
@@ -108,16 +108,17 @@ fbk_digests_find(struct fbk_digests *digests, int64_t ledger_id, uint32_t *diges
     if (slot == NULL)
         slot = make(digests, key_of(ledger_id));
     *digest_type = slot->digest_type;
-    return is_due(digests, slot) && ask(digests, slot);
+    return is_due(digests, slot) && request_digest(digests, slot);
 }
 
 bool
 fbk_digests_doubt(struct fbk_digests *digests, int64_t ledger_id)
 {
     struct fbk_digest_slot *slot = ledger_id < 0 ? NULL : find(digests, key_of(ledger_id));
-    if (slot == NULL || (int32_t)(slot->ask_at_s - digests->now_s) <= (int32_t)FBK_DIGESTS_REPEAT_S)
+    if (slot == NULL ||
+        (int32_t)(slot->request_at_s - digests->now_s) <= (int32_t)FBK_DIGESTS_REPEAT_S)
         return false; /* is asked for soon, or just was */
-    return ask(digests, slot);
+    return request_digest(digests, slot);
 }
 
 /* ------------ Python's calls */
@@ -147,6 +148,6 @@ fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids,
             slot = make(digests, key_of(ledger_ids[i]));
         slot->digest_type =
             fbk_digest_bytes(digest_types[i]) < 0 ? FBK_DIGEST_NONE : digest_types[i];
-        slot->ask_at_s = digests->now_s + FBK_DIGESTS_OLD_S;
+        slot->request_at_s = digests->now_s + FBK_DIGESTS_OLD_S;
     }
 }

@@ -318,7 +318,7 @@ fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, ui
     if (connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE)
         return;
     fbk_observe_many(worker->stats, FBK_H_WORKER_RECEIVE_BYTES, size_bytes, 1);
-    connection->heard_sweep = worker->sweeps;
+    connection->received_sweep = worker->sweeps;
     if (worker->turn_slot != slot) {
         worker->turn_slot = slot;
         worker->turn_frames = worker->turn_bytes = 0;

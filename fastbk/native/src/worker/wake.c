@@ -199,7 +199,7 @@ static void
 open_awaited(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     connection->is_awaited = connection->is_polled = false;
-    connection->heard_sweep = worker->sweeps;
+    connection->received_sweep = worker->sweeps;
     fbk_connection_watch(worker, connection, false);
     if (!connection->has_deadline) /* it may trickle in */
         fbk_connection_begin(worker, connection);

@@ -185,7 +185,7 @@ fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
     connection->generation = generation;
     connection->is_dirty = is_dirty;
     connection->fd = fd;
-    connection->heard_sweep = worker->sweeps;
+    connection->received_sweep = worker->sweeps;
     connection->state = FBK_CONNECTION_MAGIC;
     connection->contexts = FBK_NO_CONTEXT;
     connection->rights = worker->options.is_admission_required ? 0 : FBK_RIGHTS_ALL;
@@ -293,7 +293,7 @@ fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent, u
         const struct fbk_connection *connection = &worker->connections[slot];
         if (is_silent(connection))
             silent[count++] =
-                (struct fbk_worker_silent){slot, worker->sweeps - connection->heard_sweep,
+                (struct fbk_worker_silent){slot, worker->sweeps - connection->received_sweep,
                                            connection->state != FBK_CONNECTION_MAGIC};
     }
     return count;

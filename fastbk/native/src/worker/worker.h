@@ -108,8 +108,8 @@ struct fbk_connection {
     uint32_t frame_used;  /* what arrived of it since */
     /* since when its peer has read less than FBK_READ_STEP_BYTES of what the transport has */
     uint32_t read_us;
-    uint32_t read_mark;   /* what it had read then, as the kernel counts it */
-    uint32_t heard_sweep; /* of the last byte, or of the beginning */
+    uint32_t read_mark;      /* what it had read then, as the kernel counts it */
+    uint32_t received_sweep; /* of the last byte, or of the beginning */
     bool has_deadline;
     uint8_t poll_lanes;    /* a bit for each lane that may have a long poll of it */
     bool is_apache;        /* it speaks Apache's protocols */
@@ -260,8 +260,8 @@ struct fbk_worker_apache {
  * them, metadata does, and the supervisor reads that.
  *
  * A table of sets of four, one cache line each: nothing is allocated, a ledger that finds its set
- * full takes the place of another.  Who is not in it is not known, and asked for: nothing hangs on
- * remembering. */
+ * full takes the place of another.  Who is not in it is not known, and asked for: nothing hangs
+ * on remembering. */
 #define FBK_DIGEST_WAYS 4u
 #define FBK_DIGESTS_WANTED_MAX 1024u /* ledgers that Python has not asked for yet */
 /* before a ledger without an answer is asked for again */
@@ -271,7 +271,7 @@ struct fbk_worker_apache {
 
 struct fbk_digest_slot {
     uint64_t key; /* the ledger's id + 1; 0 = free */
-    uint32_t ask_at_s;
+    uint32_t request_at_s;
     /* FBK_DIGEST_*; NONE until it is known, and where metadata names none */
     uint8_t digest_type;
     uint8_t reserved[3];
@@ -482,12 +482,12 @@ void fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_conne
                                const struct fbk_request *request);
 
 /* Apache's: counts what is asked for, once. */
-void fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked);
+void fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *message);
 /* The answer to a request that had a context, and to one that had none. */
 void fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_context *context,
                               uint32_t apache_status);
 void fbk_worker_apache_finish_refused(struct fbk_worker *worker,
-                                      const struct fbk_apache_request *asked,
+                                      const struct fbk_apache_request *message,
                                       uint32_t apache_status);
 /* Bytes of entries that were sent. */
 void fbk_worker_apache_sent(struct fbk_worker *worker, uint32_t protocol, uint64_t entry_bytes);
@@ -702,15 +702,15 @@ enum fbk_outcome fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_conne
 /* ---- worker/contexts.c */
 /* What a reply repeats of its request. */
 static inline struct fbk_apache_echo
-fbk_apache_echo_of(const struct fbk_apache_request *asked)
+fbk_apache_echo_of(const struct fbk_apache_request *message)
 {
     return (struct fbk_apache_echo){
-        .protocol = asked->protocol,
-        .version = asked->version,
-        .operation = asked->operation,
-        .transaction_id = asked->transaction_id,
-        .ledger_id = asked->echo_ledger_id,
-        .entry_id = asked->echo_entry_id,
+        .protocol = message->protocol,
+        .version = message->version,
+        .operation = message->operation,
+        .transaction_id = message->transaction_id,
+        .ledger_id = message->echo_ledger_id,
+        .entry_id = message->echo_entry_id,
     };
 }
 
@@ -721,7 +721,7 @@ void fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connect
 /* NULL: as many are in use as may be; those for long polls are at most half of them. */
 struct fbk_apache_context *fbk_context_new(struct fbk_worker *worker,
                                            struct fbk_connection *connection,
-                                           const struct fbk_apache_request *asked);
+                                           const struct fbk_apache_request *message);
 void fbk_context_end(struct fbk_worker *worker, struct fbk_connection *connection,
                      struct fbk_apache_context *context);
 uint64_t fbk_context_id(const struct fbk_worker *worker, const struct fbk_apache_context *context);
