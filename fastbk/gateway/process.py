@@ -18,8 +18,7 @@ from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
 from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
-from fastbk.observe.process_usage import OwnUsage
-from fastbk.observe.prometheus import family, single
+from fastbk.observe.prometheus import OwnUsage, family, single
 from fastbk.observe.systemd import announced
 from fastbk.open_files import allow_descriptors
 from fastbk.security.admission import Admission

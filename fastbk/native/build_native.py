@@ -1,6 +1,6 @@
 """Builds the extension modules: boundary fragments -> cffi source -> objects -> `fastbk/native/_*.abi3.so`.
 
-The tables in `build_modules.py` say what belongs where. `setup.py` uses `BuildNative` for wheels;
+`MODULES` says what belongs where. `setup.py` uses `BuildNative` for wheels;
 `python -m fastbk.native.build_native` builds in place, recompiling only what changed.
 FASTBK_BUILD=release|wheel|debug|asan chooses the kind of build; objects of different kinds live in different folders.
 FASTBK_CLIENT_ONLY=1 leaves out what only a bookie needs, liburing with it.
@@ -467,10 +467,6 @@ def main() -> None:
         write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
 
 
-if __name__ == "__main__":
-    main()
-
-
 # --- stubs -------------------------------------------------------------------------------------------------------
 #
 # Writes the type stubs of the extension modules from the boundary that cffi parsed.
@@ -531,3 +527,7 @@ def stub_text(ffi: FFI) -> str:
             listed = ", ".join(["self", *arguments, "/"] if arguments else ["self"])
             lines.append(f"    def {name}({listed}) -> {value_type(ctype.result)}: ...\n")
     return HEADER + "".join(lines) + "\nlib: _Library\nffi: ForeignInterface\n"
+
+
+if __name__ == "__main__":
+    main()
