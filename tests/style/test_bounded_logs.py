@@ -37,6 +37,7 @@ ALLOWED = {
     '"ledger.bookie_replaced"': "an event; who sends more than REPORTS_PER_S is refused",
     '"quota.kept_again"': "at most one in KEPT_S",
     '"quota.reached"': "at most one in KEPT_S",
+    '"tls.files_not_taken"': "once for each change of the files",
     '"worker.connections_limited"': "once",
     '"worker.drained"': "once",
     '"worker.ready"': "once",

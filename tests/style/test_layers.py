@@ -27,7 +27,7 @@ LAYERS = [
         "config",
         "private_files",
     }
-    | {"durable_files", "formats", "printable_text", "rate_limit", "retry"},
+    | {"durable_files", "formats", "open_files", "printable_text", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"security", "web.client"},
