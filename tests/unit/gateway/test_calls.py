@@ -11,8 +11,7 @@ from unittest import mock
 import pytest
 
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.meta.gateway.calls import GatewayCalls, _Connection
-from fastbk.meta.gateway.store import GatewayStore, messages
+from fastbk.meta.gateway.store import GatewayCalls, GatewayStore, _Connection, messages
 from fastbk.private_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.web.client import HttpConnection
