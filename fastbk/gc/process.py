@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fastbk.gc.unconfirmed import UnconfirmedWatch
     from fastbk.meta.api import MetadataStore
     from fastbk.rate_limit import RateLimit
-    from fastbk.server.configuration.storage_settings import GcSettings
+    from fastbk.server.configuration.settings import GcSettings
 
 
 REOPEN_DELAY_S = 5.0

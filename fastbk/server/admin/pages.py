@@ -24,7 +24,7 @@ from fastbk.native.segment import HotLedger, HotWindow, hot_window
 from fastbk.security.settings import http_port, requires_authentication, tls_files
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.supervision.lifecycle import reasons_of
-from fastbk.server.supervision.log_level import PATH as LOG_LEVEL
+from fastbk.server.supervision.operator_requests import PATH as LOG_LEVEL
 from fastbk.storage.identity import read_identity
 from fastbk.storage.scrub_state import read_scrub_state
 from fastbk.web.certificate_watch import certificate_lines, watched_certificates

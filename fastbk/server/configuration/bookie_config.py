@@ -20,18 +20,16 @@ from fastbk.security.settings import (
     HttpSettings,
     TlsSettings,
 )
-from fastbk.server.configuration.quotas import QuotaSettings
 from fastbk.server.configuration.settings import (
     BookieSettings,
-    LimitSettings,
-    MetricsSettings,
-    NetworkSettings,
-)
-from fastbk.server.configuration.storage_settings import (
     DiskSettings,
     GcSettings,
     JournalSettings,
     LedgerSettings,
+    LimitSettings,
+    MetricsSettings,
+    NetworkSettings,
+    QuotaSettings,
     ScrubSettings,
 )
 from fastbk.storage.disk_health import Thresholds

@@ -25,7 +25,7 @@ from fastbk.security.settings import (
     server_tls,
 )
 from fastbk.server import process_table
-from fastbk.server.configuration import quotas
+from fastbk.server.configuration.settings import quota_problems
 from fastbk.server.disks import space_thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
@@ -89,7 +89,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         )
     yield from _registration_problems(config, host)
     yield from authentication_problems(config.authentication, config.authorization, config.tls)
-    yield from quotas.problems(config.quotas, has_names=bool(config.authentication.methods))
+    yield from quota_problems(config.quotas, has_names=bool(config.authentication.methods))
     if config.tls.authorized_roles and not authenticates(config.tls):
         yield '[tls] authorized_roles needs mode = "require" and client_certificates = "require"'
     if config.tls.mode == "off" and config.tls.certificate_file and not config.http.tls:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.security.admission import Admission
     from fastbk.server.network.audit_trail import AuditTrail
-    from fastbk.server.network.digest_requests import DigestRequests
-    from fastbk.server.network.handlers import ApacheHandlers, Handlers
+    from fastbk.server.network.handlers import ApacheHandlers, DigestRequests, Handlers
 
 START_TLS_WAIT_S = 1.0  # a client that begins SASL in the clear, where that is refused, may still upgrade for so long
 COLD_REQUESTS_A_TURN = 2

@@ -4,7 +4,7 @@ INV-N4: of a client that is limited to namespaces C serves only requests for led
 connection, signed by a key of `tag_keys_file`, for this cluster, with a namespace that the client may work with.
 
 No add waits for metadata: a client shows a tag in front of its first request for a ledger, and that is checked here.
-Only who has no tag yet waits: the supervisor (`supervision/tag_service.py`) reads the ledger's metadata and signs one.
+Only who has no tag yet waits: the supervisor (`supervision/metadata_services.py`) reads the metadata and signs one.
 """
 
 from __future__ import annotations

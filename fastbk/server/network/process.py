@@ -16,7 +16,7 @@ from fastbk.open_files import allow_descriptors
 from fastbk.security.admission import Admission
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
-from fastbk.server.configuration.quotas import has_quotas
+from fastbk.server.configuration.settings import has_quotas
 from fastbk.server.network.network import Network
 
 DRAIN_TIMEOUT_S_MAX = 5.0

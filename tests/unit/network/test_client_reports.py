@@ -11,7 +11,7 @@ import pytest
 from fastbk.observe import logs
 from fastbk.security.admission import Client
 from fastbk.security.rights import ANYBODY, ROLES, Principal
-from fastbk.server.network.client_reports import (
+from fastbk.server.network.audit_trail import (
     FENCED,
     FENCES_BURST_S,
     FENCES_PER_S,

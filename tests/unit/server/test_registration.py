@@ -17,8 +17,7 @@ from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.security.settings import TlsSettings
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import BookieSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.server.directories import lock_all
 from fastbk.server.supervision import registration
 from fastbk.server.supervision.registration import Membership

@@ -20,7 +20,7 @@ from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.private_files import write_text
 from fastbk.security.tokens import LedgerTag, TokenKey, TokenKeys, verify_tag
 from fastbk.server.process_table import Process, worker
-from fastbk.server.supervision.tag_service import TagService
+from fastbk.server.supervision.metadata_services import TagService
 from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until_async
 

@@ -132,7 +132,7 @@ struct fbk_histogram { /* log-linear: 8 buckets an octave; base/stats.h */
     _Atomic uint64_t buckets[FBK_HISTOGRAM_BUCKETS];
 };
 /* Each word is written by one thread, and read by the supervisor's watchdog
- * (fastbk/server/supervision/watchdog.py).  A loop adds 1 in each of its turns.  A thread that
+ * (fastbk/server/supervision/monitor.py).  A loop adds 1 in each of its turns.  A thread that
  * works off jobs adds 1 when it begins one and 1 when it ends it: odd while it works. */
 struct fbk_heartbeat {
     _Alignas(64) _Atomic uint64_t beats;
