@@ -1,4 +1,7 @@
-"""One process's HTTP page: a bookie's, a janitor's or a healer's; where it is, and what its refusals become."""
+"""One process's HTTP page: a bookie's, a janitor's or a healer's; where it is, and what its refusals become.
+
+Blocking, for commands; `fastbk.overview.page_reader` reads the pages of hundreds at once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import msgspec
 from fastbk.auth.credentials import pages_token
 from fastbk.errors import ConfigError, StorageError
 from fastbk.model.ids import MEANT_BOOKIE
+from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
     import ssl
@@ -89,30 +93,24 @@ class AdminClient:
         return self._decoded(path, 200 if status == 503 else status, data)
 
     def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
-        import http.client  # of no use to a bookie that is started by a command
-        import ssl
+        import ssl  # most pages are in the clear
 
-        if self._tls is None:
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
-        else:
-            connection = http.client.HTTPSConnection(
-                self.host, self.port, timeout=self._timeout_s, context=self._tls
-            )
         headers = {} if data is None else {"Content-Type": "application/json"}
         if self._bookie_id:
             headers[MEANT_BOOKIE] = self._bookie_id
         if self.token and self._tls is not None:
             headers["Authorization"] = f"Bearer {self.token.decode('ascii', 'replace')}"
+        connection = HttpConnection(self.host, self.port, tls=self._tls, bytes_max=ANSWER_BYTES_MAX)
         try:
-            connection.request(method, target, data, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(ANSWER_BYTES_MAX)
+            connection.connect(self._timeout_s)
+            answer = connection.exchange(method, target, headers, data)
+            return answer.status, answer.body
         except ssl.SSLCertVerificationError as error:
             raise BookieSilent(
                 f"the HTTP page at {self.host}:{self.port} has a certificate that is not good:"
                 f" {error.verify_message}; is FASTBK_TLS_CA_FILE the one that signed it?"
             ) from error
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             # A page that requires a certificate ends the connection behind the handshake.
             shown = (
                 ""

@@ -12,18 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fastbk.console import (
-    action_pages,
-    bookie_pages,
-    cluster_pages,
-    event_pages,
-    ledger_pages,
-    login_pages,
-    record_pages,
-    stream_pages,
-)
+from fastbk.console import actions, cluster_pages, ledger_pages, login_pages, search, stream_pages
 from fastbk.console.context import PART_HEADER, Console, Context
-from fastbk.console.guards import Guard
+from fastbk.console.http_engine import Guard
 from fastbk.errors import ConfigError, Error
 from fastbk.observe.logs import LimitLog
 
@@ -36,22 +27,22 @@ Page = Callable[[Context], Awaitable[Response]]
 
 PAGES: dict[str, Page] = {
     "/": cluster_pages.cluster,
-    "/bookies": bookie_pages.bookies,
-    "/bookie/{bookie_id:path}": bookie_pages.bookie,
-    "/disks": bookie_pages.disks,
+    "/bookies": cluster_pages.bookies,
+    "/bookie/{bookie_id:path}": cluster_pages.bookie,
+    "/disks": cluster_pages.disks,
     "/streams": stream_pages.streams,
     "/stream/{stream:path}": stream_pages.stream,
-    "/records/{stream:path}": record_pages.records,
+    "/records/{stream:path}": stream_pages.records,
     "/cursors": stream_pages.cursors,
     "/namespaces": stream_pages.namespaces,
     "/namespace/{namespace:path}": stream_pages.namespace,
     "/ledgers": ledger_pages.ledgers,
     "/ledger/{ledger_id:int}": ledger_pages.ledger,
     "/healing": cluster_pages.healing,
-    "/events": event_pages.events,
-    "/search": cluster_pages.search,
+    "/events": cluster_pages.events,
+    "/search": search.search,
     "/series": cluster_pages.series,
-    "/action/{action}": action_pages.confirmation,
+    "/action/{action}": actions.confirmation,
 }
 
 
@@ -59,7 +50,7 @@ def make_app(console: Console, site: SiteGuard) -> Guard:
     """Return the application. `site`: the names that it may be called by."""
     routes = [Route(path, _page_of(console, page), methods=["GET"]) for path, page in PAGES.items()]
     routes += [
-        Route("/action/{action}", _page_of(console, action_pages.perform), methods=["POST"]),
+        Route("/action/{action}", _page_of(console, actions.execute), methods=["POST"]),
         Route("/login", login_pages.form_of(console), methods=["GET"]),
         Route("/login", login_pages.sign_in_of(console), methods=["POST"]),
         Route("/logout", login_pages.sign_out_of(console), methods=["POST"]),

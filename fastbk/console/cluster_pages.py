@@ -1,27 +1,35 @@
-"""The pages of the whole cluster: its state, healing, the search, and the points of charts."""
+"""The pages of the whole cluster: its state and what is wrong, healing, bookies, disks, events, points of charts."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, RedirectResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from fastbk.autorecovery.state import ClusterState, clock_ms
-from fastbk.console.access import why_not_change
 from fastbk.console.cluster_view import lag_name
-from fastbk.console.problems import problems_of
-from fastbk.console.searching import find_all
-from fastbk.console.visible import cursors_of
+from fastbk.console.context import cursors_of
+from fastbk.console.rendering import link
+from fastbk.console.sessions import why_not_change
 from fastbk.errors import ConfigError
+from fastbk.observe.event_kinds import KINDS
+from fastbk.observe.event_record import Query, kinds_of, moments
+from fastbk.overview.bookie_history import SEVERITIES
 from fastbk.overview.values import DOWN, NO_ANSWER, Severity
+from fastbk.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.responses import Response
 
+    from fastbk.console.cluster_view import ClusterView
     from fastbk.console.context import Context
-    from fastbk.overview.values import BookieRow
+    from fastbk.overview.values import BookieRow, CursorLag
 
 EVENTS_SHOWN_MAX = 8
 NAMES_MAX = 8
@@ -64,18 +72,6 @@ async def healing(context: Context) -> Response:
     )  # fmt: skip
 
 
-async def search(context: Context) -> Response:
-    """Show what has this id or name; with one answer, go there."""
-    text = context.query("q")
-    if not text:
-        return context.page("search.html", text="", found=[], query_text="")
-    found = await find_all(context, text)
-    exact = [one for one in found if one.is_exact]
-    if len(exact) == 1:
-        return RedirectResponse(exact[0].url, 303)
-    return context.page("search.html", text=text, found=found, query_text=text)
-
-
 async def series(context: Context) -> Response:
     """Answer the points of a chart: {"times": [seconds], "series": [[value or null]]}."""
     names = context.request.query_params.getlist("name")
@@ -102,3 +98,125 @@ def _hidden_of(context: Context, names: Sequence[str]) -> set[str]:
         return set()
     shown = {lag_name(one.stream, one.cursor) for one in cursors_of(context)}
     return {name for name in names if name.startswith("cursor/")} - shown
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+PROBLEMS_SHOWN_MAX = 20
+LAG_S = 3600.0
+"""A cursor whose oldest unread record is older gets a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One line of the list. `url`: the page that shows more."""
+
+    severity: Severity
+    what: str
+    text: str
+    url: str
+
+
+def problems_of(view: ClusterView, cursors: Sequence[CursorLag]) -> list[Trouble]:
+    """Return the first PROBLEMS_SHOWN_MAX of what is wrong, the worst first. `cursors`: those that the user may see."""
+    return sorted(_all(view, cursors), key=lambda one: -one.severity)[:PROBLEMS_SHOWN_MAX]
+
+
+def _all(view: ClusterView, cursors: Sequence[CursorLag]) -> Iterator[Trouble]:
+    overview = view.overview
+    if overview is None:
+        return
+    for reason in overview.reasons:
+        is_bookie = view.bookie(reason.subject) is not None
+        url = link("bookie", reason.subject) if is_bookie else "/healing"
+        text = f"{reason.text}; next: {reason.next_step}"
+        what = reason.subject if is_bookie else reason.subject.capitalize()
+        yield Trouble(SEVERITIES[reason.verdict], what, text, url)
+    healing = overview.healing
+    if healing is not None and healing.enabled and not healing.auditor:
+        text = "no auditor is elected: is “fastbk autorecovery” running?"
+        yield Trouble(Severity.NOTE, "Healing", text, "/healing")
+    late = [one for one in cursors if (one.oldest_unread_s or 0.0) > LAG_S]
+    if late:
+        example = f"{late[0].cursor} of {late[0].stream}"
+        text = f"{format_count(len(late), 'cursor')} more than an hour behind, such as {example}"
+        yield Trouble(Severity.NOTE, "Cursors", text, "/cursors")
+    if view.streams.error:
+        yield Trouble(Severity.NOTE, "Console", view.streams.error, "/")
+
+
+# --- bookies and their disks ------------------------------------------------------------------------------------------
+
+
+async def bookies(context: Context) -> Response:
+    """List all bookies, the sickest first."""
+    overview = context.view.overview
+    low = context.query("q").lower()
+    rows = [
+        one
+        for one in (() if overview is None else overview.bookies)
+        if low in one.bookie_id.lower()
+    ]
+    return context.page("bookies.html", rows=rows, filter_text=low, history=context.view.history)
+
+
+async def bookie(context: Context) -> Response:
+    """Show one bookie, and what may be done with it."""
+    bookie_id = context.request.path_params["bookie_id"]
+    row = context.view.bookie(bookie_id)
+    if row is None:
+        raise HTTPException(404, f"no bookie {bookie_id} is known")
+    refused = why_not_change(context.principal, None)
+    return context.page("bookie.html", row=row, refused=refused, history=context.view.history)
+
+
+async def disks(context: Context) -> Response:
+    """List the directories of all bookies: bad ones first, then those that are full soonest."""
+    overview = context.view.overview
+    rows = [
+        (one, disk) for one in (() if overview is None else overview.bookies) for disk in one.disks
+    ]
+    rows.sort(
+        key=lambda pair: (
+            pair[1].state == "ok",
+            not pair[1].slow,
+            -pair[1].used_ratio,
+            pair[0].bookie_id,
+            pair[1].role,
+            pair[1].pair,
+        )
+    )
+    return context.page("disks.html", rows=rows)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+EVENTS_MAX = 50
+"""On a page, which has a link to older ones."""
+SINCE_DEFAULT = "-1h"
+LEVELS = {"debug": 0, "info": 0, "warning": 2, "error": 3}
+"""How an event's level is shown."""
+
+
+async def events(context: Context) -> Response:
+    """Show what happened between two moments: the newest events that the query admits, the newest first."""
+    if context.principal.namespaces is not None:
+        raise ConfigError(
+            "events are of the whole cluster, and your token is limited to namespaces"
+        )
+    since, until = context.query("since", SINCE_DEFAULT) or SINCE_DEFAULT, context.query("until")
+    kind, bookie_id = context.query("kind"), context.query("bookie")
+    found, error = None, ""
+    try:
+        first, end = moments(since, until, time.time())
+        kinds = kinds_of([kind] if kind else [])
+        query = Query(since=first, until=end, kinds=kinds, limit=EVENTS_MAX, is_newest=True)
+        found = await context.view.events.read(query, (since, until), bookie_id)
+    except ConfigError as problem:
+        error = str(problem)
+    overview = context.view.overview
+    return context.page(
+        "events.html", found=found, error=error, since=since, until=until, kind=kind, kinds=KINDS, bookie_id=bookie_id,
+        bookies=sorted(one.bookie_id for one in (() if overview is None else overview.bookies)),
+        levels=LEVELS, count_max=EVENTS_MAX,
+    )  # fmt: skip

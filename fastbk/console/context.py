@@ -1,20 +1,22 @@
-"""What a page is made with: the console, the request, and the session that it is of."""
+"""What a page is made with: the console, the request, the session that it is of, and what its user may see."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbk.console.access import Access
-from fastbk.console.sessions import LoginLimit, Session, Sessions
+from fastbk.console.sessions import Access, LoginLimit, Session, Sessions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from fastbk.auth.rights import Principal
-    from fastbk.console.cluster_view import ClusterView
+    from fastbk.console.cluster_view import ClusterView, StreamRow
     from fastbk.console.rendering import Renderer
+    from fastbk.overview.values import CursorLag
     from fastbk.server.supervision.audit_log import AuditLog
 
 PART_HEADER = "x-console-part"
@@ -94,3 +96,18 @@ class Context:
 def address_of(request: Request) -> str:
     """Return the address that a request came from."""
     return "" if request.client is None else request.client.host
+
+
+def streams_of(context: Context) -> Sequence[StreamRow]:
+    """Return the streams that the user may see, by path."""
+    rows = context.view.streams.rows
+    if context.principal.namespaces is None:
+        return rows
+    return [one for one in rows if context.principal.is_allowed(one.namespace)]
+
+
+def cursors_of(context: Context) -> Sequence[CursorLag]:
+    """Return the cursors that the user may see, the longest unread first."""
+    overview = context.view.overview
+    found = () if overview is None else overview.cursors
+    return [one for one in found if context.principal.is_allowed(one.stream.rpartition("/")[0])]

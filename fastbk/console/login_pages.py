@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from fastbk.auth.tokens import TokenError
 from fastbk.console.context import Console, address_of
-from fastbk.console.guards import read_form
+from fastbk.console.http_engine import read_form
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:

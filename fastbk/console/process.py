@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import fastbk
-from fastbk.console.access import Access
 from fastbk.console.app import make_app
 from fastbk.console.cluster_view import ClusterView
 from fastbk.console.context import Console
 from fastbk.console.http_engine import HttpEngine
 from fastbk.console.rendering import Renderer, StaticFiles
-from fastbk.console.sessions import LoginLimit, Sessions
+from fastbk.console.sessions import Access, LoginLimit, Sessions
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced

@@ -1,18 +1,19 @@
-"""Pages from templates: Jinja2 with escaping always on, and the words in which figures are shown."""
+"""Pages from templates: Jinja2 with escaping always on, small charts, and the words in which figures are shown."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from fastbk.console.charts import sparkline
 from fastbk.units import (
     format_age_s,
     format_amount,
@@ -108,6 +109,66 @@ def link(*words: object, **query: object) -> str:
     path = "/" + "/".join(quote(str(one), safe="/@:+=~-_.") for one in words)
     given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+# --- small charts -----------------------------------------------------------------------------------------------------
+
+GAP_FACTOR = 3.0
+"""A pause of so many usual steps is drawn as a gap."""
+POINTS_DRAWN_MAX = 240
+
+
+def sparkline(
+    times_s: Sequence[float],
+    values: Sequence[float | None],
+    label: str,
+    *,
+    width: int = 120,
+    height: int = 28,
+) -> Markup:
+    """Return a line of these points as an SVG image, with `label` for people who do not see it.
+
+    It needs no script. Its colours are those of the style sheet's classes, so that it follows dark and light.
+    """
+    step = max(1, len(times_s) // POINTS_DRAWN_MAX)
+    points = [
+        (at, value) for at, value in zip(times_s[::-step][::-1], values[::-step][::-1], strict=True)
+    ]
+    known = [value for _, value in points if value is not None]
+    head = Markup(
+        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+    ).format(width, height, label)
+    if len(known) < 2:
+        return head + Markup('<path class="spark-none" d="M0 {y}H{w}"/></svg>').format(
+            y=height - 1, w=width
+        )
+    first, span = points[0][0], max(points[-1][0] - points[0][0], 1e-9)
+    top = max(*known, 1e-12)
+    usual = span / max(1, len(points) - 1)
+    strokes: list[list[tuple[float, float]]] = [[]]
+    before: float | None = None
+    for at, value in points:
+        if value is None or (before is not None and at - before > GAP_FACTOR * usual):
+            strokes.append([])
+        if value is not None:
+            x = (at - first) / span * width
+            strokes[-1].append((x, height - 1 - value / top * (height - 3)))
+        before = at
+    lines = [one for one in strokes if len(one) > 1]
+    path = "".join(_path(one) for one in lines)
+    area = "".join(
+        f"{_path(one)}L{one[-1][0]:.1f} {height}L{one[0][0]:.1f} {height}Z" for one in lines
+    )
+    return head + Markup(
+        '<path class="spark-area" d="{}"/><path class="spark-line" d="{}"/></svg>'
+    ).format(area, path)
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+# --- figures as words -------------------------------------------------------------------------------------------------
 
 
 def _or_not_known(value: float | None, text: str) -> str:

@@ -7,7 +7,6 @@ import socket
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
 from fastbk.storage.identity_check import DirectoryContent, IdentityError, Verdict, judge
 from fastbk.storage.metadata_mark import read_newest
+from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,14 +100,10 @@ class Cluster:
         if not port:
             yield ok("not asked: [http] listen names no port")
             return
-        connection = HTTPConnection(
-            "localhost" if is_unspecified(host) else host, port, timeout=PAGE_TIMEOUT_S
-        )
-        with closing(connection):
-            connection.request("GET", "/readyz")
-            answer = msgspec.json.decode(
-                connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness
-            )
+        where = "localhost" if is_unspecified(host) else host
+        with closing(HttpConnection(where, port, tls=None, bytes_max=PAGE_BYTES_MAX)) as page:
+            page.connect(PAGE_TIMEOUT_S)
+            answer = msgspec.json.decode(page.exchange("GET", "/readyz", {}).body, type=_Readiness)
         for reason in answer.verdict_reasons:
             yield _judged(reason)
         if not answer.verdict_reasons:

@@ -1,4 +1,6 @@
-"""What clients do with records by a gateway: streams, namespaces, cursors. Blocking: in a thread of the store's.
+"""What clients do with records by a gateway, and the states that their watches compare.
+
+Records are of streams, namespaces and cursors. Blocking: in a thread of the store's.
 
 A change is decided by the records as they are and is made by compare-and-set on the versions that were read (INV-M1,
 INV-W1). What a change says of ledgers is compared with their metadata first (INV-W3, INV-W4).
@@ -6,19 +8,21 @@ INV-W1). What a change says of ledgers is compared with their metadata first (IN
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from fastbk.errors import ConfigError, StreamNotFound
-from fastbk.gateway.ledger_operations import Plan
+from fastbk.errors import ConfigError, StreamNotFound, Unauthorized
+from fastbk.gateway.ledger_operations import READ_AT_ONCE, Plan
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_rules import NEW_PAGES_MAX, Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta.api import VersionedLedger, service_text
 from fastbk.meta.format_level import check_level
 from fastbk.meta.gateway import messages
-from fastbk.meta.gateway.messages import RecordRow, bounded
+from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, RecordRow, bounded
 from fastbk.meta.records import (
     BadRecord,
     Change,
@@ -26,6 +30,7 @@ from fastbk.meta.records import (
     check_folder,
     check_path,
     conflict,
+    each_record,
 )
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.stream.chain.chain import get_chain
@@ -42,12 +47,15 @@ from fastbk.stream.pattern.store import check_count as check_pattern_count
 from fastbk.stream.pattern.store import check_level as check_pattern_level
 
 if TYPE_CHECKING:
-    from fastbk.gateway.access import Access
+    from fastbk.gateway.access import Access, NamespaceTree
     from fastbk.gateway.chain_rules import Change as JudgedChange
     from fastbk.gateway.ledger_operations import Event
-    from fastbk.gateway.namespace_tree import NamespaceTree
     from fastbk.meta.api import LedgerRead, MetadataStore
+    from fastbk.meta.gateway.messages import ReadStates
+    from fastbk.meta.subscriptions import Subject
 
+T = TypeVar("T")
+V = TypeVar("V")
 FOLDERS_AT_ONCE = 16
 UNNAMED_PAGES_MAX = 16
 """Pages of a stream that were written for nothing, as others were faster, until a janitor deletes them."""
@@ -355,3 +363,78 @@ def bookies(store: MetadataStore) -> Sequence[messages.BookieRow]:
     return [
         messages.BookieRow(service_text(one.service), one.writable) for one in store.list_bookies()
     ]
+
+
+# --- what watches compare ---------------------------------------------------------------------------------------------
+
+
+def states(store: MetadataStore, access: Access, request: ReadStates) -> list[str]:
+    """Return the states of a request's subjects: versions, and digests of names and of the bookies.
+
+    Several subjects of a kind are read by one call, as far as their contents have room in memory. Raises ConfigError:
+    one is none.
+
+    One that may not be watched any more does not end the watches of others: it is FORBIDDEN.
+    """
+    found: dict[Subject, str] = dict.fromkeys(request.subjects, FORBIDDEN)
+    records: list[str] = []
+    folders: list[tuple[str, RecordName]] = []
+    for subject in found:
+        access.check_time()
+        if isinstance(subject, str):
+            name = name_of(check_path(subject[1:]))
+            if _is_allowed(partial(access.check_reading, subject[1:], name)):
+                if subject[0] == "=":
+                    records.append(subject[1:])
+                else:
+                    folders.append((subject[1:], name))
+    if None in found:
+        found[None] = _digest(
+            service_text(one.service) + str(one.writable) for one in store.list_bookies()
+        )
+    ledger_ids = [one for one in found if isinstance(one, int)]
+    for ledger_id, ledger in _read(access, ledger_ids, store.read_ledgers, READ_AT_ONCE):
+        found[ledger_id] = _ledger_state(access, ledger_id, ledger)
+    for path, record in zip(records, each_record(store.records, records), strict=True):
+        access.check_time()
+        found[f"={path}"] = ABSENT if record is None else str(record.version)
+    listed = _read(
+        access, [path for path, _ in folders], store.records.children_of, FOLDERS_AT_ONCE
+    )
+    for (path, name), (_, names) in zip(folders, listed, strict=True):
+        visible = (
+            access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names
+        )
+        found[f"/{path}"] = _digest(visible)
+    return [found[subject] for subject in request.subjects]
+
+
+def _read(
+    access: Access, keys: Sequence[T], read: Callable[[Sequence[T]], Sequence[V]], at_once: int
+) -> Iterator[tuple[T, V]]:
+    """Yield keys and what some calls of `read` return for them."""
+    for at in range(0, len(keys), at_once):
+        access.check_time()
+        yield from zip(keys[at : at + at_once], read(keys[at : at + at_once]), strict=True)
+
+
+def _ledger_state(access: Access, ledger_id: int, ledger: LedgerRead) -> str:
+    if ledger is None:
+        return ABSENT
+    if isinstance(ledger, BadRecord):
+        return FORBIDDEN if access.is_limited else str(ledger.version)
+    is_allowed = _is_allowed(partial(access.check_ledger, ledger_id, ledger.metadata))
+    return str(ledger.version) if is_allowed else FORBIDDEN
+
+
+def _is_allowed(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except Unauthorized:
+        return False
+    return True
+
+
+def _digest(texts: Iterable[str]) -> str:
+    joined = "\n".join(texts)
+    return hashlib.blake2b(joined.encode(), digest_size=16).hexdigest() if joined else ABSENT

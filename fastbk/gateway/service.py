@@ -22,13 +22,9 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.gateway import ledger_operations, record_operations
-from fastbk.gateway.access import Access
+from fastbk.gateway.access import Access, NamespaceTree
 from fastbk.gateway.ledger_operations import Plan
-from fastbk.gateway.namespace_tree import NamespaceTree
-from fastbk.gateway.shares import Budgets, Scale, Shares, as_it_is
-from fastbk.gateway.states import states
-from fastbk.gateway.turns import Turns
-from fastbk.gateway.waits import Waits
+from fastbk.gateway.shares import Budgets, Scale, Shares, Turns, Waits, as_it_is
 from fastbk.invariant import InvariantError
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.messages import decode_request, encode, failure_of
@@ -282,7 +278,7 @@ def operated(
         case messages.ListChildren():
             return record_operations.children(store, access, request)
         case messages.ReadStates():
-            return states(store, access, request)
+            return record_operations.states(store, access, request)
         case messages.DrawId():
             return record_operations.draw_id(store, access)
         case messages.ListBookies():

@@ -18,6 +18,7 @@ from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL, BookieService, Endpoi
 from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.tls.contexts import RefreshedContext
 from fastbk.tls.options import TlsOptions
+from fastbk.web.client import Reply, encoded_request, exchange
 
 ANSWER_BYTES_MAX = 8 << 20
 REASON_CHARACTERS_MAX = 200
@@ -62,7 +63,11 @@ class PageReader:
                 number = error.errno or 0
                 reason = os.strerror(number) if number > 0 else error.strerror or error
                 raise PageError(f"{where}: {reason}") from error
-        return _body(where, answer)
+        if answer.status != 200:
+            text = " ".join(answer.body.decode("utf-8", "replace").split())
+            reason = text[:REASON_CHARACTERS_MAX]
+            raise PageError(f"{where} answered {answer.status}: {reason}", answer.status)
+        return answer.body
 
     async def read_object(
         self, endpoint: Endpoint, target: str, bookie_id: str = ""
@@ -81,27 +86,15 @@ class PageReader:
             )
         return found
 
-    async def _exchange(self, endpoint: Endpoint, target: str, bookie_id: str) -> bytes:
+    async def _exchange(self, endpoint: Endpoint, target: str, bookie_id: str) -> Reply:
         tls = self._context() if endpoint.protocol == HTTPS_PROTOCOL else None
-        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls)
-        try:
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            # In the clear anybody on the way would have the token.
-            token = b"" if tls is None else await asyncio.to_thread(pages_token)
-            shown = f"Authorization: Bearer {_header_text(token)}\r\n" if token else ""
-            shown += f"{MEANT_BOOKIE}: {bookie_id}\r\n" if bookie_id else ""
-            request = f"GET {target} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n{shown}\r\n"
-            writer.write(request.encode())
-            parts, size_bytes = [], 0
-            while part := await reader.read(1 << 16):
-                size_bytes += len(part)
-                if size_bytes > ANSWER_BYTES_MAX:
-                    raise PageError(f"{endpoint.host}:{endpoint.port}{target}: more than 8 MiB")
-                parts.append(part)
-            return b"".join(parts)
-        finally:
-            # Not waited for: a peer that does not close must not hold the round.
-            writer.transport.abort()
+        # In the clear anybody on the way would have the token.
+        token = b"" if tls is None else await asyncio.to_thread(pages_token)
+        headers = {"Authorization": f"Bearer {_header_text(token)}"} if token else {}
+        headers |= {MEANT_BOOKIE: bookie_id} if bookie_id else {}
+        host, port = endpoint.host, endpoint.port
+        request = encoded_request("GET", host, port, target, headers)
+        return await exchange(host, port, request, tls=tls, bytes_max=ANSWER_BYTES_MAX)
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -114,23 +107,6 @@ def _header_text(token: bytes) -> str:
     if not text.isascii() or not text.isprintable():
         raise ConfigError("the file of FASTBK_PAGES_TOKEN_FILE or FASTBK_TOKEN_FILE has no token")
     return text
-
-
-def _body(where: str, answer: bytes) -> bytes:
-    head, separator, body = answer.partition(b"\r\n\r\n")
-    words = head.split(b"\r\n", 1)[0].split()
-    if (
-        not separator
-        or len(words) < 2
-        or not words[0].startswith(b"HTTP/1.")
-        or not words[1].isdigit()
-    ):
-        raise PageError(f"{where}: answered no HTTP")
-    status = int(words[1])
-    if status != 200:
-        reason = " ".join(body.decode("utf-8", "replace").split())[:REASON_CHARACTERS_MAX]
-        raise PageError(f"{where} answered {status}: {reason}", status)
-    return body
 
 
 def page_endpoint(service: BookieService) -> Endpoint | None:

@@ -1,29 +1,20 @@
-"""Which HTTP requests are refused, and which connections are closed so that others find room.
+"""Which HTTP requests are refused because a web page of another site may have caused them.
 
-A connection that is slow costs only others that are slow in the same way: when incoming requests or
-unread answers need a place and none is free, a connection of the address that holds the most places
-is closed, the one that has held its place longest (INV-B1). A complete request is never closed for
-another one. Pages of the server's own, `/livez` first, need no place: no number of slow connections
-keeps them from answering.
+Many of these pages need no authentication on their own machine, so a browser there must not carry a stranger's request
+to them. There are two ways to do that, and each has its check:
 
-A request is refused when a web page of another site may have caused it.
-
-Many of these pages need no authentication on their own machine, so a browser there must not carry a
-stranger's request to them. There are two ways to do that, and each has its check:
-
-- DNS rebinding: the stranger's own name resolves to our address, so the browser takes us for the
-  stranger's server and lets its page read the answer. Such a request names the stranger in `Host`.
-  A name is accepted only if it is one of ours. An address is always accepted, since no name server
-  can redirect an address.
-- A request across sites: the page cannot read the answer, but the request is executed. Browsers
-  mark it with `Sec-Fetch-Site`, `Origin` or `Referer`.
+- DNS rebinding: the stranger's own name resolves to our address, so the browser takes us for the stranger's server and
+  lets its page read the answer. Such a request names the stranger in `Host`. A name is accepted only if it is one of
+  ours. An address is always accepted, since no name server can redirect an address.
+- A request across sites: the page cannot read the answer, but the request is executed. Browsers mark it with
+  `Sec-Fetch-Site`, `Origin` or `Referer`.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -57,7 +48,7 @@ class SiteGuard:
         if not any_host and not self.is_own(host):
             return "host", (
                 f'this server is not called "{name_of(host)[:255]}": use its address, or add the name'
-                " to [http] allowed_hosts (janitor and autorecovery: --http-host)\n"
+                " to [http] allowed_hosts (janitor and autorecovery: --http-host)"
             )
         site = headers.get("sec-fetch-site")
         referer = headers.get("referer", "")
@@ -69,7 +60,7 @@ class SiteGuard:
             or (changes and site is None and _is_browser(headers))
         )
         if is_foreign:
-            return "cross_site", "not for web pages: send the request without a browser\n"
+            return "cross_site", "not for web pages: send the request without a browser"
         return None
 
     def is_own(self, host: str) -> bool:
@@ -102,51 +93,3 @@ def _authority(url: str) -> str:
 
 def _is_browser(headers: Mapping[str, str]) -> bool:
     return headers.get("user-agent", "").lower().startswith(BROWSER_AGENT)
-
-
-class Held(Protocol):
-    """What holds a place: an asyncio transport."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-    def get_extra_info(self, name: str) -> object:
-        """Return the peer's address for `peername`."""
-
-
-class Places:
-    """The places for connections that wait for their peer.
-
-    Who holds many costs itself one: for another connection the oldest of the address that has the most is closed.
-    """
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._addresses: dict[Held, str] = {}
-        self._by_address: dict[str, dict[Held, None]] = {}
-        """Of each address the oldest first."""
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
-    def enter(self, connection: Held) -> bool:
-        """Give a connection a place; return whether another one was closed for it."""
-        is_full = len(self._addresses) >= self._count_max
-        if is_full:
-            most = max(self._by_address.values(), key=len)
-            oldest = next(iter(most))
-            self.leave(oldest)
-            oldest.abort()
-        peer = connection.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._addresses[connection] = address
-        self._by_address.setdefault(address, {})[connection] = None
-        return is_full
-
-    def leave(self, connection: Held) -> None:
-        """Free the connection's place, if it still has one."""
-        address = self._addresses.pop(connection, None)
-        if address is not None:
-            del self._by_address[address][connection]
-            if not self._by_address[address]:
-                del self._by_address[address]

@@ -1,4 +1,4 @@
-"""The port of an HTTP server: bound first, and served once the pages are there.
+"""The port of an HTTP server, bound first and served once the pages are there; and places for connections that wait.
 
 A bookie binds the port at once, so that a port in use ends its start. The pages are imported later, beside the replay.
 """
@@ -9,12 +9,11 @@ import asyncio
 import socket
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbk.config import is_loopback
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
-from fastbk.web.guards import Places
 
 if TYPE_CHECKING:
     import ssl
@@ -32,6 +31,55 @@ HANDSHAKE_TIMEOUT_S = 5.0
 SHUTDOWN_TIMEOUT_S = 2.0
 ACCEPT_PAUSE_S = 0.1
 """After an error that only others can end, such as a full table of files."""
+
+
+class Held(Protocol):
+    """What holds a place: an asyncio transport."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def get_extra_info(self, name: str) -> object:
+        """Return the peer's address for `peername`."""
+
+
+class Places:
+    """The places for connections that wait for their peer.
+
+    Who holds many costs itself one: for another connection the oldest of the address that has the most is closed
+    (INV-B1). So a connection that is slow costs only others that are slow in the same way.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._addresses: dict[Held, str] = {}
+        self._by_address: dict[str, dict[Held, None]] = {}
+        """Of each address the oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def enter(self, connection: Held) -> bool:
+        """Give a connection a place; return whether another one was closed for it."""
+        is_full = len(self._addresses) >= self._count_max
+        if is_full:
+            most = max(self._by_address.values(), key=len)
+            oldest = next(iter(most))
+            self.leave(oldest)
+            oldest.abort()
+        peer = connection.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._addresses[connection] = address
+        self._by_address.setdefault(address, {})[connection] = None
+        return is_full
+
+    def leave(self, connection: Held) -> None:
+        """Free the connection's place, if it still has one."""
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            del self._by_address[address][connection]
+            if not self._by_address[address]:
+                del self._by_address[address]
 
 
 class HttpListener:

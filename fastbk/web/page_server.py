@@ -1,7 +1,7 @@
 """HTTP pages for machines: one server for those of bookies, gateways, janitors, healers and consoles, which add theirs.
 
-It runs beside the data path and never in it. Small on purpose: one answer a connection, bounds on everything that a
-peer can stretch (INV-B1; `guards.py`). A POST must say that its body is JSON: a web page that a person has open cannot
+It runs beside the data path and never in it. Connections, and bounds on what a peer can stretch, are `server.py`'s: one
+answer a connection. A POST must say that its body is JSON: a web page that a person has open cannot
 send that to another origin without being asked first, and nothing here answers that question. The same goes for PUT
 and DELETE, whatever their body says it is. `guards.py` refuses what web pages of other sites send.
 """
@@ -12,7 +12,6 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -26,10 +25,10 @@ from fastbk.observe.event_record import Query
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.printable_text import printable_json
-from fastbk.web.guards import Places, SiteGuard
-from fastbk.web.http_head import parsed_head
-from fastbk.web.listener import REQUEST_BYTES_MAX, HttpListener
+from fastbk.web.guards import SiteGuard
+from fastbk.web.listener import HttpListener
 from fastbk.web.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor, kind_of
+from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size
 
 if TYPE_CHECKING:
     from fastbk.auth.rights import Principal
@@ -52,15 +51,8 @@ Handler = Callable[[dict[str, Any]], Awaitable[object]]
 another Error 503 if trying again may help, else 409; all with {"error": text}."""
 
 TEXT = "text/plain; charset=utf-8"
-DISCARDED_BYTES_MAX, DISCARD_S = 64 * 1024, 0.2
-"""What is read of a request that is too large, before it is answered."""
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
-            405: "Method Not Allowed", 409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type",
-            421: "Misdirected Request", 431: "Request Header Fields Too Large",
-            500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
-
 Response = tuple[int, str, bytes]
 """Status, content type and body."""
 
@@ -102,12 +94,18 @@ class PageServer:
         self._whole: dict[str, Page] = {}
         self._quick: set[str] = set()
         self._guard = SiteGuard(allowed_hosts)
-        self._listener: HttpListener | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-        self._requests, self._answers = Places(REQUESTS_MAX), Places(ANSWERS_MAX)
         self._routes_running = 0
         self._limits = LimitLog("http.limit_reached")
-        self._faults = LimitLog("http.connection_failed", level="error")
+        bounds = Bounds(
+            head_limit="requests",
+            heads_max=REQUESTS_MAX,
+            head_timeout_s=REQUEST_TIMEOUT_S,
+            answers_max=(ANSWERS_MAX, 0),
+            answer_timeout_s=REQUEST_TIMEOUT_S,
+        )
+        faults = LimitLog("http.connection_failed", level="error")
+        self._server = HttpServer(self, bounds, self._limits.note, faults)
+        self._is_loopback = True
         self.port = 0
 
     def refused(self) -> dict[str, int]:
@@ -137,16 +135,12 @@ class PageServer:
 
     async def serve(self, listener: HttpListener) -> None:
         """Serve a port that was bound before; `close` closes it."""
-        self._listener, self.port = listener, listener.port
-        await listener.start(self._serve)
+        self.port, self._is_loopback = listener.port, listener.is_loopback
+        await self._server.serve(listener)
 
     async def close(self) -> None:
         """Stop listening and cut what is under way."""
-        if self._listener is not None:
-            await self._listener.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.close()
 
     async def answer(
         self, method: str, target: str, body: bytes = b"", principal: Principal | None = None
@@ -180,78 +174,38 @@ class PageServer:
         added = [f"{method} {path}" for method, path in sorted(self._routes)]
         return (", ".join([*self.own_paths, *added, *sorted(self._whole)]) + "\n").encode()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            method, target, refusal, body, authorization = await self._received(reader, writer)
-            visitor = self._admission.visitor(writer, authorization)
-            refusal = refusal or self._refusal(visitor, method, target)
-            status, kind, content = refusal or await self._admitted(
-                method, target, body, visitor.principal
-            )
-            logs.debug(
-                "http.answered", method=method, path=target.partition("?")[0][:200], status=status
-            )
-            self._admission.answered(writer, visitor, method, target, status)
-            answer = _encoded(status, kind, content, has_body=method != "HEAD")
-            await self._sent(writer, answer)
-        except asyncio.LimitOverrunError:
-            await self._refuse_head(reader, writer)
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # it did not ask properly or is gone: nothing to say
-        except Exception as error:  # noqa: BLE001 - one client's exception is not the server's
-            trace = traceback.format_exc(limit=-12)
-            self._faults.note(type(error).__name__, reason=repr(error), trace=trace)
-            await self._sent(
-                writer,
-                _encoded(*_failed(500, "a fault of this server's: see its log"), has_body=True),
-            )
-        finally:
-            self._connections.discard(task)
-            writer.transport.abort()
+    # --- what the server needs of a site ------------------------------------------------------------------------------
 
-    async def _received(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[str, str, Response | None, bytes, str]:
-        """Return method, target, the refusal if there is one, the body, and what `Authorization` says."""
-        if self._requests.enter(writer.transport):
-            self._limits.note("requests")
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, target, headers = parsed_head(head)
-                refusal, body_bytes = self._checked(method, target, headers)
-                body = b"" if refusal else await reader.readexactly(body_bytes)
-                return method, target, refusal, body, (headers or {}).get("authorization", "")
-        except TimeoutError:
-            self._limits.note("request_timeout")
-            raise
-        finally:
-            self._requests.leave(writer.transport)
+    def meet(self, writer: asyncio.StreamWriter) -> asyncio.StreamWriter:
+        """Return the connection: who it is depends on what the request shows, too."""
+        return writer
 
-    async def _refuse_head(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._limits.note("request_size")
-        left = DISCARDED_BYTES_MAX
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(DISCARD_S):
-                # The kernel resets a connection that is closed with something unread, and the answer is lost.
-                while left > 0 and (some := await reader.read(left)):
-                    left -= len(some)
-        text = f"the request line and headers have more than {REQUEST_BYTES_MAX} bytes\n"
-        await self._sent(writer, _encoded(431, TEXT, text.encode(), has_body=True))
+    async def respond(
+        self, peer: asyncio.StreamWriter, head: Head, body: bytes, refusal: Answer | None
+    ) -> Answer:
+        """Return the answer to a request of a client that may make it, else the refusal; note both."""
+        method, target, _ = head
+        visitor = self._admission.visitor(peer, head.header("authorization"))
+        answer = refusal or self._refusal(visitor, method, target)
+        if answer is None:
+            answer = Answer(*await self._admitted(method, target, body, visitor.principal))
+        path = target.partition("?")[0][:200]
+        logs.debug("http.answered", method=method, path=path, status=answer.status)
+        self._admission.answered(peer, visitor, method, target, answer.status)
+        return answer
 
-    def _refusal(self, visitor: Visitor, method: str, target: str) -> Response | None:
+    def failure(self, status: int, text: str) -> Answer:
+        """Return the answer to what is no request, or ended in a fault."""
+        return Answer(*_failed(status, text)) if status == 500 else _refused(status, text)
+
+    def _refusal(self, visitor: Visitor, method: str, target: str) -> Answer | None:
         """Return the answer to a client that may not use the page; None: it may."""
         path = target.partition("?")[0]
         refused = self._admission.refusal(visitor, kind_of(method, path))
         if refused is None:
             return None
         self._limits.note("rights", path=path[:200], principal=visitor.name)
-        return refused[0], TEXT, f"{refused[1]}\n".encode()
+        return _refused(*refused)
 
     async def _admitted(
         self, method: str, target: str, body: bytes, principal: Principal | None
@@ -269,48 +223,31 @@ class PageServer:
         finally:
             self._routes_running -= 1
 
-    async def _sent(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
-        """Have the peer read the answer, for as long as it may take."""
-        if self._answers.enter(writer.transport):
-            self._limits.note("answers")
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                # Closed only once all of it is with the kernel: a transport that is closed before cannot be aborted
-                # any more when it has sent the rest (Python 3.11 raises AttributeError then).
-                writer.transport.set_write_buffer_limits(0)
-                writer.write(answer)
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except TimeoutError:
-            self._limits.note("answer_timeout")
-        finally:
-            self._answers.leave(writer.transport)
-
-    def _checked(
-        self, method: str, target: str, headers: dict[str, str] | None
-    ) -> tuple[Response | None, int]:
-        """Return the refusal of a request that is to be refused at once, and the size of the body that follows."""
-        if headers is None:
-            return (400, TEXT, b"not HTTP/1\n"), 0
-        path = target.partition("?")[0]
+    def check(self, head: Head) -> Answer | int:
+        """Return the size of the body that follows, or the refusal of a request that is refused at once."""
+        if head.headers is None:
+            return _refused(400, "not HTTP/1")
+        method, path = head.method, head.target.partition("?")[0]
         kind = kind_of(method, path)
-        is_local = self._listener is None or self._listener.is_loopback
         unwanted = self._guard.refusal(
-            headers,
+            head.headers,
             changes=kind in CHANGING and method not in _WITH_BODY,
-            any_host=kind in ANY_HOST and not is_local,
+            any_host=kind in ANY_HOST and not self._is_loopback,
         )
         if unwanted is not None:
-            self._limits.note(unwanted[0], path=path[:200], host=headers.get("host", "")[:200])
-            return (403, TEXT, unwanted[1].encode()), 0
-        meant = headers.get(MEANT_BOOKIE.lower(), "")
+            self._limits.note(unwanted[0], path=path[:200], host=head.header("host")[:200])
+            return _refused(403, unwanted[1])
+        meant = head.header(MEANT_BOOKIE.lower())
         if meant and self.bookie_id and meant != self.bookie_id:
-            text = f"this is the page of bookie {self.bookie_id}, not of the one that was meant\n"
-            return (421, TEXT, text.encode()), 0
+            text = f"this is the page of bookie {self.bookie_id}, not of the one that was meant"
+            return _refused(421, text)
         if method not in _WITH_BODY:
-            return None, 0
-        return _body(method, headers, takes_any=path in self._whole)
+            return 0
+        # A page that answers everything of its path takes any type: none of that kind does anything for a POST.
+        if method == "POST" and path not in self._whole and head.content_type != JSON:
+            return _refused(415, "a POST needs Content-Type: application/json")
+        size = body_size(head, BODY_BYTES_MAX, default="0")
+        return size if isinstance(size, int) else _refused(size[0], f"a body {size[1]}")
 
 
 def add_event_page(server: PageServer, log: EventLog) -> None:
@@ -379,26 +316,5 @@ def _failed(status: int, text: str) -> Response:
     return status, JSON, printable_json({"error": text}) + b"\n"
 
 
-def _body(method: str, headers: dict[str, str], *, takes_any: bool) -> tuple[Response | None, int]:
-    """Return the refusal of a request with a body, if there is one, and the body's size.
-
-    `takes_any`: POSTs of any type; no page of that kind does anything for one.
-    """
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if method == "POST" and not takes_any and kind != JSON:
-        return (415, TEXT, b"a POST needs Content-Type: application/json\n"), 0
-    length = headers.get("content-length", "0")
-    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
-        return (400, TEXT, b"a body needs a Content-Length\n"), 0
-    if len(length) > 9 or int(length) > BODY_BYTES_MAX:
-        return (413, TEXT, b"the body is too long\n"), 0
-    return None, int(length)
-
-
-def _encoded(status: int, kind: str, body: bytes, *, has_body: bool) -> bytes:
-    asks = "WWW-Authenticate: Bearer\r\n" if status == 401 else ""
-    lines = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{asks}"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
-    )
-    return lines.encode() + (body if has_body else b"")
+def _refused(status: int, text: str) -> Answer:
+    return Answer(status, TEXT, f"{text}\n".encode())

@@ -97,7 +97,7 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
 async def test_events_have_pages(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastbk.console.event_pages.EVENTS_MAX", 2)
+    monkeypatch.setattr("fastbk.console.cluster_pages.EVENTS_MAX", 2)
     seen: list[str] = []
     async with console_of(cluster.metadata_uri, tmp_path) as (_, visitor):
         where = "/events"

@@ -19,9 +19,10 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
-from fastbk.gateway.waits import SUBJECTS_OF_ONE_MAX
+from fastbk.gateway.shares import SUBJECTS_OF_ONE_MAX
 from fastbk.meta import open_store
-from fastbk.meta.gateway.store import GatewayAccess, messages
+from fastbk.meta.gateway import messages
+from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.private_files import write_text
 from fastbk.tls.authority import Authority, Issued

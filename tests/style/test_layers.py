@@ -30,7 +30,7 @@ LAYERS = [
     | {"durable_files", "formats", "printable_text", "properties", "rate_limit", "retry"},
     {"model"},
     {"observe"},
-    {"tls", "auth"},
+    {"tls", "auth", "web.client"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
@@ -100,7 +100,7 @@ HOMES = {
     "starlette": ["fastbk/console/"],
     "uvicorn": ["fastbk/console/http_engine.py"],
     "jinja2": ["fastbk/console/rendering.py"],
-    "markupsafe": ["fastbk/console/charts.py"],
+    "markupsafe": ["fastbk/console/rendering.py"],
     "logging": [
         "fastbk/observe/library_log.py",
         "fastbk/meta/zookeeper/session.py",
@@ -174,7 +174,9 @@ def package_of(words: Sequence[str]) -> str:
     """Return the package that the words after `fastbk` lie in, as `LAYERS` names it."""
     folder = ".".join(words[:2])
     split = {*PARTS, *(name for layer in LAYERS for name in layer)}
-    return PARTS.get(folder) or PARTS.get(words[0]) or (folder if folder in split else words[0])
+    if folder in split:
+        return PARTS.get(folder, folder)
+    return PARTS.get(words[0], words[0])
 
 
 def layer_of(name: str) -> int | None:

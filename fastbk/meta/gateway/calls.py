@@ -8,15 +8,12 @@ open a store of its own.
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
-import socket
 import ssl
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,6 +35,7 @@ from fastbk.meta.gateway.messages import (
     error_of,
 )
 from fastbk.retry import Retry
+from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,12 +57,11 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.5
 _ANSWER_BYTES_MAX = ANSWER_BYTES_MAX + 4 * 1024 * 1024
 """The last row of an answer may reach over the bound; a record has 900 kB at most."""
 _TOKEN = re.compile(r"[!-~]+")
-_LOST = (OSError, http.client.HTTPException)
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    http: http.client.HTTPConnection
+    http: HttpConnection
     address: str
     used_s: float
 
@@ -120,7 +117,7 @@ class GatewayCalls:
                 return self._result(status, answer, body_kind)
             except _NotSent as error:
                 failed = self._lost(address, error.reason, is_sent=is_sent)
-            except _LOST as error:
+            except OSError as error:
                 is_sent = True
                 failed = self._lost(address, error, is_sent=True)
             except MetadataUnavailable as error:
@@ -142,12 +139,9 @@ class GatewayCalls:
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
-            # Below TLS: another thread reads from it. A forked child has the parent's connections, too.
-            waiting = self._waiting if self._pid == os.getpid() else ()
-            for sock in [one.http.sock for one in waiting]:
-                if sock is not None:  # else its request has just ended
-                    with suppress(OSError):
-                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            # A forked child has the parent's connections, too.
+            for connection in self._waiting if self._pid == os.getpid() else ():
+                connection.http.cut()
         for one in idle:
             one.http.close()
 
@@ -167,11 +161,7 @@ class GatewayCalls:
         try:
             if may_wait:
                 self._begin_wait(connection)
-            connection.http.request("POST", PATH + name, body, headers)
-            answer = connection.http.getresponse()
-            content = answer.read(_ANSWER_BYTES_MAX + 1)
-            if len(content) > _ANSWER_BYTES_MAX:
-                raise http.client.HTTPException("the answer is too long")
+            answer = connection.http.exchange("POST", PATH + name, headers, body, is_last=False)
         except BaseException:
             connection.http.close()
             raise
@@ -179,10 +169,10 @@ class GatewayCalls:
             if may_wait:
                 with self._lock:
                     self._waiting.discard(connection)
-        self._give_back(connection, is_good=not answer.will_close)
+        self._give_back(connection, is_good=not answer.is_last)
         if answer.status == 401:
             self._token = (float("-inf"), "")
-        return answer.status, content
+        return answer.status, answer.body
 
     def _result(self, status: int, answer: bytes, kind: type[T]) -> T:
         try:
@@ -210,30 +200,26 @@ class GatewayCalls:
         for one in stale:
             one.http.close()
         if found is not None:
-            found.http.sock.settimeout(limit_s)
+            found.http.set_timeout(limit_s)
             return found
         return _Connection(self._connected(address, limit_s), address, now_s)
 
-    def _connected(self, address: str, limit_s: float) -> http.client.HTTPConnection:
+    def _connected(self, address: str, limit_s: float) -> HttpConnection:
         host, port = split_address(address, "gateway")
-        made: http.client.HTTPConnection
-        if self._context is None:
-            made = http.client.HTTPConnection(host, port, timeout=limit_s)
-        else:
+        context = None
+        if self._context is not None:
             with self._lock:  # it may be made anew
                 context = self._context.current()
-            made = http.client.HTTPSConnection(host, port, timeout=limit_s, context=context)
+        made = HttpConnection(host, port, tls=context, bytes_max=_ANSWER_BYTES_MAX)
         try:
-            made.connect()
+            made.connect(limit_s)
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
                 f"gateway {address} has a certificate that is not good: {error.verify_message}; is FASTBK_TLS_CA_FILE"
                 " the one that signed it?"
             ) from error
         except OSError as error:
-            made.close()
             raise _NotSent(error) from error
-        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
 
     def _begin_wait(self, connection: _Connection) -> None:

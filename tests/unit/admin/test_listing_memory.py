@@ -20,7 +20,7 @@ import fastbk
 from fastbk.admin.bad_records import find_bad_records
 from fastbk.admin.metadata_backup import backed_up_records
 from fastbk.client import record_calls
-from fastbk.console.stream_index import LEDGERS_MAX, StreamIndex
+from fastbk.console.cluster_view import LEDGERS_MAX, StreamIndex
 from fastbk.meta import open_store, records
 from fastbk.meta.api import MetadataStore, all_ledgers
 from fastbk.meta.records import REASON_CHARACTERS_MAX, VALUE_BYTES_MAX, Change

@@ -8,8 +8,16 @@ import pytest
 
 from fastbk.auth.tokens import TokenError
 from fastbk.console import sessions as module
-from fastbk.console.access import LOCAL, REFRESH_S, Access, may_read, why_not_change
-from fastbk.console.sessions import IDLE_S, LoginLimit, Sessions
+from fastbk.console.sessions import (
+    IDLE_S,
+    LOCAL,
+    REFRESH_S,
+    Access,
+    LoginLimit,
+    Sessions,
+    may_read,
+    why_not_change,
+)
 from fastbk.errors import ConfigError
 from tests.fixtures.console import AUDIENCE, signed, with_tokens
 

@@ -23,10 +23,9 @@ from fastbk.errors import (
     StorageError,
     Unauthorized,
 )
-from fastbk.gateway.access import Access
-from fastbk.gateway.namespace_tree import NamespaceTree
+from fastbk.gateway.access import Access, NamespaceTree
+from fastbk.gateway.record_operations import states
 from fastbk.gateway.record_rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
-from fastbk.gateway.states import states
 from fastbk.meta import MetadataStore
 from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change

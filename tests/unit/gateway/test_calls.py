@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta.gateway.calls import GatewayCalls, _Connection
 from fastbk.meta.gateway.store import GatewayStore, messages
 from fastbk.private_files import write_text
+from fastbk.web.client import HttpConnection
 from tests.fixtures.fork import exit_code_of_fork
 
 T = TypeVar("T")
@@ -35,8 +35,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def waiting(calls: GatewayCalls, sock: socket.socket | None) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", 1)
-    connection.sock = sock
+    connection = HttpConnection("127.0.0.1", 1, tls=None, bytes_max=1)
+    connection._socket = sock
     calls._waiting.add(_Connection(connection, "127.0.0.1:1", 0.0))
 
 

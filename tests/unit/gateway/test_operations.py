@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 
 from fastbk.auth.rights import OPERATIONS
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, Unauthorized
-from fastbk.gateway.namespace_tree import is_above
+from fastbk.gateway.access import is_above
 from fastbk.meta import MetadataStore
 from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change

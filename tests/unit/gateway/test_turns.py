@@ -13,7 +13,7 @@ import pytest
 from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
 from fastbk.errors import MetadataUnavailable
-from fastbk.gateway.turns import CALLS_OF_ONE_MAX, Turns
+from fastbk.gateway.shares import CALLS_OF_ONE_MAX, Turns
 from fastbk.meta.api import MetadataStore
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until_async

@@ -9,10 +9,8 @@ from typing import Any, cast
 import pytest
 
 from fastbk.errors import MetadataUnavailable
-from fastbk.gateway import waits as module
-from fastbk.gateway.shares import Shares
-from fastbk.gateway.turns import Turns
-from fastbk.gateway.waits import Waits
+from fastbk.gateway import shares as module
+from fastbk.gateway.shares import Shares, Turns, Waits
 from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, ReadStates
 from fastbk.meta.subscriptions import Subject
 from tests.fixtures.wait import wait_until_async

@@ -337,7 +337,7 @@ async def test_a_fault_of_one_request_is_answered_and_logged_at_a_bounded_rate(
             raise UnicodeEncodeError("utf-8", "a\ud800", 1, 2, "surrogates not allowed")
 
         with monkeypatch.context() as fault:
-            fault.setattr(server, "_checked", fail)
+            fault.setattr(server, "check", fail)
             answers = [await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n") for _ in range(20)]
         assert {one.partition(b"\r\n")[0] for one in answers} == {
             b"HTTP/1.1 500 Internal Server Error"

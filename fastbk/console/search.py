@@ -1,16 +1,20 @@
-"""Finds bookies, ledgers, namespaces, streams and cursors by their ids and names."""
+"""The search: bookies, ledgers, namespaces, streams and cursors by their ids and names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from starlette.responses import RedirectResponse
+
+from fastbk.console.context import cursors_of, streams_of
 from fastbk.console.rendering import link
-from fastbk.console.visible import cursors_of, streams_of
 from fastbk.errors import NoSuchLedger
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from fastbk.console.context import Context
 
 FOUND_MAX = 50
@@ -27,6 +31,18 @@ class Found:
     about: str
     url: str
     is_exact: bool
+
+
+async def search(context: Context) -> Response:
+    """Show what has this id or name; with one answer, go there."""
+    text = context.query("q")
+    if not text:
+        return context.page("search.html", text="", found=[], query_text="")
+    found = await find_all(context, text)
+    exact = [one for one in found if one.is_exact]
+    if len(exact) == 1:
+        return RedirectResponse(exact[0].url, 303)
+    return context.page("search.html", text=text, found=found, query_text=text)
 
 
 async def find_all(context: Context, text: str) -> list[Found]:
