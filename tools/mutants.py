@@ -6,8 +6,9 @@
     ONLY=fastbk/stream,fastbk/client          draw in files below these
     SECONDS_EACH=120                          how long tests of one mutant may take; more counts as found
 
-A mutant is known by its function, its kind, and its number among those of that kind in the function. So two
-trees that cut their files differently can be compared. `build/mutants.json` keeps what was drawn, and what became of it.
+A mutant is known by its function, its kind, and its number among those of that kind in the function.
+So two trees that cut their files differently can be compared. `build/mutants.json` keeps what was drawn
+and what became of it.
 """
 
 from __future__ import annotations
