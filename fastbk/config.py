@@ -7,10 +7,8 @@ nearest known name, and every message names the file and the key.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import socket
-import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -42,6 +40,8 @@ def load(path: Path, kind: type[S]) -> S:
 
     Raises ConfigError with one line: the file, the key, what is wrong with it.
     """
+    import tomllib  # here, and difflib below: a bookie's children import this module and read no file
+
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -173,6 +173,8 @@ def _with_unit(value: object, unit: str) -> int:
 
 
 def _nearest(name: str, known: dict[str, Any]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f": did you mean {close[0]}?" if close else f"; known: {', '.join(sorted(known))}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -37,6 +36,8 @@ def check_options(given: Mapping[str, object], kind: type) -> None:
     hints = _hints(kind)
     for name, value in given.items():
         if name not in hints:
+            from difflib import get_close_matches  # a wrong name is rare
+
             near = get_close_matches(name, hints, 1)
             hint = f"did you mean {near[0]}?" if near else f"choose of {', '.join(sorted(hints))}"
             raise ConfigError(f"unknown option {name!r}; {hint}")

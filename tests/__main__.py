@@ -1,7 +1,7 @@
 """`python -m tests`: the tests by tiers. `./dev test` sets up and calls this.
 
 FAST=1 runs those style, type, unit, property and native tests that are not `slow`; nothing set
-runs all that CI runs; ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run.
+runs all that CI runs; ALL=1 adds long, soak and performance tests. SEED=n repeats the random choices of an earlier run.
 SERVICES=n runs so many tests that start services at once, instead of two. Any other arguments go to pytest, which then
 runs once with just these.
 
@@ -55,8 +55,8 @@ def tier() -> tuple[str, str]:
     if os.environ.get("ALL"):
         return "all", ""
     if os.environ.get("FAST"):
-        return "fast", "not slow and not soak and not perf"
-    return "ci", "not soak and not perf"
+        return "fast", "not slow and not soak and not perf and not long"
+    return "ci", "not soak and not perf and not long"
 
 
 def seed() -> int:
@@ -79,16 +79,31 @@ def phases() -> list[tuple[str, list[str]]]:
     beside = ["--dist", "worksteal", slowest, "-m"]
     cores = str(os.cpu_count() or 1)
     parallel = ("parallel", ["-n", cores, *beside, f"{both}not service"])
-    # Only these folders: reading the others for nothing takes each process ten seconds.
+    # Each process reads all that it is given: the folders of services take ten seconds, mostly for nothing.
     if name == "fast":
         parallel[1].extend(f"tests/{folder}" for folder in FAST_FOLDERS)
         return [parallel]
     folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
+    places = (one for one in (ROOT / "tests").iterdir() if one.is_dir() and one.name[0] != "_")
+    others = {one.name for one in places} - {*SERVICE_FOLDERS}
+    parallel[1].extend(f"tests/{one}" for one in sorted(others))
+    parallel[1].extend(service_files("no_service"))
+    alone = service_files("alone", *(("soak", "perf") if name == "all" else ()))
     some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
     return [
         ("services", ["-n", some, *beside, f"{both}service and not alone", *folders]),
         parallel,
-        ("alone", [slowest, "-m", f"{both}service and alone", *folders]),
+        ("alone", [slowest, "-m", f"{both}service and alone", *alone]),
+    ]
+
+
+def service_files(*markers: str) -> list[str]:
+    """Return the files in the folders of services that mention any of these markers."""
+    return [
+        str(path.relative_to(ROOT))
+        for folder in SERVICE_FOLDERS
+        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+        if any(f"mark.{one}" in path.read_text("utf-8") for one in markers)
     ]
 
 

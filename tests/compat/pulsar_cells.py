@@ -34,6 +34,7 @@ SECONDS_MAX: dict[str, float] = {}
 EARLIEST = pulsar.InitialPosition.Earliest
 SILENCE_MS = 1500
 """How long nothing has to come before it is taken that nothing will."""
+HEALED_S_MAX = 180.0
 FREEZE_S = 12.0
 """Longer than the broker waits for a bookie, and than a session of ZooKeeper lives."""
 
@@ -684,6 +685,24 @@ def bookies_replaced(world: World) -> str:
         return running.finish()
 
 
+def bookie_lost(world: World) -> str:
+    """A bookie is lost for good; AutoRecovery copies what it had. Then another one is, and all is read."""
+    with load(world, "lost") as running:
+        first, second = world.bookies()[:2]
+        running.more(5000)
+        world.ask("kill", first)
+        lost_s = time.monotonic()
+        until(
+            lambda: not world.ask("still-named", first), HEALED_S_MAX, f"no ledger to name {first}"
+        )
+        healed_s = time.monotonic() - lost_s
+        running.more(1000)
+        world.ask("kill", second)
+        running.more(1000)
+        return f"healed after {healed_s:.0f} s, {running.finish()}"
+
+
+cell("pulsar-bookie-lost", seconds_max=400.0, group="heal")(bookie_lost)
 cell("pulsar-bookies-replaced", seconds_max=1500.0, group="move")(bookies_replaced)
 ROUND_S_MAX = 90.0
 

@@ -6,6 +6,7 @@ cells are in `pulsar_cells.py`, which runs in an environment that has Pulsar's c
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -18,13 +19,15 @@ from pathlib import Path
 
 import pytest
 
+import fastbk
 import fastbk.sync
-from fastbk.devcluster.processes import wait_for
+from fastbk.devcluster.processes import cpu_seconds, wait_for
 from fastbk.meta.uri import ZooKeeperLocation
 from tests.compat import full_disk
+from tests.compat.autorecovery import daemon
 from tests.compat.jars import NotAvailable, Programs, programs
 from tests.compat.java_cells import Answer, piped, run_cells, serve
-from tests.compat.members import FileMember, free_port, http_text, write_conf
+from tests.compat.members import FASTBK, FileMember, free_port, http_text, write_conf
 from tests.compat.results import Result, is_wanted
 from tests.compat.rig import Cluster, Rig
 from tests.compat.suite import OPENED
@@ -44,17 +47,22 @@ KINDS = {"ours": (4, 0), "apache": (0, 4), "mixed": (2, 2)}
 START_S_MAX = 120.0
 SETUP_S_MAX = 60.0
 GC_S_MAX = 60.0
+LOST_AFTER_S = 2
+HEALER_STOP_S_MAX = 30.0
 RUN_S_MAX = 2400.0
 ROUND_S_MAX = 90.0
+BROKER_NEEDS = (
+    "-Dio.netty.leakDetection.level=disabled",
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED),
+    "--add-opens=java.management/sun.management=ALL-UNNAMED",
+    "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+)
 BROKER_OPTIONS = (
     "-Xmx768m",
     "-XX:MaxDirectMemorySize=512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-Dio.netty.leakDetection.level=disabled",
-    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED),
-    "--add-opens=java.management/sun.management=ALL-UNNAMED",
-    "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+    *BROKER_NEEDS,
 )
 OUR_SETTINGS: dict[str, dict[str, object]] = {"ledgers": {"entry_log_size": "16MiB"}}
 APACHE_SETTINGS: dict[str, object] = {
@@ -84,15 +92,25 @@ class Clients:
 class Broker:
     """Pulsar's broker in a process of its own; it ends with us."""
 
-    def __init__(self, folder: Path, java: Programs, metadata: str, protocol: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        java: Programs,
+        metadata: str,
+        protocol: str,
+        *,
+        java_options: Sequence[str] = BROKER_OPTIONS,
+        more_settings: Mapping[str, object] | None = None,
+    ) -> None:
         self._folder = folder
         self._java = java
+        self._java_options = java_options
         self._port, self._web_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.offloaded = folder / "offloaded"
         ports = {"brokerServicePort": self._port, "webServicePort": self._web_port}
         settings = broker_settings(metadata, self.offloaded, is_v2=protocol == "v2")
-        write_conf(folder / "broker.conf", ports | settings)
+        write_conf(folder / "broker.conf", ports | settings | dict(more_settings or {}))
 
     @property
     def service_url(self) -> str:
@@ -106,11 +124,16 @@ class Broker:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def cpu_s(self) -> float:
+        """Return the processor time that it has used since its start."""
+        assert self._process is not None
+        return sum(cpu_seconds({"broker": self._process.pid}).values())
+
     def start(self) -> None:
         """Start it, if it does not run, and wait until it serves. Raises TimeoutError, RuntimeError."""
         if not self.is_running:
             command = self._java.command(
-                BROKER_MAIN, str(self._folder / "broker.conf"), options=BROKER_OPTIONS
+                BROKER_MAIN, str(self._folder / "broker.conf"), options=self._java_options
             )
             with open(self._folder / "broker.log", "ab") as log:
                 self._process = subprocess.Popen(
@@ -173,16 +196,28 @@ def broker_settings(metadata: str, offloaded: Path, *, is_v2: bool) -> dict[str,
 def pulsar_cluster(
     rig: Rig,
     clients: Clients,
-    kind: str,
     protocol: str,
     add: Callable[[Cluster], None],
+    *,
+    java_options: Sequence[str] = BROKER_OPTIONS,
+    more_settings: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[Cluster, Broker]]:
-    """Give bookies that `add` makes, in metadata that Pulsar made, and a running broker on them."""
+    """Give bookies that `add` makes, in metadata that Pulsar made, and a running broker on them.
+
+    java_options: of the broker. more_settings: of its broker.conf, before those of `broker_settings`.
+    """
     brokers: list[Broker] = []
 
     def make(folder: Path, location: ZooKeeperLocation) -> None:
         metadata = f"zk:{rig.zookeeper_address}{location.root.removesuffix('/ledgers')}"
-        broker = Broker(folder, clients.java, metadata, protocol)
+        broker = Broker(
+            folder,
+            clients.java,
+            metadata,
+            protocol,
+            java_options=java_options,
+            more_settings=more_settings,
+        )
         brokers.append(broker)
         words = [
             *("--cluster", "compat", "--initial-num-transaction-coordinators", "1"),
@@ -213,7 +248,7 @@ def pulsar_cluster(
 def pulsar_cells(rig: Rig, only: list[str], *, kind: str, protocol: str = "v2") -> Iterator[Result]:
     """All cells but the rounds; protocol: between broker and bookies."""
     column = f"pulsar {protocol} > {kind}"
-    clients = _clients(rig)
+    clients = pulsar_clients(rig)
     if isinstance(clients, str):
         yield Result(column, "pulsar", "skip", 0.0, clients)
         return
@@ -224,7 +259,7 @@ def pulsar_cells(rig: Rig, only: list[str], *, kind: str, protocol: str = "v2") 
         cluster.add_apache(apache, APACHE_SETTINGS)
 
     if set(only) != {FULL_CELL}:
-        with pulsar_cluster(rig, clients, kind, protocol, add) as (cluster, broker):
+        with pulsar_cluster(rig, clients, protocol, add) as (cluster, broker):
             answers = _answers(cluster, broker)
             yield from _run(column, clients, cluster, broker, answers, ["plain", *only])
             if any(is_wanted(name, only) for name in TRANSACTIONS):
@@ -237,7 +272,7 @@ def pulsar_cells(rig: Rig, only: list[str], *, kind: str, protocol: str = "v2") 
 def pulsar_kills(rig: Rig, rounds: int, seed: int, *, kind: str) -> Iterator[Result]:
     """So many rounds of random kills and freezes of bookies, and of kills of the broker in three of twenty."""
     column = f"pulsar v2 > {kind}, kills"
-    clients = _clients(rig)
+    clients = pulsar_clients(rig)
     if isinstance(clients, str):
         yield Result(column, "pulsar-kill-rounds", "skip", 0.0, clients)
         return
@@ -247,7 +282,7 @@ def pulsar_kills(rig: Rig, rounds: int, seed: int, *, kind: str) -> Iterator[Res
         cluster.add_ours(ours, OUR_SETTINGS)
         cluster.add_apache(apache, APACHE_SETTINGS)
 
-    with pulsar_cluster(rig, clients, kind, "v2", add) as (cluster, broker):
+    with pulsar_cluster(rig, clients, "v2", add) as (cluster, broker):
         variables = {"ROUNDS": str(rounds), "SEED": str(seed)}
         yield from _run(
             column,
@@ -264,7 +299,7 @@ def pulsar_kills(rig: Rig, rounds: int, seed: int, *, kind: str) -> Iterator[Res
 def pulsar_move(rig: Rig) -> Iterator[Result]:
     """A cluster in use gets bookies of ours one by one in the place of Apache's, and then the other way round."""
     column = "pulsar v2 > apache to ours, and back"
-    clients = _clients(rig)
+    clients = pulsar_clients(rig)
     if isinstance(clients, str):
         yield Result(column, "pulsar-bookies-replaced", "skip", 0.0, clients)
         return
@@ -272,12 +307,62 @@ def pulsar_move(rig: Rig) -> Iterator[Result]:
     def add(cluster: Cluster) -> None:
         cluster.add_apache(4, APACHE_SETTINGS)
 
-    with pulsar_cluster(rig, clients, "apache", "v2", add) as (cluster, broker):
+    with pulsar_cluster(rig, clients, "v2", add) as (cluster, broker):
         answers = _answers(cluster, broker) | {
             "add-bookie": lambda kind: _add_bookie(cluster, kind),
             "retire": lambda bookie_id: _retire(cluster, bookie_id),
         }
         yield from _run(column, clients, cluster, broker, answers, ["move"])
+
+
+def pulsar_heal(rig: Rig, *, kind: str) -> Iterator[Result]:
+    """One of five bookies is lost for good under a load, and AutoRecovery of its kind heals what it had."""
+    column = f"pulsar v2 > {kind}, AutoRecovery"
+    clients = pulsar_clients(rig)
+    if isinstance(clients, str):
+        yield Result(column, "pulsar-bookie-lost", "skip", 0.0, clients)
+        return
+    ours, apache = {"ours": (5, 0), "apache": (0, 5)}[kind]
+
+    def add(cluster: Cluster) -> None:
+        cluster.add_ours(ours, OUR_SETTINGS)
+        cluster.add_apache(apache, APACHE_SETTINGS)
+
+    with (
+        pulsar_cluster(rig, clients, "v2", add) as (cluster, broker),
+        daemon(cluster) if kind == "apache" else _healer(cluster),
+    ):
+        answers = _answers(cluster, broker) | {
+            "still-named": lambda bookie_id: _word(bool(_named(cluster, bookie_id)))
+        }
+        yield from _run(column, clients, cluster, broker, answers, ["heal"])
+
+
+@contextlib.contextmanager
+def _healer(cluster: Cluster) -> Iterator[None]:
+    """Run `fastbk autorecovery`, which takes a bookie that is away for some seconds as lost."""
+
+    async def set_delay() -> None:
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            await client.call_store(
+                lambda store: store.coordination.set_lost_bookie_delay(LOST_AFTER_S)
+            )
+
+    asyncio.run(set_delay())
+    command = [*FASTBK, "autorecovery", "--metadata", cluster.metadata_uri]
+    with open(cluster.folder / "healer.log", "wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(HEALER_STOP_S_MAX)
+
+
+def _word(value: bool) -> str:
+    return "true" if value else ""
 
 
 def _add_bookie(cluster: Cluster, kind: str) -> None:
@@ -295,17 +380,21 @@ def _retire(cluster: Cluster, bookie_id: str) -> None:
     cluster.wait_unregistered(bookie_id)
     cluster.fastbk("bookie", "decommission", bookie_id, "--yes", "--metadata", cluster.metadata_uri)
     cluster.members.remove(member)
+    if named := _named(cluster, bookie_id):
+        raise AssertionError(f"ledgers {named} still name {bookie_id}")
+
+
+def _named(cluster: Cluster, bookie_id: str) -> list[int]:
+    """Return the ledgers, open ones included, that have a bookie in an ensemble."""
     with fastbk.sync.connect(cluster.metadata_uri) as client:
-        named = [
+        return [
             info.ledger_id
             for info in client.list_ledgers()
             if any(bookie_id in one.ensemble for one in info.metadata.fragments)
         ]
-    if named:
-        raise AssertionError(f"ledgers {named} still name {bookie_id}")
 
 
-def _clients(rig: Rig) -> Clients | str:
+def pulsar_clients(rig: Rig) -> Clients | str:
     """Return what drives a broker, or why it cannot be had here."""
     try:
         # The module of Pulsar's build with the names of its figures is not released as a jar.
@@ -387,7 +476,7 @@ def _full(rig: Rig, clients: Clients, column: str, kind: str, protocol: str) -> 
                     cluster.add_apache(1, APACHE_SETTINGS | FULL_APACHE_SETTINGS | folders)
                 cluster.add_apache(apache - (0 if ours else 1), APACHE_SETTINGS)
 
-            with pulsar_cluster(rig, clients, kind, protocol, add) as (cluster, broker):
+            with pulsar_cluster(rig, clients, protocol, add) as (cluster, broker):
                 left_bytes = FULL_LEFT_BYTES["ours" if ours else "apache"]
                 answers = _answers(cluster, broker) | _disk_answers(cluster, disk, left_bytes)
                 yield from _run(column, clients, cluster, broker, answers, ["full"])

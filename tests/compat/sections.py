@@ -17,7 +17,7 @@ from tests.compat.jars import NotAvailable, Programs, programs
 from tests.compat.java_cells import CELLS_MAIN, run_cells
 from tests.compat.kills import kill_rounds, python_kill_rounds
 from tests.compat.marks import mark_cells
-from tests.compat.pulsar_rig import pulsar_cells, pulsar_kills, pulsar_move
+from tests.compat.pulsar_rig import pulsar_cells, pulsar_heal, pulsar_kills, pulsar_move
 from tests.compat.python_cells import python_cells
 from tests.compat.recover import recover_cells
 from tests.compat.results import Result
@@ -33,7 +33,15 @@ from tests.compat.unconfirmed import unconfirmed_cells
 Section = Callable[[Rig], Iterator[Result]]
 PULSAR_MAIN = "fastbk.compat.ManagedLedgerCells"
 PROTOCOLS = ("v3", "v2")
-BY_NAME_ONLY = {*SUITES, "pulsar", "pulsar-v3", "pulsar-mixed", "pulsar-kills", "pulsar-move"}
+BY_NAME_ONLY = {
+    *SUITES,
+    "pulsar",
+    "pulsar-v3",
+    "pulsar-mixed",
+    "pulsar-kills",
+    "pulsar-move",
+    "pulsar-heal",
+}
 """Parts that take ten minutes or more."""
 
 
@@ -105,6 +113,7 @@ def _pulsar(only: list[str], kind: str, rounds: int, seed: int) -> dict[str, Sec
         "pulsar-mixed": lambda rig: pulsar_cells(rig, only, kind="mixed"),
         "pulsar-kills": lambda rig: pulsar_kills(rig, rounds, seed, kind=kind),
         "pulsar-move": pulsar_move,
+        "pulsar-heal": lambda rig: pulsar_heal(rig, kind=kind),
     }
 
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from typing import Any
 from tests.compat.jars import BUILD, HERE, JAVA_OPTIONS, NotAvailable, Programs, programs
 from tests.compat.java_cells import Answer, piped, serve
 from tests.compat.results import Result
-from tests.compat.rig import Rig
+from tests.compat.rig import Cluster, Rig
 from tests.compat.suite_bookies import SuiteBookies
 
 CLASS_S_MAX = 2400.0
 MOCK_BOOKIES = 3
+CLASSES_OF_A_JAVA_MAX = 10
+"""Of those with a mock of the client: most of what a short class costs is the start of its Java."""
 MOCK_SECTION = "[with a mock of the client]"
 """Stands in a list above the classes that have one."""
 VERDICTS = ("pass", "fail", "skip")
@@ -145,27 +147,21 @@ def suite_tests(
     listed = read_classes((HERE / suite.classes).read_text())
     if not only and suite.is_complete:
         yield from _unlisted(suite, column, ours, listed)
+    wanted = []
     for test_class in chosen(listed, only):
-        if (
-            is_resumed
-            and read_kept(BUILD, name, kind).get(test_class.name, {"fail": 1})["fail"] == 0
-        ):
-            continue
         if test_class.reason:
             yield Result(column, test_class.name, "skip", 0.0, test_class.reason)
-            continue
-        results = []
-        for result in _run(rig, name, column, ours, kind, test_class):
-            results.append(result)
-            yield result
-        if not results:
-            results.append(Result(column, test_class.name, "fail", 0.0, "no test ran"))
-            yield results[-1]
-        if not test_class.only:
-            keep(BUILD, name, kind, test_class.name, results)
+        elif not (is_resumed and _has_passed(read_kept(BUILD, name, kind), test_class.name)):
+            wanted.append(test_class)
+    with contextlib.ExitStack() as stack:
+        yield from Runner(rig, name, column, ours, kind, stack).run(wanted)
     kept = {kind: read_kept(BUILD, name, kind) for kind in KINDS}
     table = by_class(kept, [one.name for one in listed])
     (BUILD / f"{name}.md").write_text(table + "\n")
+
+
+def _has_passed(kept: Kept, name: str) -> bool:
+    return name in kept and kept[name]["fail"] == 0
 
 
 def read_classes(text: str) -> list[TestClass]:
@@ -219,47 +215,133 @@ def chosen(classes: list[TestClass], only: list[str]) -> list[TestClass]:
     return list(found.values())
 
 
-def _run(
-    rig: Rig, name: str, column: str, ours: Programs, kind: str, test_class: TestClass
-) -> Iterator[Result]:
-    suite, folder = SUITES[name], rig.folder / name / test_class.name
-    java = ours if kind == "ours" or test_class.has_mock else ours.behind_jars()
-    started_s = time.monotonic()
-    folder.mkdir(parents=True)
-    temporary = folder / "tmp"
-    temporary.mkdir()
-    arguments = [suite.package + test_class.name]
-    arguments += [f"-{test}={reason}" for test, reason in test_class.excluded.items()]
-    arguments += [f"+{test}" for test in test_class.only]
-    options = (
-        *JAVA_OPTIONS,
-        *suite.java_options,
-        f"-Djava.io.tmpdir={temporary}",
-        "-Dzookeeper.admin.enableServer=false",
-    )
-    command = java.command(suite.main, *arguments, options=options)
-    with contextlib.ExitStack() as stack:
-        answers = _answers(rig, folder, kind, test_class, stack)
-        log = stack.enter_context(open(folder / "log", "ab"))
-        process = stack.enter_context(piped(command, log, CLASS_S_MAX, temporary))
-        yield from serve(column, process, answers)
-    if process.returncode not in (0, 1):
-        took_s = time.monotonic() - started_s
-        reason = f"its Java ended with {process.returncode}; see {folder / 'log'}"
-        yield Result(column, test_class.name, "fail", took_s, reason)
+class Turns:
+    """Classes that one Java runs, each when it asks for the next one."""
+
+    def __init__(
+        self,
+        waiting: Sequence[TestClass],
+        package: str,
+        end: Callable[[TestClass, list[Result]], None],
+    ) -> None:
+        """end: what is done with a class at its end, and with what its tests came to."""
+        self.waiting = list(waiting)
+        self.results: list[Result] = []
+        """Of the class that runs."""
+        self._package = package
+        self._end = end
+        self._current: TestClass | None = None
+
+    def next(self) -> str:
+        """End the class that runs, and begin the next one: its name and what to leave out. Empty: there is none."""
+        if self._current is not None:
+            self._end(self._current, self.results)
+        self._current, self.results = (self.waiting.pop(0) if self.waiting else None), []
+        if self._current is None:
+            return ""
+        words = [self._package + self._current.name]
+        words += [f"-{test}={reason}" for test, reason in self._current.excluded.items()]
+        return "\t".join([*words, *(f"+{test}" for test in self._current.only)])
+
+    def over(self) -> None:
+        """Java ended: so has the class that ran, or, where none did, the first one."""
+        if self._current is None and self.waiting:
+            self._current = self.waiting.pop(0)
+        if self._current is not None:
+            self._end(self._current, self.results)
+        self._current = None
 
 
-def _answers(
-    rig: Rig, folder: Path, kind: str, test_class: TestClass, stack: contextlib.ExitStack
-) -> dict[str, Answer]:
-    """Return what a class may ask for: bookies of its own, or where those are that `stack` stops at the end."""
-    if test_class.has_mock:
-        count = {"ours": 0, "apache": 0, kind: MOCK_BOOKIES}
-        cluster = stack.enter_context(rig.cluster(ours=count["ours"], apache=count["apache"]))
-        return {"cluster": lambda: cluster.metadata_uri}
-    bookies = SuiteBookies(folder)
-    stack.callback(bookies.stop_all)
-    return bookies.answers()
+class Runner:
+    """Runs classes of one list, one after the other."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        name: str,
+        column: str,
+        ours: Programs,
+        kind: str,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        """stack: at its end the bookies stop that classes with a mock share."""
+        self._rig = rig
+        self._name = name
+        self._suite = SUITES[name]
+        self._column = column
+        self._ours = ours
+        self._kind = kind
+        self._stack = stack
+        self._shared: Cluster | None = None
+
+    def run(self, classes: Sequence[TestClass]) -> Iterator[Result]:
+        """Yield their tests as they end. Those with a mock share Javas, as in Pulsar's build, and three bookies."""
+        with_mock = [one for one in classes if one.has_mock]
+        groups = [[one] for one in classes if not one.has_mock]
+        groups += [
+            with_mock[at : at + CLASSES_OF_A_JAVA_MAX]
+            for at in range(0, len(with_mock), CLASSES_OF_A_JAVA_MAX)
+        ]
+        for group in groups:
+            waiting = group
+            while waiting:  # after a Java that died with some of them left
+                turns = Turns(waiting, self._suite.package, self._keep)
+                yield from self._run_java(group[0], turns)
+                waiting = turns.waiting
+
+    def _keep(self, test_class: TestClass, results: list[Result]) -> None:
+        if not test_class.only:
+            keep(BUILD, self._name, self._kind, test_class.name, results)
+
+    def _run_java(self, first: TestClass, turns: Turns) -> Iterator[Result]:
+        started_s = time.monotonic()
+        folder = self._rig.folder / self._name / turns.waiting[0].name
+        temporary = folder / "tmp"
+        temporary.mkdir(parents=True)
+        is_ours = self._kind == "ours" or first.has_mock
+        java = self._ours if is_ours else self._ours.behind_jars()
+        options = (
+            *JAVA_OPTIONS,
+            *self._suite.java_options,
+            f"-Djava.io.tmpdir={temporary}",
+            "-Dzookeeper.admin.enableServer=false",
+        )
+        seconds_max = CLASS_S_MAX * len(turns.waiting)
+        with contextlib.ExitStack() as stack:
+            answers = self._answers(folder, first, stack) | {"next": turns.next}
+            log = stack.enter_context(open(folder / "log", "ab"))
+            command = java.command(self._suite.main, options=options)
+            process = stack.enter_context(piped(command, log, seconds_max, temporary))
+            for result in serve(self._column, process, answers):
+                turns.results.append(result)
+                yield result
+        if process.returncode not in (0, 1):
+            took_s = time.monotonic() - started_s
+            reason = f"its Java ended with {process.returncode}; see {folder / 'log'}"
+            turns.results.append(Result(self._column, first.name, "fail", took_s, reason))
+            yield turns.results[-1]
+        turns.over()
+
+    def _answers(
+        self, folder: Path, first: TestClass, stack: contextlib.ExitStack
+    ) -> dict[str, Answer]:
+        """Return what a class may ask for: bookies of its own, which `stack` stops, or where the shared ones are."""
+        if first.has_mock:
+            uri = self._shared_cluster().metadata_uri
+            return {"cluster": lambda: uri}
+        bookies = SuiteBookies(folder)
+        stack.callback(bookies.stop_all)
+        return bookies.answers()
+
+    def _shared_cluster(self) -> Cluster:
+        """Return the bookies that classes with a mock share, which no class can stop."""
+        if self._shared is None:
+            count = {"ours": 0, "apache": 0, self._kind: MOCK_BOOKIES}
+            self._shared = self._stack.enter_context(
+                self._rig.cluster(ours=count["ours"], apache=count["apache"])
+            )
+        self._shared.start()
+        return self._shared
 
 
 def keep(folder: Path, suite: str, kind: str, name: str, results: Sequence[Result]) -> None:

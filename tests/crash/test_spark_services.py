@@ -16,7 +16,7 @@ from tests.rigs import spark_services
 from tests.rigs.spark_points import Kill, Kills
 from tests.rigs.spark_services import Services
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 PATH = "streams/ab/record"
 
 

@@ -136,7 +136,7 @@ class Expiring(MetadataCalls):
         return result
 
 
-@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("is_after", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.timeout(180)
 def test_a_session_that_ends_at_any_step_of_a_commit_takes_nothing_and_doubles_nothing(
     zookeeper: ZooKeeperPlace, is_after: bool

@@ -104,6 +104,7 @@ def test_apaches_protocols_are_measured_and_checked_as_ours(
     assert answer["sample"]["wrong"] == 0
 
 
+@pytest.mark.long
 def test_an_open_loop_keeps_its_rate_and_its_data_dir(tmp_path: Path) -> None:
     data = tmp_path / "data"
     answer = bench(
@@ -128,6 +129,7 @@ def test_a_running_cluster_is_measured_and_left_running(tmp_path: Path, bookie: 
     assert bookie.cluster.bookies[0].is_ready
 
 
+@pytest.mark.long
 def test_bookies_that_are_known_by_a_name_are_loaded(tmp_path: Path) -> None:
     with LocalCluster(
         1, data=tmp_path, settings={"bookie": {"advertised": "localhost"}}
@@ -192,6 +194,7 @@ def test_each_load_of_dev_bench_gives_its_figures(
     check_figures(figures, more)
 
 
+@pytest.mark.long
 def test_cold_reads_of_dev_bench_give_their_figures(
     bookie: OneBookie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +227,7 @@ def test_random_reads_begin_at_entries_all_over_the_ledger(bookie: OneBookie) ->
         assert load.result().first_error == "NO_ENTRY"
 
 
+@pytest.mark.long
 def test_a_bookie_of_another_tree_runs_that_trees_code(tmp_path: Path) -> None:
     """The other tree is this one by another path; its client library is measured with that tree's Python."""
     other = tmp_path / "other"
@@ -237,18 +241,21 @@ def test_a_bookie_of_another_tree_runs_that_trees_code(tmp_path: Path) -> None:
         assert bookie_loads.append(running, Append(5), 0.05)["per_s"] > 0
 
 
+@pytest.mark.long
 def test_the_client_library_is_measured_on_three_bookies() -> None:
     figures = Tree("this tree").measure(Replicated(10), 0.1)
     assert set(figures) == COMMON
     assert figures["per_s"] > 0
 
 
+@pytest.mark.long
 def test_the_client_library_is_measured_beside_the_load_in_c() -> None:
     figures = Tree("this tree").measure(BesideC(pairs=1), 0.0)
     assert set(figures) == {"p50_us", "c_p50_us", "behind_c_us", "client_us"}
     assert figures["behind_c_us"] == pytest.approx(figures["p50_us"] - figures["c_p50_us"])
 
 
+@pytest.mark.long
 def test_a_restart_is_measured_to_the_first_write() -> None:
     figures = Tree("this tree").measure(Restart(mib=1), 0.0)
     assert set(figures) == {"first_write_s", "bookie_cpu_s", "memory_mb"}

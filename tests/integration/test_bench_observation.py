@@ -8,6 +8,7 @@ from tests.native.compile import KINDS, UNOBSERVED
 from tools import bench_observation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", bench_observation.PARTS)
 def test_each_part_is_measured_on_and_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts nothing is compiled quickly: that it is fast is of no matter here."""

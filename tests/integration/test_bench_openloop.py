@@ -12,6 +12,7 @@ from tools import bench_openloop
 from tools.part import write
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_whole_run_has_rates_works_and_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

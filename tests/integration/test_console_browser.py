@@ -20,7 +20,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.browser import Browser, browser, needs_chromium
 from tests.fixtures.wait import wait_until
 
-pytestmark = [needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [needs_chromium, pytest.mark.timeout(300), pytest.mark.long]
 
 PATHS = (
     "/", "/bookies", "/bookie/bookie-1", "/disks", "/streams", "/stream/shop/orders", "/records/shop/orders",

@@ -55,7 +55,9 @@ def test_every_byte_comes_back_though_a_bookie_was_killed(tmp_path: Path, spark:
     assert read == data
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupted_job_leaves_no_process(tmp_path: Path, number: int) -> None:
     (tmp_path / "file").touch()
     os.truncate(tmp_path / "file", 400_000_000)
@@ -98,6 +100,7 @@ def test_without_a_file_it_is_the_index_and_without_an_index_shared_files(
     assert 0 < shared.pass_bytes <= 300 * 10**6
 
 
+@pytest.mark.long
 def test_every_digest_is_the_sources_though_a_writer_and_a_cursor_were_killed(
     tmp_path: Path,
 ) -> None:

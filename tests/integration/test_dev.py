@@ -240,6 +240,7 @@ def test_a_cluster_for_tests_is_ready_in_under_two_seconds() -> None:
     assert spent[-1] < 2.0 * crowd(), spent
 
 
+@pytest.mark.long
 def test_zookeeper_is_started_with_the_bookies_and_ends_with_them(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ledger_id = -1

@@ -270,7 +270,7 @@ async def test_a_journal_that_cannot_be_written_leaves_reads_until_it_can(tmp_pa
         await here.check()
 
 
-@pytest.mark.parametrize("name", ["journal", "ledgers"])
+@pytest.mark.parametrize("name", ["ledgers", pytest.param("journal", marks=pytest.mark.long)])
 async def test_a_file_system_that_fails_is_left_alone_and_after_its_repair_all_is_there(
     tmp_path: Path, name: str
 ) -> None:

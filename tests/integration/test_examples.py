@@ -55,6 +55,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_windows_are_closed_once_with_the_right_sums(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path

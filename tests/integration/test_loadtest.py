@@ -69,6 +69,7 @@ def test_all_users_on_two_processes_go_on_while_a_bookie_is_killed_and_nothing_i
     assert "kill 0" in page
 
 
+@pytest.mark.long
 def test_the_figures_of_two_processes_have_each_request_once_and_full_ledgers_are_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ client.close()
     assert ended.returncode == 0 and "call gevent.monkey.patch_all() before" in ended.stderr
 
 
+@pytest.mark.long
 def test_the_web_interface_has_the_exact_figures_of_each_run(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -178,6 +178,7 @@ def world(ensemble: ZooKeeperEnsemble, tmp_path_factory: pytest.TempPathFactory)
         yield World(cluster, ensemble)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_servers_that_lag_or_are_away_put_nothing_on_hold(
     ensemble: ZooKeeperEnsemble, world: World
@@ -193,6 +194,7 @@ def test_servers_that_lag_or_are_away_put_nothing_on_hold(
     world.read(early + world.write(2))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_three_servers_that_are_restored_put_metadata_on_hold(
     ensemble: ZooKeeperEnsemble, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]

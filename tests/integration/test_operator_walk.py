@@ -166,6 +166,7 @@ class Walk:
             assert gateway.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_operator_walks_from_a_backup_to_a_roll(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble:

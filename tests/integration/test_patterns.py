@@ -15,15 +15,17 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.exit_codes import USAGE
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until
 
 
-@pytest.fixture
-def client(fastbk_cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(fastbk_cluster.metadata_uri) as made:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Of this file alone: a janitor passes over all that is there. Each test has a namespace of its own."""
+    with LocalCluster() as made:
         yield made
 
 
@@ -40,12 +42,18 @@ class Run:
 
 
 @pytest.fixture
-def cli(fastbk_cluster: LocalCluster) -> Run:
-    return Run(fastbk_cluster.metadata_uri)
+def cli(cluster: LocalCluster) -> Run:
+    return Run(cluster.metadata_uri)
 
 
-def write(client: fastbk.sync.Client, name: str, count: int, *, roll: bool = False) -> None:
-    with client.namespace("shop").stream(name).writer(create=True) as writer:
+@pytest.fixture
+def shop(client: fastbk.sync.Client, own_name: str) -> SyncNamespace:
+    """A namespace of this test's own, which is not made yet."""
+    return client.namespace(own_name)
+
+
+def write(shop: SyncNamespace, name: str, count: int, *, roll: bool = False) -> None:
+    with shop.stream(name).writer(create=True) as writer:
         for at in range(count):
             writer.append_nowait(b"%s %d" % (name.encode(), at))
             if roll:
@@ -54,44 +62,45 @@ def write(client: fastbk.sync.Client, name: str, count: int, *, roll: bool = Fal
         writer.flush()
 
 
-def test_streams_that_come_and_go_are_read_as_one(client: fastbk.sync.Client, cli: Run) -> None:
+def test_streams_that_come_and_go_are_read_as_one(
+    client: fastbk.sync.Client, shop: SyncNamespace, own_name: str, cli: Run
+) -> None:
     for name in ("orders-a", "orders-b", "other"):
-        write(client, name, 5)
-    shop = client.namespace("shop")
-    with client.namespace().reader("shop/orders-*", tail=False) as reader:
+        write(shop, name, 5)
+    with client.namespace().reader(f"{own_name}/orders-*", tail=False) as reader:
         found = list(reader)
     wanted = [b"orders-%s %d" % (name, at) for name in (b"a", b"b") for at in range(5)]
     assert sorted(one.value for one in found) == sorted(wanted)
-    assert {one.stream for one in found} == {"shop/orders-a", "shop/orders-b"}
+    assert {one.stream for one in found} == {f"{own_name}/orders-a", f"{own_name}/orders-b"}
 
     with shop.cursor("orders-*", "billing") as cursor:
         for _ in range(10):
             cursor.ack(next(cursor))
         cursor.flush()
-        write(client, "orders-new", 2)
+        write(shop, "orders-new", 2)
         assert [next(cursor).value for _ in range(2)] == [b"orders-new 0", b"orders-new 1"]
         shop.delete_stream("orders-a")
-        write(client, "orders-b", 1)
+        write(shop, "orders-b", 1)
         last = next(cursor)
-        assert (last.stream, last.value) == ("shop/orders-b", b"orders-b 0")
+        assert (last.stream, last.value) == (f"{own_name}/orders-b", b"orders-b 0")
         cursor.ack_one(last).result()
         wait_until(
-            lambda: cursor.streams == ["shop/orders-b", "shop/orders-new"],
+            lambda: cursor.streams == [f"{own_name}/orders-b", f"{own_name}/orders-new"],
             "the deleted stream to go",
         )
-    assert "billing" in cli("namespace", "cursors", "shop")
-    assert "orders-* billing" in cli("stream", "cursors", "shop/orders-b")
-    assert "billing" not in cli("stream", "cursors", "shop/other")
+    assert "billing" in cli("namespace", "cursors", own_name)
+    assert "orders-* billing" in cli("stream", "cursors", f"{own_name}/orders-b")
+    assert "billing" not in cli("stream", "cursors", f"{own_name}/other")
     with shop.cursor("orders-*", "billing", tail=False) as cursor:
         assert [one.value for one in cursor] == [b"orders-new 0", b"orders-new 1"]
-    cli("namespace", "cursors", "shop", "--delete", "billing", "--yes")
+    cli("namespace", "cursors", own_name, "--delete", "billing", "--yes")
     assert shop.pattern_cursors() == []
 
 
 HOLDER = """
 import sys, fastbk.sync
 with fastbk.sync.connect(sys.argv[1]) as client:
-    with client.namespace("shop").cursor("*", "killed") as cursor:
+    with client.namespace(sys.argv[2]).cursor("*", "killed") as cursor:
         for record in cursor:
             cursor.ack(record).result()
             print(record.stream, record.seq, flush=True)
@@ -99,12 +108,12 @@ with fastbk.sync.connect(sys.argv[1]) as client:
 
 
 def test_a_holder_that_is_killed_loses_nothing_and_repeats_what_was_not_kept(
-    client: fastbk.sync.Client, fastbk_cluster: LocalCluster
+    shop: SyncNamespace, own_name: str, cluster: LocalCluster
 ) -> None:
     """INV-S10: what `result` returned of is kept; all else comes again."""
     for name in ("a", "b", "c"):
-        write(client, name, 200)
-    command = [sys.executable, "-c", HOLDER, fastbk_cluster.metadata_uri]
+        write(shop, name, 200)
+    command = [sys.executable, "-c", HOLDER, cluster.metadata_uri, own_name]
     told: list[tuple[str, int]] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -117,11 +126,11 @@ def test_a_holder_that_is_killed_loses_nothing_and_repeats_what_was_not_kept(
         for line in holder.stdout.read().splitlines():
             stream, seq = line.split()
             told.append((stream, int(seq)))
-    with client.namespace("shop").cursor("*", "killed", tail=False) as cursor:
+    with shop.cursor("*", "killed", tail=False) as cursor:
         rest = [(one.stream, one.seq) for one in cursor]
     assert not set(told) & set(rest), "what was kept is not delivered again"
     assert {*told, *rest} >= {
-        (f"shop/{name}", at) for name in ("a", "b", "c") for at in range(200)
+        (f"{own_name}/{name}", at) for name in ("a", "b", "c") for at in range(200)
     } - {
         # The one that was acknowledged as the signal came, and not told of any more.
         one
@@ -130,14 +139,13 @@ def test_a_holder_that_is_killed_loses_nothing_and_repeats_what_was_not_kept(
 
 
 def test_a_janitor_keeps_what_a_pattern_has_not_read(
-    client: fastbk.sync.Client, fastbk_cluster: LocalCluster, cli: Run, tmp_path: Path
+    shop: SyncNamespace, own_name: str, cli: Run, tmp_path: Path
 ) -> None:
-    shop = client.namespace("shop")
     shop.create(PolicyPatch(retention_bytes=1))
-    write(client, "held", 6, roll=True)
+    write(shop, "held", 6, roll=True)
     with shop.cursor("*", "slow"):
         pass
-    write(client, "new", 6, roll=True)
+    write(shop, "new", 6, roll=True)
     cli("janitor", "--once", "--audit", str(tmp_path / "audit.log"))
     for name in ("held", "new"):
         assert len(shop.stream(name).segments()) == 6, "nothing of it was acknowledged"
@@ -155,61 +163,64 @@ def test_a_janitor_keeps_what_a_pattern_has_not_read(
     restored.parent.mkdir()
     cli("metadata", "restore", str(backup), "--metadata", f"sqlite:{restored}")
     with fastbk.sync.connect(f"sqlite:{restored}") as there:
-        (info,) = there.namespace("shop").pattern_cursors()
+        (info,) = there.namespace(own_name).pattern_cursors()
         assert (info.name, info.pattern, len(info.record.positions)) == ("slow", "*", 0)
 
 
-def test_commands_take_patterns(client: fastbk.sync.Client, fastbk_cluster: LocalCluster) -> None:
-    cli = Cli(fastbk_cluster.metadata_uri)
+def test_commands_take_patterns(shop: SyncNamespace, own_name: str, cluster: LocalCluster) -> None:
+    cli = Cli(cluster.metadata_uri)
     for name in ("a", "b", "z"):
-        write(client, name, 3)
-    lines = cli("stream", "read", "shop/[ab]").splitlines()
+        write(shop, name, 3)
+    lines = cli("stream", "read", f"{own_name}/[ab]").splitlines()
     assert sorted((line.split("\t")[0], line.split("\t")[2]) for line in lines) == [
-        (f"shop/{name}", f"{name} {at}") for name in "ab" for at in range(3)
+        (f"{own_name}/{name}", f"{name} {at}") for name in "ab" for at in range(3)
     ]
-    first = json.loads(cli("stream", "read", "shop/a*", "--max", "1", "--json"))
-    assert (first["stream"], first["seq"], first["payload"]) == ("shop/a", 0, "a 0")
-    assert cli("stream", "read", "shop/a*", "--payload", "--from", "latest") == ""
-    last = cli("stream", "tail", "shop/[ab]", "-n", "1", "--max", "2").splitlines()
+    first = json.loads(cli("stream", "read", f"{own_name}/a*", "--max", "1", "--json"))
+    assert (first["stream"], first["seq"], first["payload"]) == (f"{own_name}/a", 0, "a 0")
+    assert cli("stream", "read", f"{own_name}/a*", "--payload", "--from", "latest") == ""
+    last = cli("stream", "tail", f"{own_name}/[ab]", "-n", "1", "--max", "2").splitlines()
     assert sorted(line.split("\t")[2] for line in last) == ["a 2", "b 2"]
     assert "is a place in one stream" in cli.fails(
-        "stream", "read", "shop/*", "--from", "seq:1", code=USAGE
+        "stream", "read", f"{own_name}/*", "--from", "seq:1", code=USAGE
     )
     assert "--to is a place in one stream" in cli.fails(
-        "stream", "read", "shop/*", "--to", "latest", code=USAGE
+        "stream", "read", f"{own_name}/*", "--to", "latest", code=USAGE
     )
     # A stream that is called so is meant by its name.
-    write(client, "a*", 1)
-    assert cli("stream", "read", "shop/a*", "--payload") == "a* 0\n"
+    write(shop, "a*", 1)
+    assert cli("stream", "read", f"{own_name}/a*", "--payload") == "a* 0\n"
 
-    cli("stream", "cursors", "shop/[ab]", "--create", "billing", "--to", "latest")
-    assert "billing" in cli("stream", "cursors", "shop/[ab]")
-    assert "has no cursors" in (cli("stream", "cursors", "shop/*"), cli.err)[1]
-    with client.namespace("shop").cursor("[ab]", "billing", tail=False) as cursor:
+    cli("stream", "cursors", f"{own_name}/[ab]", "--create", "billing", "--to", "latest")
+    assert "billing" in cli("stream", "cursors", f"{own_name}/[ab]")
+    assert "has no cursors" in (cli("stream", "cursors", f"{own_name}/*"), cli.err)[1]
+    with shop.cursor("[ab]", "billing", tail=False) as cursor:
         assert list(cursor) == []
     said = cli.fails(
-        "stream", "cursors", "shop/a", "--move", "billing", "--to", "earliest", "--yes"
+        "stream", "cursors", f"{own_name}/a", "--move", "billing", "--to", "earliest", "--yes"
     )
-    assert "shop/a has no cursor billing of its own: billing reads the pattern shop/[ab]" in said
+    assert (
+        f"{own_name}/a has no cursor billing of its own: billing reads the pattern {own_name}/[ab]"
+        in said
+    )
     assert "for a pattern give --to" in cli.fails(
-        "stream", "cursors", "shop/[ab]", "--move", "billing", "--back", "3", code=USAGE
+        "stream", "cursors", f"{own_name}/[ab]", "--move", "billing", "--back", "3", code=USAGE
     )
-    move = ("stream", "cursors", "shop/[ab]", "--move", "billing", "--to", "earliest")
+    move = ("stream", "cursors", f"{own_name}/[ab]", "--move", "billing", "--to", "earliest")
     assert "its holder is fenced" in cli(*move, "--dry-run")
     cli(*move, "--yes")
-    with client.namespace("shop").cursor("[ab]", "billing", tail=False) as cursor:
+    with shop.cursor("[ab]", "billing", tail=False) as cursor:
         assert len(list(cursor)) == 6
     assert "that one reads [ab]" in cli.fails(
-        "stream", "cursors", "shop/*", "--delete", "billing", "--yes"
+        "stream", "cursors", f"{own_name}/*", "--delete", "billing", "--yes"
     )
-    cli("stream", "cursors", "shop/[ab]", "--delete", "billing", "--yes")
-    assert client.namespace("shop").pattern_cursors() == []
+    cli("stream", "cursors", f"{own_name}/[ab]", "--delete", "billing", "--yes")
+    assert shop.pattern_cursors() == []
 
 
-def test_interrupted_calls_skip_nothing(client: fastbk.sync.Client) -> None:
+def test_interrupted_calls_skip_nothing(shop: SyncNamespace) -> None:
     """INV-C3: a timer's signal ends waits of the caller, and no record is lost."""
     for name in ("a", "b"):
-        write(client, name, 300)
+        write(shop, name, 300)
 
     def alarm(_: int, frame: FrameType | None) -> None:
         if (
@@ -220,7 +231,7 @@ def test_interrupted_calls_skip_nothing(client: fastbk.sync.Client) -> None:
     found: list[bytes] = []
     before = signal.signal(signal.SIGALRM, alarm)
     try:
-        with client.namespace("shop").reader("*", tail=False) as reader:
+        with shop.reader("*", tail=False) as reader:
             ended = False
             while not ended:
                 signal.setitimer(signal.ITIMER_REAL, 0.0007)

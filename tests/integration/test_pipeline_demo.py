@@ -51,6 +51,7 @@ def dpkg(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_step_finds_what_it_has_to(dpkg: Path, tmp_path: Path) -> None:
     done = subprocess.run(

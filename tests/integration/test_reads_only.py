@@ -285,6 +285,7 @@ def test_an_index_that_dies_while_reads_are_served_is_tried_again(tmp_path: Path
         assert cluster.stop()
 
 
+@pytest.mark.long
 def test_fastbk_dev_keeps_such_a_bookie_and_says_so(tmp_path: Path) -> None:
     died = tmp_path / "died"
     # Ten deaths are as many starts of all processes: two do.

@@ -33,6 +33,7 @@ class Cut(Exception):
     """A run ends here."""
 
 
+@pytest.mark.long
 def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
     spark: SparkSession, cluster: LocalCluster, space: SyncNamespace, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def environment_of(home: Path) -> dict[str, str]:
     return {**os.environ, **python, "SPARK_HOME": str(home)}
 
 
+@pytest.mark.long
 def test_a_submitted_job_survives_its_executor_and_settings_of_the_command_line_hold(
     tmp_path: Path,
 ) -> None:

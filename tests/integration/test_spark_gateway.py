@@ -108,6 +108,7 @@ def run(
     return {what: text for what, text in shown}
 
 
+@pytest.mark.long
 def test_jobs_do_what_their_tokens_allow(guarded: GuardedCluster, tmp_path: Path) -> None:
     writer = guarded.token(
         tmp_path / "writer", "read", "add", namespaces=NAMESPACES, subject="writer"

@@ -20,7 +20,7 @@ from fastbk.spark.jobs.ingest_plan import IngestPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 SPLIT = "spark.sql.files.maxPartitionBytes"
 

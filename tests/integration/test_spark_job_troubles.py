@@ -17,7 +17,7 @@ from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 
 def fill(client: fastbk.sync.Client, path: str, count: int) -> None:

@@ -22,7 +22,7 @@ from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 AT_ONCE = 8
 T = TypeVar("T")

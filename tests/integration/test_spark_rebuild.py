@@ -133,6 +133,7 @@ def test_the_state_is_that_of_a_replay_run_after_run(
         run()
 
 
+@pytest.mark.long
 def test_json_columns_give_key_order_and_deletions(
     spark: SparkSession,
     cluster: LocalCluster,

@@ -17,7 +17,7 @@ from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 
 class Place:

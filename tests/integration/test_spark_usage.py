@@ -17,7 +17,7 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 APPENDED = {"shop/orders": 120, "shop/returns": 7, "billing/eu/invoices": 50}
 

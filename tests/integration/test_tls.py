@@ -188,6 +188,7 @@ async def test_certificates_are_renewed_while_others_append(
         await writer.close()
 
 
+@pytest.mark.long
 async def test_tls_comes_to_a_running_cluster(
     authority: Authority, tls: TlsOptions, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def is_first(pane: Pane, *texts: str) -> Callable[[], bool]:
     return condition
 
 
+@pytest.mark.long
 def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -119,7 +119,16 @@ def test_nothing_starts_in_a_cluster_whose_level_it_lacks(tmp_path: Path) -> Non
         assert "Start a version that has the level" in cli.fails(name, code=USAGE)
 
 
-@pytest.mark.parametrize("name", ["janitor", "autorecovery", "gateway", "console"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "janitor",
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in ("autorecovery", "gateway", "console")
+        ),
+    ],
+)
 def test_what_runs_ends_when_the_level_rises_above_its_own(name: str, tmp_path: Path) -> None:
     """INV-U5: within `POLL_INTERVAL_S`, and says what to do."""
     uri = new_cluster(tmp_path / "metadata.sqlite")

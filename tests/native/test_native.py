@@ -267,6 +267,7 @@ def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int
     run(built, [str(runs), str(seed), *files], tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fuzzer", "runs", "seed"),

@@ -39,6 +39,7 @@ def test_setup_with_nothing_to_do_is_quick_and_silent() -> None:
     assert took_s < 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_setup_takes_no_package_without_its_hash(tmp_path: Path) -> None:
     """In a folder that has little more than `dev` and requirements: what comes first is installed first."""

@@ -39,16 +39,11 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="session")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sdist of this tree and the wheel built from that sdist, by their suffix; and "tree", what they are of.
+def build(folder: Path, *options: str) -> dict[str, Path]:
+    """Build a copy of this tree once a test run, for all its processes; return the files made, and "tree", the copy.
 
-    Made once a test run, for all its processes.
+    `./dev` has compiled the same files with optimisation, so this build does without.
     """
-    folder = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        folder = folder.parent
-    folder /= "packaging"
     folder.mkdir(exist_ok=True)
     copy, made = folder / "tree", folder / "made"
     with (folder / "lock").open("w") as lock:
@@ -58,21 +53,32 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 target = copy / relative
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target)
-            # Without options `build` makes the wheel out of the sdist: what MANIFEST.in forgot is missed here.
-            # `./dev` has compiled the same files with optimisation, so this build does without.
-            run(
-                sys.executable,
-                "-m",
-                "build",
-                "--no-isolation",
-                "--outdir",
-                folder / "dist",
-                copy,
-                cwd=folder,
-                FASTBK_BUILD="debug",
-            )
+            command = (sys.executable, "-m", "build", "--no-isolation", *options)
+            run(*command, "--outdir", folder / "dist", copy, cwd=folder, FASTBK_BUILD="debug")
             made.touch()
     return {"tree": copy, **{path.suffix: path for path in (folder / "dist").iterdir()}}
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a test run have."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
+
+
+@pytest.fixture(scope="session")
+def sdist(run_folder: Path) -> dict[str, Path]:
+    """The sdist alone, for which nothing is compiled."""
+    return build(run_folder / "sdist", "--sdist")
+
+
+@pytest.fixture(scope="session")
+def distributions(run_folder: Path) -> dict[str, Path]:
+    """The sdist of this tree and the wheel built from that sdist, by their suffix.
+
+    Without options `build` makes the wheel out of the sdist: what MANIFEST.in forgot is missed here.
+    """
+    return build(run_folder / "distributions")
 
 
 def fresh_environment(folder: Path) -> Path:
@@ -119,6 +125,7 @@ def files_of(tree: Path, *suffixes: str) -> list[str]:
     return [path.relative_to(tree).as_posix() for path in found]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_it_installs_and_runs(distributions: dict[str, Path], tmp_path: Path) -> None:
     """First the wheel with all that it needs; then in its place the client alone, out of the sdist.
@@ -140,22 +147,29 @@ def test_it_installs_and_runs(distributions: dict[str, Path], tmp_path: Path) ->
     assert [path.name for path in installed] == ["_client.abi3.so"]
 
 
-def test_the_wheel_serves_every_later_python(distributions: dict[str, Path]) -> None:
+def carried(tree: Path) -> list[str]:
+    """Return what a wheel has to have: all code in Python, its types, the schema."""
+    stubs = [f"fastbk/native/{name}.pyi" for name in LINUX_MODULES]
+    return ["fastbk/py.typed", *stubs, *files_of(tree, ".fbs", ".py")]
+
+
+def test_the_sdist_carries_types_schema_sources_in_c_and_licence(sdist: dict[str, Path]) -> None:
+    with tarfile.open(sdist[".gz"]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = [*carried(sdist["tree"]), *files_of(sdist["tree"], ".h", ".c"), "LICENSE"]
+    assert [name for name in wanted if name not in names] == []
+
+
+@pytest.mark.long
+def test_the_wheel_carries_types_schema_and_licence_and_serves_every_later_python(
+    distributions: dict[str, Path],
+) -> None:
     assert "-cp311-abi3-" in distributions[".whl"].name
-
-
-def test_distributions_carry_types_schema_and_licence(distributions: dict[str, Path]) -> None:
     with zipfile.ZipFile(distributions[".whl"]) as wheel:
         names = wheel.namelist()
-    with tarfile.open(distributions[".gz"]) as sdist:
-        sources = [name.partition("/")[2] for name in sdist.getnames()]
-    wanted = ["fastbk/py.typed", *(f"fastbk/native/{name}.pyi" for name in LINUX_MODULES)]
-    wanted += files_of(distributions["tree"], ".fbs", ".py")
-    assert [name for name in wanted if name not in names] == []
+    assert [name for name in carried(distributions["tree"]) if name not in names] == []
     assert any(name.endswith("LICENSE") for name in names)
     assert [name for name in names if name.startswith(("tests/", "loadtest/"))] == []
-    needed = files_of(distributions["tree"], ".h", ".c")
-    assert [name for name in needed if name not in sources] == []
 
 
 @pytest.mark.parametrize("name", LINUX_MODULES)

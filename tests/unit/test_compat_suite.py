@@ -12,7 +12,16 @@ from tests.compat.jars import HERE
 from tests.compat.java_cells import serve
 from tests.compat.results import Result
 from tests.compat.sections import BY_NAME_ONLY, chosen_sections
-from tests.compat.suite import SUITES, by_class, chosen, keep, read_classes, read_kept
+from tests.compat.suite import (
+    SUITES,
+    TestClass,
+    Turns,
+    by_class,
+    chosen,
+    keep,
+    read_classes,
+    read_kept,
+)
 
 TEXT = """# a comment
 client.TestOne
@@ -47,6 +56,37 @@ def test_words_choose_classes_and_single_tests() -> None:
         ("client.TestOne", ["testB"]),
     ]
     assert len(chosen(read_classes(TEXT), [])) == 3
+
+
+def test_a_java_runs_one_class_after_the_other_and_each_keeps_its_own_results() -> None:
+    ended: list[tuple[str, list[str]]] = []
+
+    def end(test_class: TestClass, results: list[Result]) -> None:
+        ended.append((test_class.name, [one.name for one in results]))
+
+    turns = Turns(read_classes(TEXT), "org.", end)
+    assert turns.next() == "org.client.TestOne\t-testA=looks into a Java bookie"
+    turns.results.append(Result("", "testB", "pass", 1.0))
+    assert turns.next() == "org.client.TestTwo"
+    assert ended == [("client.TestOne", ["testB"])]
+    turns.results.append(Result("", "testC", "fail", 1.0))
+    turns.over()
+    assert ended[1:] == [("client.TestTwo", ["testC"])]
+    assert [one.name for one in turns.waiting] == ["test.Three"], "a Java that died left it"
+
+
+def test_a_java_that_never_asks_has_run_its_first_class() -> None:
+    ended: list[str] = []
+    turns = Turns(read_classes(TEXT), "org.", lambda one, _: ended.append(one.name))
+    turns.over()
+    assert ended == ["client.TestOne"]
+    assert len(turns.waiting) == 2
+
+
+def test_a_java_that_ran_all_is_told_so() -> None:
+    turns = Turns(read_classes(TEXT)[2:], "org.", lambda *_: None)
+    assert (turns.next(), turns.next()) == ("org.test.Three", "")
+    turns.over()
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -7,10 +7,15 @@ from itertools import product
 import pytest
 from _pytest.mark.expression import Expression
 
+import tests
 from tests import __main__ as tiers
 
-MARKERS = ("slow", "service", "alone", "soak", "perf")
-UNWANTED = {"CI": {"soak", "perf"}, "FAST": {"soak", "perf", "slow", "service"}, "ALL": set()}
+MARKERS = ("slow", "service", "alone", "soak", "perf", "long")
+UNWANTED = {
+    "CI": {"soak", "perf", "long"},
+    "FAST": {"soak", "perf", "long", "slow", "service"},
+    "ALL": set(),
+}
 
 
 def titles_of(markers: set[str]) -> list[str]:
@@ -55,6 +60,29 @@ def test_who_runs_beside_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert workers[titles_of({"service", "alone"})[0]] == "0"
     monkeypatch.setenv("SERVICES", "3")
     assert "3" in next(arguments for title, arguments in tiers.phases() if title == "services")
+
+
+@pytest.mark.parametrize("name", ["CI", "ALL"])
+def test_each_phase_reads_the_files_of_its_tests(
+    name: str, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    for variable in UNWANTED:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "1")
+    given = {title: {*arguments} for title, arguments in tiers.phases()}
+    root = pytestconfig.rootpath
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        relative = path.relative_to(root)
+        is_service = relative.parts[1] in tests.SERVICE_FOLDERS
+        text = path.read_text("utf-8")
+        wanted = {
+            "services": is_service,
+            "parallel": not is_service or "pytest.mark.no_service" in text,
+            "alone": is_service
+            and ("pytest.mark.alone" in text or (name == "ALL" and "pytest.mark.soak" in text)),
+        }
+        for title in (title for title, is_wanted in wanted.items() if is_wanted):
+            assert given[title] & {str(one) for one in (relative, *relative.parents)}, (title, path)
 
 
 def test_what_measures_is_alone_and_what_starts_services_is_marked(

@@ -429,7 +429,15 @@ def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGUSR1", "alarm", "async"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "SIGINT",
+        "alarm",
+        "async",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("SIGTERM", "SIGUSR1")),
+    ],
+)
 def test_a_process_that_signals_interrupt_reads_and_appends_all(
     how: str, rng: random.Random
 ) -> None:

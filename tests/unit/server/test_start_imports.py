@@ -13,7 +13,7 @@ import pytest
 
 from fastbk.server.supervision.spawn import command, environment
 
-HEAVY = ("asyncio", "kazoo", "logging", "sqlite3", "ssl", "uvloop")
+HEAVY = ("asyncio", "difflib", "kazoo", "logging", "sqlite3", "ssl", "tomllib", "uvloop")
 """Of others: 2 to 50 ms each."""
 RARE = (
     "fastbk.admin",
@@ -34,8 +34,25 @@ NOT_IMPORTED = {
     "fastbk.server.__main__": (*HEAVY, *RARE, "fastbk.meta", "fastbk.gc", "fastbk.native.index"),
     "fastbk.server.index.process": (*HEAVY, *RARE, "fastbk.meta", "fastbk.gc"),
     "fastbk.server.journal.process": ("hashlib", *HEAVY, *RARE, "fastbk.meta", "fastbk.gc"),
-    "fastbk.server.network.process": ("kazoo", "sqlite3", *RARE, "fastbk.meta", "fastbk.gc"),
-    "fastbk.gc.process": ("asyncio", "kazoo", "sqlite3", "ssl", "uvloop", *RARE),
+    "fastbk.server.network.process": (
+        "difflib",
+        "kazoo",
+        "sqlite3",
+        "tomllib",
+        *RARE,
+        "fastbk.meta",
+        "fastbk.gc",
+    ),
+    "fastbk.gc.process": (
+        "asyncio",
+        "difflib",
+        "kazoo",
+        "sqlite3",
+        "ssl",
+        "tomllib",
+        "uvloop",
+        *RARE,
+    ),
     # Until it opens its metadata store and its pages.
     "fastbk.server.supervisor": (
         "kazoo",

@@ -57,18 +57,18 @@ def test_past_failures_stay_mended(seed: int) -> None:
 
 
 def test_every_kind_of_fault_strikes() -> None:
-    kinds: set[str] = set()
-    classes: set[str] = set()
-    for seed in range(150):
-        classes.update(draw_plan(seed).classes)
-        kinds.update(run_seed(seed).faults)
-    assert classes == set(CLASSES)
     missing = {
         "block", "clog", "corrupt", "crash_client", "cut", "delay", "duplicate", "expire", "fail_sync", "isolate",
         "kill", "lose", "make_busy", "make_liar", "metadata_down", "pause", "power_cut", "read_only", "reorder",
         "slow_disk", "split", "wipe",
-    } - kinds  # fmt: skip
-    assert not missing
+    }  # fmt: skip
+    classes = set(CLASSES)
+    for seed in range(150):
+        classes -= set(draw_plan(seed).classes)
+        missing -= set(run_seed(seed).faults)
+        if not classes | missing:
+            return
+    pytest.fail(f"150 worlds have none of {sorted(classes | missing)}")
 
 
 def test_a_seed_is_one_world_whatever_the_order_of_hashes() -> None:

@@ -56,7 +56,8 @@ def write_ids(store: MetadataStore, ids: list[str]) -> None:
     ("open_driver", "count"),
     [
         ("memory", IDS_IN_CI),
-        ("sqlite", IDS),
+        ("sqlite", IDS_IN_CI),
+        pytest.param("sqlite", IDS, marks=pytest.mark.long),
         ("zookeeper", IDS_IN_CI),
         pytest.param("zookeeper", IDS, marks=pytest.mark.soak),
     ],

@@ -17,16 +17,26 @@ import org.testng.SkipException;
 import org.testng.TestNG;
 import org.testng.annotations.ITestAnnotation;
 
-/** Runs one class of TestNG's tests; its arguments and what it says are those of Suite. */
+/** Runs classes of TestNG's tests, one after the other; what it asks for and says is what Suite does. */
 public final class TestNgSuite {
     private static final int TEST_MS_MAX = 300_000;
 
     private TestNgSuite() {}
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] ignored) throws Exception {
         Asker.claimOutput();
-        Class<?> type = Class.forName(arguments[0]);
-        Choice choice = new Choice(arguments);
+        int failed = 0;
+        for (String next = Asker.ask("next"); !next.isEmpty(); next = Asker.ask("next")) {
+            failed += run(next.split("\t"));
+        }
+        // Threads that a test left behind are not waited for.
+        Runtime.getRuntime().halt(failed == 0 ? 0 : 1);
+    }
+
+    /** Runs one class and returns how many of its tests failed. */
+    private static int run(String[] words) throws Exception {
+        Class<?> type = Class.forName(words[0]);
+        Choice choice = new Choice(words);
         Listener listener = new Listener(type.getSimpleName(), choice);
         TestNG runner = new TestNG(false);
         runner.setVerbose(0);
@@ -36,10 +46,12 @@ public final class TestNgSuite {
         runner.addListener(listener);
         runner.run();
         for (String name : choice.unfound()) {
-            Asker.cell(type.getSimpleName() + "#" + name, "fail", 0, "excluded, but there is no such test");
+            listener.cell(name, "fail", 0, "excluded, but there is no such test");
         }
-        // Threads that a test left behind are not waited for.
-        Runtime.getRuntime().halt(listener.failed == 0 ? 0 : 1);
+        if (!listener.hasSaid) {
+            listener.cell("*", "fail", 0, "no test ran");
+        }
+        return listener.failed;
     }
 
     /** Leaves tests out, bounds the others, and says how each ended. */
@@ -49,6 +61,7 @@ public final class TestNgSuite {
         private final Choice choice;
         private final Map<String, Integer> runs = new HashMap<>();
         int failed;
+        boolean hasSaid;
 
         Listener(String className, Choice choice) {
             this.prefix = className + "#";
@@ -71,7 +84,7 @@ public final class TestNgSuite {
                 String name = one.getMethod().getMethodName();
                 String reason = choice.reason(name);
                 if (reason != null) {
-                    Asker.cell(prefix + name, "skip", 0, reason);
+                    cell(name, "skip", 0, reason);
                 } else if (choice.isWanted(name)) {
                     taken.add(one);
                 }
@@ -111,15 +124,20 @@ public final class TestNgSuite {
         private void say(ITestResult result, String verdict, String reason) {
             String name = result.getMethod().getMethodName();
             int run = runs.merge(name, 1, Integer::sum);
+            if (verdict.equals("fail") && result.getThrowable() != null) {
+                result.getThrowable().printStackTrace();
+            }
+            double seconds = (result.getEndMillis() - result.getStartMillis()) / 1e3;
+            cell(name + (run == 1 ? "" : "[" + run + "]"), verdict, seconds, reason);
+        }
+
+        void cell(String name, String verdict, double seconds, String reason) {
             if (verdict.equals("fail")) {
                 failed++;
                 System.err.println("=== failed: " + prefix + name);
-                if (result.getThrowable() != null) {
-                    result.getThrowable().printStackTrace();
-                }
             }
-            double seconds = (result.getEndMillis() - result.getStartMillis()) / 1e3;
-            Asker.cell(prefix + name + (run == 1 ? "" : "[" + run + "]"), verdict, seconds, reason);
+            hasSaid = true;
+            Asker.cell(prefix + name, verdict, seconds, reason);
         }
 
         private static String reason(ITestResult result) {

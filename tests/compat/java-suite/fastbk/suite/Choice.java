@@ -13,7 +13,7 @@ final class Choice {
     private final Set<String> only = new TreeSet<>();
     private final Set<String> unfound = new TreeSet<>();
 
-    /** Takes a program's arguments but the first one. */
+    /** Takes the words about a class but the first one, its name. */
     Choice(String[] arguments) {
         for (int i = 1; i < arguments.length; i++) {
             String word = arguments[i].substring(1);

@@ -13,14 +13,15 @@ import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
 /**
- * Runs one class of Apache's tests. Arguments: its name; `-method=reason` for each test that cannot apply, with its
- * parameters or for all of them; `+method` for the only ones to run.
+ * Runs one class of Apache's tests. It asks which, and the words of the answer are its name; `-method=reason` for each
+ * test that cannot apply, with its parameters or for all of them; `+method` for the only ones to run.
  */
 public final class Suite {
     private Suite() {}
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] ignored) throws Exception {
         Asker.claimOutput();
+        String[] arguments = Asker.ask("next").split("\t");
         Class<?> type = Class.forName(arguments[0]);
         Chosen chosen = new Chosen(new Choice(arguments));
         Listener listener = new Listener();
