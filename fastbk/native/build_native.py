@@ -460,17 +460,6 @@ def build_in_place(modules: list[NativeModule]) -> None:
     command.run()
 
 
-def main() -> None:
-    """Build every module of this platform beside this file, and write the stubs of all modules."""
-    build_in_place(MODULES)
-    for module in MODULES:
-        write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
-
-
-if __name__ == "__main__":
-    main()
-
-
 # --- stubs -------------------------------------------------------------------------------------------------------
 #
 # Writes the type stubs of the extension modules from the boundary that cffi parsed.
@@ -531,3 +520,14 @@ def stub_text(ffi: FFI) -> str:
             listed = ", ".join(["self", *arguments, "/"] if arguments else ["self"])
             lines.append(f"    def {name}({listed}) -> {value_type(ctype.result)}: ...\n")
     return HEADER + "".join(lines) + "\nlib: _Library\nffi: ForeignInterface\n"
+
+
+def main() -> None:
+    """Build every module of this platform beside this file, and write the stubs of all modules."""
+    build_in_place(MODULES)
+    for module in MODULES:
+        write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
+
+
+if __name__ == "__main__":
+    main()
