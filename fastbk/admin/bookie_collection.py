@@ -18,8 +18,7 @@ from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
-from fastbk.model.id_ranges import IdRanges
-from fastbk.model.ids import ID_MAX, BookieId, check_bookie_id, check_ledger_id
+from fastbk.model.ids import ID_MAX, BookieId, IdRanges, check_bookie_id, check_ledger_id
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c

@@ -22,8 +22,7 @@ from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
 from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
 from fastbk.model.entry import DigestType
-from fastbk.model.id_ranges import IdRanges
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import BookieId, IdRanges, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.ledger_state import HAS_KEY, LIMBO
 from fastbk.replication.metadata_merge import Held, Merged, merge_ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fastbk.meta.last_backup import LastBackup
-from fastbk.observe.op_stats import OpStats
+from fastbk.observe.prometheus import OpStats
 
 MARK_AGES_S = (60, 600, 3600, 86_400)
 LATE_MARK_S = 3600

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.figures import AuditorCounts, WorkerCounts
     from fastbk.autorecovery.healer import Healer
-    from fastbk.observe.op_stats import OpStats
+    from fastbk.observe.prometheus import OpStats
     from fastbk.web.page_server import PageServer, Request, Response
 
 

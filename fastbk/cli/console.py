@@ -140,7 +140,7 @@ async def _pages(
         return
     from fastbk.config import split_address
     from fastbk.observe import logs
-    from fastbk.observe.process_usage import OwnUsage
+    from fastbk.observe.prometheus import OwnUsage
     from fastbk.web.page_server import METRICS, TEXT, PageServer, refused_lines
 
     host, port = split_address(options.http, "--http")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import own_certificate_lines
 from fastbk.observe.event_log import EventLog
-from fastbk.observe.process_usage import OwnUsage
+from fastbk.observe.prometheus import OwnUsage
 
 if TYPE_CHECKING:
     import argparse

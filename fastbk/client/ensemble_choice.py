@@ -12,8 +12,12 @@ from typing import TypeAlias, TypeVar
 
 from fastbk.errors import NotEnoughBookies
 from fastbk.model.ids import BookieId
-from fastbk.placement.choose_ensemble import choose_ensemble, choose_replacements
-from fastbk.placement.partial import ChosenEnsemble, choose_partial_ensemble
+from fastbk.placement.choose_ensemble import (
+    ChosenEnsemble,
+    choose_ensemble,
+    choose_partial_ensemble,
+    choose_replacements,
+)
 from fastbk.placement.values import BookieView, Chance, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 

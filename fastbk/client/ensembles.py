@@ -17,7 +17,7 @@ from fastbk.errors import MetadataUnavailable, NotEnoughBookies, Unauthorized
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
-from fastbk.placement.partial import ChosenEnsemble
+from fastbk.placement.choose_ensemble import ChosenEnsemble
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.ensemble_change_result import Replacement

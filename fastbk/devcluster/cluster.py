@@ -23,7 +23,7 @@ from fastbk.devcluster.metadata import SQLITE_NAME
 from fastbk.devcluster.processes import free_port
 from fastbk.devcluster.tcp_proxy import PROXY_HOST
 from fastbk.errors import ConfigError, StorageError
-from fastbk.observe.event_file import NAME
+from fastbk.observe.event_log import NAME
 from fastbk.private_files import make_directory, opener, write_text
 from fastbk.server.supervision.spawn import command, environment
 from fastbk.tls.options import TlsOptions

@@ -18,8 +18,7 @@ from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.gateway.shares import Budgets
 from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
-from fastbk.observe.process_usage import OwnUsage
-from fastbk.observe.prometheus import family, single
+from fastbk.observe.prometheus import OwnUsage, family, single
 from fastbk.observe.systemd import announced
 from fastbk.server.configuration.authentication import http_port
 from fastbk.server.configuration.tls import http_tls, server_tls, tls_files

@@ -25,7 +25,7 @@ from fastbk.meta.rollback_mark import decode as decode_mark
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fastbk.gc.all_pairs import AllPairs
+    from fastbk.gc.index_client import AllPairs
     from fastbk.meta.api import MetadataStore
     from fastbk.rate_limit import RateLimit
 

@@ -18,7 +18,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.server.gc_messages import Share
 
 if TYPE_CHECKING:
-    from fastbk.gc.all_pairs import AllPairs
+    from fastbk.gc.index_client import AllPairs
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata

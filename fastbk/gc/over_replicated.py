@@ -28,8 +28,8 @@ from fastbk.model.ledger import LedgerState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster, Rules
+    from fastbk.gc.index_client import AllPairs
     from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata

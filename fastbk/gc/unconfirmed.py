@@ -43,8 +43,8 @@ from fastbk.native.ledger_state import Listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster
+    from fastbk.gc.index_client import AllPairs
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.rollback_mark import OwnMark
     from fastbk.model.ids import BookieId

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastbk.errors import StorageError
-from fastbk.model import protobuf_text
+from fastbk.model import protobuf
 
 VERSION = 5
 _READABLE_VERSIONS = (4, VERSION)
@@ -52,7 +52,7 @@ def encode(cookie: Cookie, indexes: tuple[str, ...] | None = None) -> bytes:
         fields.append(("instanceId", cookie.instance_id))
     if indexes != ():
         fields.append(("indexDirs", counted if indexes is None else _list(indexes)))
-    lines = [f'{name}: "{protobuf_text.quoted(value.encode())}"\n' for name, value in fields]
+    lines = [f'{name}: "{protobuf.quoted(value.encode())}"\n' for name, value in fields]
     return f"{VERSION}\n{''.join(lines)}".encode()
 
 
@@ -64,7 +64,7 @@ def decode(raw: bytes, name: str = "cookie") -> Cookie:
     if int(first) not in _READABLE_VERSIONS:
         raise CookieError(f"{name}: a cookie of version {int(first)}, {VERSION} is known")
     try:
-        message = protobuf_text.parse(rest)
+        message = protobuf.parse_text(rest)
         texts = {
             field: (message.content(field) or b"").decode()
             for field in ("bookieHost", "journalDir", "ledgerDirs", "instanceId")

@@ -1,6 +1,6 @@
 """Builds the extension modules: boundary fragments -> cffi source -> objects -> `fastbk/native/_*.abi3.so`.
 
-The tables in `build_modules.py` say what belongs where. `setup.py` uses `BuildNative` for wheels;
+`MODULES` says what belongs where. `setup.py` uses `BuildNative` for wheels;
 `python -m fastbk.native.build_native` builds in place, recompiling only what changed.
 FASTBK_BUILD=release|wheel|debug|asan chooses the kind of build; objects of different kinds live in different folders.
 FASTBK_CLIENT_ONLY=1 leaves out what only a bookie needs, liburing with it.
@@ -460,6 +460,13 @@ def build_in_place(modules: list[NativeModule]) -> None:
     command.run()
 
 
+def main() -> None:
+    """Build every module of this platform beside this file, and write the stubs of all modules."""
+    build_in_place(MODULES)
+    for module in MODULES:
+        write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
+
+
 # --- stubs -------------------------------------------------------------------------------------------------------
 #
 # Writes the type stubs of the extension modules from the boundary that cffi parsed.
@@ -520,13 +527,6 @@ def stub_text(ffi: FFI) -> str:
             listed = ", ".join(["self", *arguments, "/"] if arguments else ["self"])
             lines.append(f"    def {name}({listed}) -> {value_type(ctype.result)}: ...\n")
     return HEADER + "".join(lines) + "\nlib: _Library\nffi: ForeignInterface\n"
-
-
-def main() -> None:
-    """Build every module of this platform beside this file, and write the stubs of all modules."""
-    build_in_place(MODULES)
-    for module in MODULES:
-        write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
 
 
 if __name__ == "__main__":

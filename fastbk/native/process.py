@@ -112,9 +112,10 @@ def _check(result: int) -> int:
 #     FASTBK_KILL_POINT=journal.after_submit:3   die at the third pass (`:0`: only count passes)
 #     FASTBK_KILL_POINT_FILE=/path               made at that moment; while it exists nobody dies
 #
-# A point is `kill_point("role.place")` here and `FBK_KILL_POINT("role.place")` in C; a bookie hands the variables on
-# to its children. They are in release builds too: unarmed, a point costs a function call in Python, a load in C. The
-# other switch for tests is FASTBK_HOLD_MARK (`fastbk.server.index.hold_mark`).
+# A point is a call of `kill_point` here and of `FBK_KILL_POINT` in C, named "role.place"; a bookie
+# hands the variables on to its children. They are in release builds too: unarmed, a point costs a
+# function call in Python, a load in C. The other switch for tests is FASTBK_HOLD_MARK
+# (`fastbk.server.index.hold_mark`).
 
 
 POINT_VARIABLE = "FASTBK_KILL_POINT"

@@ -21,7 +21,7 @@ from fastbk.errors import Error
 from fastbk.native.process import kill_point
 from fastbk.observe import library_log, logs
 from fastbk.observe.event_log import EventLog, events_path
-from fastbk.observe.process_usage import ProcessUsage, usage_lines
+from fastbk.observe.prometheus import ProcessUsage, usage_lines
 from fastbk.retry import Backoff
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports

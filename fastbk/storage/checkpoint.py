@@ -22,6 +22,7 @@ from fastbk.native.store import FlushOptions
 from fastbk.retry import Backoff
 from fastbk.storage.commits import (
     FAILURES,
+    Attempt,
     Change,
     CheckpointFailed,
     Commits,
@@ -31,7 +32,6 @@ from fastbk.storage.commits import (
 from fastbk.storage.directories import free_bytes
 from fastbk.storage.maintenance import CheckpointSettings, Maintenance
 from fastbk.storage.manifest import FLUSH, LocationsEntry, LogEntry, Manifest
-from fastbk.storage.new_files import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

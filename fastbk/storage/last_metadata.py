@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.durable_files import replaced
-from fastbk.model.id_ranges import IdRanges
+from fastbk.model.ids import IdRanges
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.private_files import open_found

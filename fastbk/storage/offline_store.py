@@ -17,7 +17,7 @@ from fastbk.native.segment import shard_of
 from fastbk.native.store import FlushContents, Store, StoreOptions
 from fastbk.storage import limbo
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
-from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage.commits import DeletionLog
 from fastbk.storage.directories import free_bytes
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.manifest import ManifestSlots

@@ -18,8 +18,7 @@ from fastbk.meta.records import BadRecord
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
-from fastbk.storage.check import DirectoryCheck
-from fastbk.storage.check_findings import Checked, TypesOf
+from fastbk.storage.check import Checked, DirectoryCheck, TypesOf
 from fastbk.storage.digest_check import NO_TYPE
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import SLOTS

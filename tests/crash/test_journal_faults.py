@@ -17,8 +17,13 @@ import pytest
 from fastbk.errors import Error
 from fastbk.native.journal import JournalScan
 from fastbk.server.journal.process import JournalLoop
-from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
-from fastbk.storage.journal_pool import JournalPool
+from fastbk.storage.journal_files import (
+    JournalPool,
+    ReplayEnd,
+    conclude_replay,
+    find_files,
+    plan_replay,
+)
 from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
 from tests.fixtures.journal_harness import (
     CHECK,
@@ -35,7 +40,7 @@ from tests.fixtures.journal_harness import (
 DIRECTORY = "/journal"
 FILE_BYTES = 96 * 1024
 WORKLOAD_SEED = 5
-STRIDE = 4
+STRIDE = 6
 """Of the operations that are faulted; ALL=1 faults all."""
 KIB = 1024
 

@@ -12,7 +12,7 @@ import pytest
 from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.manifest import ManifestSlots
 from tests.fixtures import upkeep_at_once
@@ -90,7 +90,7 @@ def judge(fake: FakeDisk) -> int:
 
 @pytest.fixture(autouse=True)
 def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locations_merge, "MERGE_FILES_MIN", 3)
+    monkeypatch.setattr(maintenance, "MERGE_FILES_MIN", 3)
 
 
 @pytest.fixture(params=[False, True], ids=["two_files", "merged"])

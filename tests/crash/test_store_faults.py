@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import ManifestLost
 from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
@@ -28,7 +28,7 @@ FAULTS = {
     "eio_often": {"action": "fail", "errno": errno.EIO, "times": 4},
     "short": {"action": "short"},
 }
-STRIDE = 3
+STRIDE = 5
 """Of the operations that are faulted; ALL=1 faults all. The rig `disk` draws thousands more."""
 NEVER = [(1, 99), (50, 0), (2, 2**63 - 1)]
 
@@ -36,7 +36,7 @@ NEVER = [(1, 99), (50, 0), (2, 2**63 - 1)]
 @pytest.fixture(autouse=True)
 def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merges after three files."""
-    monkeypatch.setattr(locations_merge, "MERGE_FILES_MIN", 3)
+    monkeypatch.setattr(maintenance, "MERGE_FILES_MIN", 3)
 
 
 def flush_and_merge(world: StoreHarness) -> Iterator[Callable[[], None]]:

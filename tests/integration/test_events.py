@@ -22,7 +22,7 @@ from fastbk.cli.__main__ import main
 from fastbk.devcluster import Bookie
 from fastbk.devcluster.cluster import DevService
 from fastbk.exit_codes import FAILED, UNREACHABLE
-from fastbk.observe.event_file import read_events
+from fastbk.observe.event_log import read_events
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import json_page, page
 from tests.fixtures.wait import beats, wait_until, wait_until_async

@@ -44,7 +44,7 @@ def check_all(uri: str, ledger_id: int) -> None:
     assert found == [entry_of(number) for number in range(COUNT)]
 
 
-@pytest.mark.parametrize("ends", ["kill -9", "SIGTERM"])
+@pytest.mark.parametrize("ends", ["kill -9", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_a_start_replays_all_that_came_since_the_mark_was_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:

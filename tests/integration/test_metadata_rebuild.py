@@ -212,6 +212,7 @@ def damage_ledger(backup: Path, other: Path, ledger_id: int) -> None:
             writer.write(frame)
 
 
+@pytest.mark.long
 def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Path) -> None:
     """Streams come from the backup, ledgers that are newer from the bookies; newer segments are attached by hand."""
     path = tmp_path / "metadata.sqlite"
@@ -326,6 +327,7 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         cli("metadata", "confirm", "--yes")
 
 
+@pytest.mark.long
 def test_wiped_zookeeper_is_made_anew(
     zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path
 ) -> None:

@@ -99,7 +99,11 @@ def dropped(log: Path) -> set[int]:
 
 @pytest.mark.parametrize(
     "point",
-    ["index.manifest_before_mirror", "index.flush_before_mark", "index.replay_before_flush"],
+    [
+        "index.flush_before_mark",
+        "index.replay_before_flush",
+        pytest.param("index.manifest_before_mirror", marks=pytest.mark.long),
+    ],
 )
 async def test_a_crash_between_the_flushes_of_two_pairs_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str

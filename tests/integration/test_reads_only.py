@@ -135,7 +135,10 @@ async def check_reads_only(cluster: DevCluster, ledger_id: int) -> None:
 
 @pytest.mark.parametrize(
     ("point", "replaces_a_worker"),
-    [("journal.before_ready", True), ("journal.roll_after_headers", False)],
+    [
+        ("journal.before_ready", True),
+        pytest.param("journal.roll_after_headers", False, marks=pytest.mark.long),
+    ],
 )
 async def test_a_journal_that_dies_at_each_start_leaves_reads(
     tmp_path: Path, point: str, replaces_a_worker: bool

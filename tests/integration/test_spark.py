@@ -185,6 +185,7 @@ def test_what_is_written_is_there_once_and_wrong_writes_end_before_any_task(
     assert output.drafts() == []
 
 
+@pytest.mark.long
 def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
     spark: SparkSession,
     cluster: LocalCluster,
@@ -231,6 +232,7 @@ def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
         restore.run(spark, uri, place, streams[0].path, new)
 
 
+@pytest.mark.long
 def test_the_audit_reads_every_copy_and_goes_on_where_it_was(
     spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client, tmp_path: Path
 ) -> None:

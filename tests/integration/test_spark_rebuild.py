@@ -61,6 +61,7 @@ def folders(place: Path, kind: str) -> list[str]:
     return sorted(one.name for one in (place / kind).iterdir())
 
 
+@pytest.mark.long
 def test_the_state_is_that_of_a_replay_run_after_run(
     spark: SparkSession,
     cluster: LocalCluster,

@@ -286,6 +286,7 @@ def test_an_interrupted_roll_prints_the_command_that_goes_on(cluster: LocalClust
     assert not has_hold(uri)
 
 
+@pytest.mark.long
 async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_down(
     cluster: LocalCluster,
 ) -> None:

@@ -16,12 +16,10 @@ from contextlib import contextmanager
 import pytest
 
 from fastbk.native.store import DELETED, FlushContents, LedgerState
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance
 from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
 from fastbk.storage.commits import FAILURES
-from fastbk.storage.compaction import Compaction, CompactionSettings
-from fastbk.storage.locations_merge import LocationsMerge
-from fastbk.storage.maintenance import Recount
+from fastbk.storage.maintenance import Compaction, CompactionSettings, LocationsMerge, Recount
 from fastbk.storage.manifest import ManifestLost
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import NO_ENTRY, OK, Life, StoreHarness, entry_bytes
@@ -343,12 +341,12 @@ ACTIONS: dict[Callable[[GcModel], None], int] = {
 @contextmanager
 def small_tiers() -> Iterator[None]:
     """Merges after three files."""
-    before = locations_merge.MERGE_FILES_MIN
-    locations_merge.MERGE_FILES_MIN = 3
+    before = maintenance.MERGE_FILES_MIN
+    maintenance.MERGE_FILES_MIN = 3
     try:
         yield
     finally:
-        locations_merge.MERGE_FILES_MIN = before
+        maintenance.MERGE_FILES_MIN = before
 
 
 def run_gc_model(seed: int, steps: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbk.errors import Error
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import COMPACTION
 from tests.fixtures.fake_disk import FakeDisk
@@ -179,8 +179,8 @@ def run(plan: Plan) -> Report:
     """Run seeds from `plan.seed` on until there are enough cases."""
     report = Report("disk")
     began_s = time.monotonic()
-    usual = locations_merge.MERGE_FILES_MIN
-    locations_merge.MERGE_FILES_MIN = 3
+    usual = maintenance.MERGE_FILES_MIN
+    maintenance.MERGE_FILES_MIN = 3
     seed = plan.seed
     try:
         while plan.goes_on(report.cases):
@@ -190,6 +190,6 @@ def run(plan: Plan) -> Report:
             report.counts["seeds"] += 1
             seed += 1
     finally:
-        locations_merge.MERGE_FILES_MIN = usual
+        maintenance.MERGE_FILES_MIN = usual
     report.seconds = time.monotonic() - began_s
     return report

@@ -14,8 +14,7 @@ from functools import cache
 
 from fastbk.errors import Error
 from fastbk.storage import unclean
-from fastbk.storage.check import DirectoryCheck
-from fastbk.storage.check_findings import Checked
+from fastbk.storage.check import Checked, DirectoryCheck
 from fastbk.storage.identity import new_identity, read_identity, write_identity
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.unclean import Unclean, read_unclean, write_unclean

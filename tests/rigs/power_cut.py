@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance
 from tests.rigs import mounts, power_bookie
 from tests.rigs.block_log import MODELS, Images
 from tests.rigs.children import ChildFailed, in_child
@@ -117,8 +117,8 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
     if report.skipped:
         return report
     began_s = time.monotonic()
-    usual = locations_merge.MERGE_FILES_MIN
-    locations_merge.MERGE_FILES_MIN = 3
+    usual = maintenance.MERGE_FILES_MIN
+    maintenance.MERGE_FILES_MIN = 3
     try:
         seed = plan.seed
         while plan.goes_on(report.cases):
@@ -135,6 +135,6 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
                 )
             seed += 1
     finally:
-        locations_merge.MERGE_FILES_MIN = usual
+        maintenance.MERGE_FILES_MIN = usual
     report.seconds = time.monotonic() - began_s
     return report

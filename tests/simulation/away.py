@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING
 
 from fastbk.model.ids import BookieId
-from fastbk.placement.partial import choose_partial_ensemble
+from fastbk.placement.choose_ensemble import choose_partial_ensemble
 from fastbk.placement.values import BookieView
 from tests.simulation.client import PLACEMENT
 

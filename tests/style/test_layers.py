@@ -27,7 +27,7 @@ LAYERS = [
         "config",
         "private_files",
     }
-    | {"durable_files", "formats", "printable_text", "properties", "rate_limit", "retry"},
+    | {"durable_files", "formats", "printable_text", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"tls", "auth", "web.client"},

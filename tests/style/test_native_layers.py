@@ -101,7 +101,7 @@ def test_an_extension_exports_its_entry_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", [module.name for module in MODULES])
 def test_an_extension_lacks_none_of_our_functions(name: str) -> None:
-    """A source missing in build_modules.py links all the same, and fails at import or at the first call."""
+    """A source missing in build_native.py links all the same, and fails at import or at the first call."""
     needed = symbols(name, "--undefined-only")
     assert {symbol for symbol in needed if symbol.startswith(("fbk_", "io_uring"))} == set()
     assert not needed & {"exit", "_exit", "printf", "puts"}

@@ -219,7 +219,7 @@ def test_no_blobs() -> None:
 def test_every_c_source_is_built() -> None:
     built = {source for module in MODULES for source in module.sources}
     there = {str(path.relative_to(NATIVE / "src")) for path in (NATIVE / "src").rglob("*.c")}
-    assert there - built == set(), "in no module of build_modules.py"
+    assert there - built == set(), "in no module of build_native.py"
     fragments = {fragment for module in MODULES for fragment in module.boundary}
     assert {path.name for path in (NATIVE / "boundary").glob("*.h")} - fragments == set()
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk import properties
+from fastbk.apache.configuration import properties
 from fastbk.errors import ConfigError
 
 RECORDED: list[dict[str, Any]] = json.loads(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk import properties
+from fastbk.apache.configuration import properties
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:

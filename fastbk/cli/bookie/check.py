@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastbk.cli.options import Verb
     from fastbk.native.disk import Disk
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.storage.check_findings import Checked
+    from fastbk.storage.check import Checked
     from fastbk.storage.identity import Identity
     from fastbk.storage.rebuild import Rebuilt
 
@@ -106,8 +106,7 @@ def check(options: argparse.Namespace) -> int:
     """Verify everything; 1 if something is damaged, 2 if that can't be found out."""
     need_linux("fastbk bookie check")
     from fastbk.cli.bookie.digests import types_by
-    from fastbk.storage.check import DirectoryCheck
-    from fastbk.storage.check_findings import Checked
+    from fastbk.storage.check import Checked, DirectoryCheck
 
     rate = rate_of(options.rate)
     limit = RateLimit(rate) if rate else None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from fastbk.server.supervision.digest_service import Read
-    from fastbk.storage.check_findings import TypesOf
+    from fastbk.storage.check import TypesOf
 
 LEDGERS_MAX = 65_536
 """Whose types are kept: some 10 MiB, 4 more where all have HMACs."""

@@ -52,7 +52,7 @@ from fastbk.meta.zookeeper.session import (
     Session,
 )
 from fastbk.meta.zookeeper.watches import ZooKeeperWatches, children_at, node_at
-from fastbk.model import protobuf, protobuf_text
+from fastbk.model import protobuf
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId, check_ledger_id
 from fastbk.model.missing_replica import MissingReplica
 
@@ -108,7 +108,7 @@ def ledger_id_of(name: str) -> LedgerId | None:
 
 def ledger_bytes(ledger: UnderreplicatedLedger) -> bytes:
     """Return what the node of a marked ledger holds."""
-    lines = [f'replica: "{protobuf_text.quoted(one.encode())}"\n' for one in ledger.missing]
+    lines = [f'replica: "{protobuf.quoted(one.encode())}"\n' for one in ledger.missing]
     if ledger.marked_ms is not None:
         lines.append(f"ctime: {ledger.marked_ms}\n")
     return "".join(lines).encode()
@@ -117,7 +117,7 @@ def ledger_bytes(ledger: UnderreplicatedLedger) -> bytes:
 def parse_ledger(ledger_id: LedgerId, raw: bytes) -> UnderreplicatedLedger:
     """Return what the node of a marked ledger says. Raises StorageError."""
     try:
-        message = protobuf_text.parse(raw)
+        message = protobuf.parse_text(raw)
         missing = tuple(one.decode() for one in message.contents("replica"))
         word = message.word("ctime")
         marked_ms = None if word is None else int(word)
@@ -317,13 +317,13 @@ _READ_AT_ONCE = 500
 
 def bookie_bytes(name: str) -> bytes:
     """Return what a lock (a host's name) or a vote (a bookie's id) holds."""
-    return f'bookieId: "{protobuf_text.quoted(name.encode())}"\n'.encode()
+    return f'bookieId: "{protobuf.quoted(name.encode())}"\n'.encode()
 
 
 def parse_bookie(raw: bytes) -> BookieId:
     """Return whom a lock or a vote names, "" for nobody. Raises StorageError."""
     try:
-        return (protobuf_text.parse(raw).content("bookieId") or b"").decode()
+        return (protobuf.parse_text(raw).content("bookieId") or b"").decode()
     except ValueError as error:
         raise StorageError(f"a lock or vote of AutoRecovery is damaged: {error}") from error
 
@@ -669,7 +669,7 @@ def _is_pair(lock: Node | None, holder: Node | None) -> bool:
 
 def _check_layout(raw: bytes) -> None:
     try:
-        message = protobuf_text.parse(raw)
+        message = protobuf.parse_text(raw)
         found = (message.content("type"), message.word("version"))
     except ValueError:
         found = (raw[:100], None)

@@ -1,4 +1,4 @@
-/* Segments and their statistics, ledger states, disks: what the typed faces segment.py, stats.py
+/* Segments and their statistics, ledger states, disks: what the typed faces segment.py
  * and disk.py use. */
 
 #define FBK_ROLE_SUPERVISOR 1

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import fastbk
 from fastbk.native.segment import Histogram, Segment, Stats, bucket_from
-from fastbk.observe.metric_name import Name
-from fastbk.observe.names import NAMES, SLOTS
+from fastbk.observe.names import NAMES, SLOTS, Name
 from fastbk.observe.prometheus import family, heading, single
 from fastbk.server.supervision.lifecycle import State
 

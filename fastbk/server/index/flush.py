@@ -19,7 +19,7 @@ from fastbk.server.index.background import DirectBackground, DirectJobs
 from fastbk.server.index.forgetting import DELETED_KEPT_S, FENCED_KEPT_S
 from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
-from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage.commits import DeletionLog
 
 if TYPE_CHECKING:
     from array import array

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fastbk.native.index import Index
     from fastbk.native.store import Store
     from fastbk.storage.checkpoint import Checkpoint
-    from fastbk.storage.compaction import Compaction
-    from fastbk.storage.locations_merge import LocationsMerge
+    from fastbk.storage.maintenance import Compaction, LocationsMerge
 
 DELETED_KEPT_S = 7 * 24 * 3600
 """How long a deleted ledger's state is remembered."""

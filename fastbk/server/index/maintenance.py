@@ -23,10 +23,9 @@ from fastbk.server.index.maintenance_plans import (
     RecountPlan,
     take_together,
 )
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance as storage_maintenance
 from fastbk.storage.checkpoint import Change
-from fastbk.storage.compaction import Compaction
-from fastbk.storage.locations_merge import LocationsMerge
+from fastbk.storage.maintenance import Compaction, LocationsMerge
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ class MaintenanceLoop:
                 MERGE,
                 merging,
                 self._merge_bucket,
-                lambda: len(self._checkpoint.manifest.locations) > locations_merge.FILES_MAX,
+                lambda: len(self._checkpoint.manifest.locations) > storage_maintenance.FILES_MAX,
             )
         )
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from fastbk.native.store import Store
     from fastbk.server.index.forgetting import ForgetCount
     from fastbk.storage.checkpoint import Change, Checkpoint
-    from fastbk.storage.compaction import Compaction
-    from fastbk.storage.locations_merge import LocationsMerge
+    from fastbk.storage.maintenance import Compaction, LocationsMerge
 
 
 @dataclass(slots=True)

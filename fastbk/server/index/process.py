@@ -40,10 +40,10 @@ from fastbk.server.index.replay import Replayed, replay
 from fastbk.server.index.scrub import Scrubber
 from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings, random_bits
-from fastbk.storage.compaction import CompactionSettings
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.identity import pair_of
 from fastbk.storage.limbo import read_limbo, remove_limbo
+from fastbk.storage.maintenance import CompactionSettings
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.unclean import mark_lost
 from fastbk.units import KIB, MIB

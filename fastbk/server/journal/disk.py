@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastbk.native.journal import Journal
     from fastbk.native.segment import Histogram, Stats
     from fastbk.server.disks.disk_watch import DiskWatch
-    from fastbk.storage.journal_pool import JournalPool
+    from fastbk.storage.journal_files import JournalPool
 
 LOOK_INTERVAL_S = 0.25
 SPEED_INTERVAL_S = 1.0

@@ -33,8 +33,7 @@ from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch
 from fastbk.server.disks.space_thresholds import journal_thresholds
 from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.server.journal.disk import JournalDisk
-from fastbk.storage.journal_files import OldFile, name_of
-from fastbk.storage.journal_pool import JournalPool
+from fastbk.storage.journal_files import JournalPool, OldFile, name_of
 from fastbk.storage.unclean import UNSYNCED
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from fastbk.native.segment import (
     seal_segment,
 )
 from fastbk.observe import logs
-from fastbk.observe.process_usage import ProcessUsage
+from fastbk.observe.prometheus import ProcessUsage
 from fastbk.server import process_table
 from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
 from fastbk.server.configuration import bookie_config

@@ -50,7 +50,7 @@ MUTATIONS = (
             "due=tuple(sorted(judged.due))",
             "due=tuple(sorted(lost if judged.due else ()))",
         ),
-        seed=7,
+        seed=4,
     ),
     fault(
         "lock_is_not_needed",
@@ -71,7 +71,7 @@ MUTATIONS = (
         ("fastbk.meta.sqlite.coordination:RecordVote.is_elected", "and self._is_there()", ""),
         ("fastbk.meta.sqlite.coordination:RecordVote.is_elected", "not self.is_lost and", ""),
         ("fastbk.autorecovery.healer:Healer._is_elected", "and self._vote.is_lost", "and False"),
-        seed=8,
+        seed=5,
     ),
     fault(
         "leases_of_others_are_forgotten",
@@ -95,7 +95,7 @@ MUTATIONS = (
         "P7: metadata names a bookie that lacks entries which nobody could give",
         (_REPLICATE + "._copied", "if copied.lost_count:", "if False:"),
         (_REPLICATE + "._copied", "if copied.unread:", "if False:"),
-        seed=5,
+        seed=4,
     ),
     fault(
         "mark_is_dropped_unverified",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastbk import properties
-from fastbk.apache.configuration import key_translation, source
+from fastbk.apache.configuration import key_translation, properties, source
 from fastbk.apache.configuration.report import Report
 from tests.fixtures.host import Host
 

@@ -12,7 +12,7 @@ from fastbk.autorecovery.figures import AuditorCounts, MarkCounts, WorkerCounts
 from fastbk.autorecovery.healer import Healer
 from fastbk.cli.autorecovery_page import text_of
 from fastbk.meta.last_backup import LastBackup
-from fastbk.observe.op_stats import RECENT_MAX, WINDOW_S, OpStats
+from fastbk.observe.prometheus import RECENT_MAX, WINDOW_S, OpStats
 from fastbk.replication.copy_rate import CopyRate
 from tests.fixtures.exposition import Exposition, parsed
 

@@ -13,7 +13,7 @@ from fastbk.client.ensemble_choice import new_ensemble, partial_ensemble, replac
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
-from fastbk.placement.partial import ChosenEnsemble
+from fastbk.placement.choose_ensemble import ChosenEnsemble
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView, PlacementConfig
 from fastbk.replication.actions import Choose
 

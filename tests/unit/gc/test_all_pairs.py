@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fastbk.errors import Error
-from fastbk.gc.all_pairs import AllPairs
+from fastbk.gc.index_client import AllPairs
 from fastbk.storage.identity import even_shards, pair_of
 
 SHARDS = even_shards(3)

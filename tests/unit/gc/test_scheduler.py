@@ -12,11 +12,10 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc.compaction import CompactionSettings, Compactor
-from fastbk.gc.control import Control, Draining
 from fastbk.gc.dead_ledgers import Cluster, Cycle, DeadLedgers
 from fastbk.gc.limbo import LimboCheck, LimboWatch
 from fastbk.gc.over_replicated import CopiesCheck, CopiesWatch
-from fastbk.gc.scheduler import BUSY_SHARE, Scheduler
+from fastbk.gc.process import BUSY_SHARE, Control, Draining, Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedCheck, UnconfirmedWatch
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import RecordStore

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import StorageError
-from fastbk.model import protobuf_text
+from fastbk.model import protobuf
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 
@@ -114,8 +114,8 @@ def test_damage_is_found(raw: bytes) -> None:
 
 @given(st.binary(max_size=100))
 def test_anything_quoted_reads_back(value: bytes) -> None:
-    raw = f'name: "{protobuf_text.quoted(value)}"\n'.encode()
-    assert protobuf_text.parse(raw).content("name") == value
+    raw = f'name: "{protobuf.quoted(value)}"\n'.encode()
+    assert protobuf.parse_text(raw).content("name") == value
 
 
 @given(st.binary(max_size=100))
@@ -128,7 +128,7 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
 
 
 def test_the_forms_that_others_may_write() -> None:
-    message = protobuf_text.parse(
+    message = protobuf.parse_text(
         b"# a comment\n a < b: 'x' \"y\\x41\\101\" ; > , n: -5 e: NAME a { }"
     )
     first, second = message.messages("a")
@@ -154,4 +154,4 @@ def test_the_forms_that_others_may_write() -> None:
 )
 def test_text_that_is_no_message_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        protobuf_text.parse(raw)
+        protobuf.parse_text(raw)

@@ -16,7 +16,7 @@ BUILDER = (
     *(f"native/build_{name}.py" for name in ("native", "modules", "stubs")),
     "native/ffi.py",
     "observe/names.py",
-    "observe/metric_name.py",
+    "observe/names.py",
 )
 """What a build imports."""
 BUILD = """

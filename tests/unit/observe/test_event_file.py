@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.observe.event_file import EventFile, numbered, read_events
+from fastbk.observe.event_log import EventFile, numbered, read_events
 from fastbk.observe.event_record import Event
 
 

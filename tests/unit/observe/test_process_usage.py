@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fastbk.observe.process_usage import OwnUsage, ProcessUsage, usage_lines
+from fastbk.observe.prometheus import OwnUsage, ProcessUsage, usage_lines
 from fastbk.units import MIB
 
 CHILD = """
@@ -24,7 +24,7 @@ sys.stdin.read()
 """
 PARENT = f"""
 import os, subprocess, sys
-from fastbk.observe.process_usage import ProcessUsage
+from fastbk.observe.prometheus import ProcessUsage
 child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 usage = ProcessUsage(child.pid)
 child.stdout.readline()

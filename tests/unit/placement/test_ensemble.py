@@ -9,10 +9,17 @@ import pytest
 
 from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.model.quorum import write_sets
-from fastbk.placement.candidates import gather
-from fastbk.placement.choose_ensemble import BookieView, PlacementConfig, choose_ensemble
-from fastbk.placement.rules import domains_of, rules_of
-from fastbk.placement.search import Ring, Steps, best_arrangement
+from fastbk.placement.choose_ensemble import (
+    BookieView,
+    PlacementConfig,
+    Ring,
+    Steps,
+    best_arrangement,
+    choose_ensemble,
+    domains_of,
+    gather,
+    rules_of,
+)
 
 SPREAD = PlacementConfig()
 

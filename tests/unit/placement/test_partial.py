@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastbk.errors import NotEnoughBookies
-from fastbk.placement.partial import ChosenEnsemble, choose_partial_ensemble
+from fastbk.placement.choose_ensemble import ChosenEnsemble, choose_partial_ensemble
 from fastbk.placement.values import BookieView, PlacementConfig
 
 SPREAD = PlacementConfig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.placement.rules import domains_of
+from fastbk.placement.choose_ensemble import domains_of
 from fastbk.placement.topology import (
     Topology,
     check_labels,

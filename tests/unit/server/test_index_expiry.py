@@ -9,9 +9,9 @@ import pytest
 
 from fastbk.native.store import Store
 from fastbk.server.index import maintenance
-from fastbk.storage import locations_merge
+from fastbk.storage import maintenance as storage_maintenance
 from fastbk.storage.checkpoint import Change
-from fastbk.storage.locations_merge import LocationsMerge
+from fastbk.storage.maintenance import LocationsMerge
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
@@ -180,8 +180,8 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
     monkeypatch.setattr(
         maintenance, "RECOUNT_SHARE", 0
     )  # here a recount lasts as long as its merge
-    monkeypatch.setattr(locations_merge, "FILES_MAX", 1 << 30)
-    monkeypatch.setattr(locations_merge, "MERGE_FILES_MIN", 1 << 30)
+    monkeypatch.setattr(storage_maintenance, "FILES_MAX", 1 << 30)
+    monkeypatch.setattr(storage_maintenance, "MERGE_FILES_MIN", 1 << 30)
     end_s, ledger_id = life.clock_s + 3600, 0
     while life.clock_s < end_s:
         ledger_id += 1

@@ -18,9 +18,9 @@ from fastbk.server.index.flush import Flusher
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.storage.checkpoint import CheckpointFailed
-from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage.commits import DeletionLog
 from fastbk.storage.directories import LOCATIONS, log_path
-from fastbk.storage.locations_merge import MERGE_FILES_MIN
+from fastbk.storage.maintenance import MERGE_FILES_MIN
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_LEDGER, OK
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk

@@ -14,8 +14,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN, JournalScan
 from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
 from fastbk.storage.disk_health import Takes
-from fastbk.storage.journal_files import find_files
-from fastbk.storage.journal_pool import JournalPool
+from fastbk.storage.journal_files import JournalPool, find_files
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     INCARNATION,

@@ -3,8 +3,7 @@ import re
 import pytest
 
 from fastbk.native.segment import COUNTERS_MAX, HISTOGRAMS_MAX
-from fastbk.observe.metric_name import describe
-from fastbk.observe.names import NAMES
+from fastbk.observe.names import NAMES, describe
 
 
 def test_no_two_counters_of_a_role_share_a_slot() -> None:

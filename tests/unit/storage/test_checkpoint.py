@@ -9,10 +9,9 @@ import pytest
 
 from fastbk.native.store import DELETED, FlushContents, LedgerState, Scope
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
-from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage.commits import DeletionLog
 from fastbk.storage.directories import locations_path
-from fastbk.storage.locations_merge import MERGE_FILES_MIN
-from fastbk.storage.maintenance import Recount
+from fastbk.storage.maintenance import MERGE_FILES_MIN, Recount
 from fastbk.storage.manifest import Damage, ManifestSlots
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FOREVER, FakeDisk

@@ -10,9 +10,9 @@ import pytest
 
 from fastbk.native.store import Scope
 from fastbk.storage.checkpoint import CheckpointFailed, CheckpointSettings
-from fastbk.storage.compaction import Compaction, CompactionSettings
-from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage.commits import DeletionLog
 from fastbk.storage.directories import log_path
+from fastbk.storage.maintenance import Compaction, CompactionSettings
 from fastbk.storage.manifest import COMPACTION, ManifestSlots
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FOREVER, FakeDisk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.storage import deletion_log
-from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage import commits
+from fastbk.storage.commits import DeletionLog
 from fastbk.storage.directories import DELETION_LOG_NAME, DELETION_LOG_OLD_NAME
 from tests.fixtures.fake_disk import FakeDisk
 
@@ -23,7 +23,7 @@ def fake() -> FakeDisk:
 def test_a_long_one_is_set_aside_and_the_one_before_it_goes(
     fake: FakeDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deletion_log, "SIZE_BYTES_MAX", 1000)
+    monkeypatch.setattr(commits, "SIZE_BYTES_MAX", 1000)
     disk = fake.disk()
     log = DeletionLog(disk, DIRECTORY)
     for number in range(200):
@@ -37,7 +37,7 @@ def test_a_long_one_is_set_aside_and_the_one_before_it_goes(
 def test_power_cut_between_setting_aside_and_the_next_line_loses_no_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deletion_log, "SIZE_BYTES_MAX", 100)
+    monkeypatch.setattr(commits, "SIZE_BYTES_MAX", 100)
     for nth in range(1, 12):
         fake = FakeDisk(seed=nth)
         fake.disk().make_directory(DIRECTORY)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastbk.storage import commits
 from fastbk.storage.directories import JOURNALS, LOCATIONS, LOGS, NumberedFiles
-from fastbk.storage.locations_merge import (
+from fastbk.storage.maintenance import (
     FILES_MAX,
     MERGE_FILES_MIN,
     TIER_BYTES,

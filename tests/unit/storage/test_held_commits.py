@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.storage.checkpoint import CheckpointSettings
-from fastbk.storage.locations_merge import MERGE_FILES_MIN
+from fastbk.storage.maintenance import MERGE_FILES_MIN
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, StoreHarness
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.disk import Disk
-from fastbk.storage.journal_files import OldFile, find_files, name_of
-from fastbk.storage.journal_pool import JournalPool, ReadyFile
+from fastbk.storage.journal_files import JournalPool, OldFile, ReadyFile, find_files, name_of
 from tests.fixtures.fake_disk import FakeDisk
 
 SIZE = 256 * 1024

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.model.id_ranges import IdRanges
+from fastbk.model.ids import IdRanges
 from fastbk.native.ffi import CorruptDataError
 from fastbk.storage.last_metadata import (
     BUFFER_BYTES,
