@@ -27,6 +27,7 @@ from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.private_files import write_text
 from fastbk.tls.authority import Authority, Issued
 from fastbk.tls.options import TlsOptions
+from fastbk.web.listener import REQUEST_BYTES_MAX
 from tests.fixtures.certificates import shown
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.metadata import new_cluster
@@ -109,7 +110,14 @@ def port(
 def test_a_head_with_two_meanings_has_none_and_ends_the_connection(port: Port, head: str) -> None:
     with port.connect() as connection:
         port.send(connection, "draw-id", DRAW, port.token("add"), head.format(len(DRAW)))
-        assert port.status(connection) in (0, 400)
+        assert port.status(connection) == 400
+        assert port.status(connection) == 0
+
+
+def test_a_head_that_is_too_large_is_answered(port: Port) -> None:
+    with port.connect() as connection:
+        port.send(connection, "draw-id", DRAW, "x" * REQUEST_BYTES_MAX)
+        assert port.status(connection) == 431
         assert port.status(connection) == 0
 
 
