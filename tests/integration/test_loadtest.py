@@ -42,6 +42,7 @@ FIRST_RUN_S = 400
 pytestmark = pytest.mark.timeout(FIRST_RUN_S)
 
 
+@pytest.mark.long
 def test_all_users_on_two_processes_go_on_while_a_bookie_is_killed_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

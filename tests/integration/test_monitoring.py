@@ -115,8 +115,10 @@ def answers(port: int) -> bool:
     [
         "check config prometheus.yml",
         "check rules rules.yml",
-        "test rules rules_test.yml",
-        "test rules rules_hours_test.yml",
+        *(
+            pytest.param(f"test rules {one}", marks=pytest.mark.long)
+            for one in ("rules_test.yml", "rules_hours_test.yml")
+        ),
     ],
 )
 def test_promtool_accepts_the_files(words: str) -> None:

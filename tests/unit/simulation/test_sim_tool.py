@@ -70,6 +70,7 @@ SHRINK_S_MAX = 90.0
 """It ends by itself after a few seconds of the processor's: a limit that it meets would judge the machine."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shrinking_leaves_what_the_failure_needs() -> None:
     name = "recovery-reads-do-not-fence"
