@@ -91,9 +91,7 @@ FORMATS = (
     _same(PATTERN_CURSOR, 1, "stream.pattern.record:VERSION", "metadata", since=3),
     _same("stream position", 1, "stream.positions:VERSION", "applications"),
     _same("metadata backup", 1, "admin.metadata_archive:FORMAT", "a file of the operator's"),
-    _same(
-        "collection of a bookie", 1, "admin.bookie_collection:FORMAT", "a file of the operator's"
-    ),
+    _same("collection of a bookie", 1, "admin.metadata_rebuild:FORMAT", "a file of the operator's"),
     _same("fastbk's protocol", 1, "wire.messages:VERSION_MAX", "network"),
     _same(
         "Apache's protocol, version 2", 2, "apache/packet.h:FBK_APACHE_PACKET_VERSION", "network"

@@ -17,10 +17,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import fastbk
-from fastbk.autorecovery.marked_ledgers import LEDGERS_MAX, MarkedLedgers
-from fastbk.autorecovery.marking import MarkingScan
+from fastbk.autorecovery.auditor import LEDGERS_PER_S, MarkingScan, Verification
 from fastbk.autorecovery.state import ClusterState, clock_ms
-from fastbk.autorecovery.verification import LEDGERS_PER_S, Verification
+from fastbk.autorecovery.worker import LEDGERS_MAX, MarkedLedgers
 from fastbk.client import Client
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta.uri import ZooKeeperLocation

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 from msgspec import inspect
 
-from fastbk.apache.configuration import keys_ignored, keys_settings
+from fastbk.apache.configuration import keys
 from fastbk.cli.completion import parsers_below, whole_parser
 from fastbk.config import key_of
 from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
@@ -141,7 +141,7 @@ def commands() -> str:
 def _reference() -> str:
     """Return the Markdown between the two marks, marks included."""
     lines = [BEGIN, "", "| Apache's key | its default | | ours | |", "|---|---|---|---|---|"]
-    for row in keys_settings.KEYS:
+    for row in keys.SETTINGS:
         ours = ", ".join(f"`{_spelt(each)}`" for each in row.setting.split())
         lines.append(
             f"| `{row.name}` | {_code(row.default)} | {row.verdict} | {ours} | {row.note} |"
@@ -153,11 +153,11 @@ def _reference() -> str:
         "| key | because |",
         "|---|---|",
     ]
-    lines += [f"| `{row.name}` | {row.note} |" for row in keys_ignored.REFUSED]
+    lines += [f"| `{row.name}` | {row.note} |" for row in keys.REFUSED]
     lines += ["", "Ignored, and reported when they are set:", "", "| keys | because |", "|---|---|"]
-    for reason, names in keys_ignored.IGNORED:
-        keys = ", ".join(f"`{each.partition('=')[0]}`" for each in names.split())
-        lines.append(f"| {keys} | {reason} |")
+    for reason, names in keys.IGNORED:
+        listed = ", ".join(f"`{each.partition('=')[0]}`" for each in names.split())
+        lines.append(f"| {listed} | {reason} |")
     return "\n".join([*lines, "", END])
 
 

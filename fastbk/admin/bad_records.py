@@ -90,7 +90,7 @@ def remove_bad_record(store: MetadataStore, name: str) -> None:
     A ledger goes with what bookies hold of it. Raises ConfigError for one that can be read or is not there,
     MetadataOnHold, MetadataConflict, MetadataUnavailable.
     """
-    bad = next((one for one in find_bad_records(store) if one.path == name), None)
+    bad = next((record for record in find_bad_records(store) if record.path == name), None)
     if bad is None:
         raise ConfigError(
             f"{name!r} is no record that cannot be read: `fastbk metadata bad-records` lists those"
@@ -103,7 +103,7 @@ def remove_bad_record(store: MetadataStore, name: str) -> None:
             one for one in store.list_identities() if one.bookie_id == name.removeprefix(IDENTITY)
         )
         assert isinstance(identity, BadIdentity)
-        if any(one.service.bookie_id == identity.bookie_id for one in store.list_bookies()):
+        if any(bookie.service.bookie_id == identity.bookie_id for bookie in store.list_bookies()):
             raise MetadataConflict(f"bookie {identity.bookie_id} is running: stop it first")
         store.delete_identity(identity.bookie_id, identity.bad.version)
         return

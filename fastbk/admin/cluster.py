@@ -67,15 +67,15 @@ async def bookie_states(
     """Return all bookies that are registered or have an identity, by id; each registered one is asked."""
     registered = await client.list_bookies()
     states = await asyncio.gather(*(_asked(client, one) for one in registered))
-    alive = {one.bookie_id for one in states}
+    alive = {state.bookie_id for state in states}
     down = [
-        BookieState(one.bookie_id, "down", incarnation=one.incarnation)
-        if isinstance(one, BookieIdentity)
+        BookieState(identity.bookie_id, "down", incarnation=identity.incarnation)
+        if isinstance(identity, BookieIdentity)
         else BookieState(
-            one.bookie_id, "down", reason=f"its identity cannot be read: {one.bad.reason}"
+            identity.bookie_id, "down", reason=f"its identity cannot be read: {identity.bad.reason}"
         )
-        for one in identities
-        if one.bookie_id not in alive
+        for identity in identities
+        if identity.bookie_id not in alive
     ]
     return sorted([*states, *down], key=lambda one: one.bookie_id)
 
@@ -154,9 +154,9 @@ async def uncloseable(client: Client) -> AsyncGenerator[Uncloseable, None]:
 
     Metadata is all that it reads: of all ledgers while a bookie is away, else only who is registered.
     """
-    registered = {one.service.bookie_id for one in await client.list_bookies()}
+    registered = {bookie.service.bookie_id for bookie in await client.list_bookies()}
     known = await client.call_store(
-        lambda store: {one.bookie_id for one in store.list_identities()}
+        lambda store: {identity.bookie_id for identity in store.list_identities()}
     )
     if known <= registered:
         return
@@ -176,8 +176,8 @@ async def marked(client: Client) -> AsyncGenerator[MissingCopies, None]:
             for mark, found in zip(some, read, strict=True):
                 if isinstance(found, VersionedLedger):
                     info = LedgerInfo(mark.ledger_id, found.metadata, found.version)
-                    for one in marked_copies(info, mark.missing):
-                        yield one
+                    for copy in marked_copies(info, mark.missing):
+                        yield copy
 
 
 async def under_replicated(
@@ -188,13 +188,13 @@ async def under_replicated(
     unlisted: gets those of Apache's bookies that give no list of their entries, as with DbLedgerStorage: they do not
         answer, which takes `timeout_s` once. Of them the first and the last entry of each share is read.
     """
-    registered = [one.service for one in await client.list_bookies()]
+    registered = [bookie.service for bookie in await client.list_bookies()]
     alive = {one.bookie_id for one in registered}
     holdings = _Holdings(client, registered, timeout_s, set() if unlisted is None else unlisted)
     marks = {one.ledger_id: one.missing for one in await client.marks.list()}
     async for info in client.list_ledgers():
-        for one in marked_copies(info, marks.get(info.ledger_id, ())):
-            yield one
+        for copy in marked_copies(info, marks.get(info.ledger_id, ())):
+            yield copy
         for at, fragment in enumerate(info.metadata.fragments):
             last = last_of_fragment(info.metadata, at)
             for index, bookie_id in enumerate(fragment.ensemble):
@@ -323,7 +323,7 @@ class _Holdings:
         token = info.metadata.creation_token
         found = await stored_of(self._pool, bookie_id, info.ledger_id, ends, timeout_s, token)
         self._unlisted.add(bookie_id)  # it reads, so it is there
-        return [(one, one) for one in ends], [(one, one) for one in found]
+        return [(end, end) for end in ends], [(one, one) for one in found]
 
 
 def missing_of(

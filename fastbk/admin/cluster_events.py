@@ -81,8 +81,8 @@ def event_pages(
         more: HOST:PORT, http:// or https:// before it, of further pages: janitors and healers are not in metadata.
     """
     wanted = set(bookie_ids)
-    registered = {one.service.bookie_id: one for one in store.list_bookies()}
-    known = {one.bookie_id for one in store.list_identities()} | set(registered)
+    registered = {bookie.service.bookie_id: bookie for bookie in store.list_bookies()}
+    known = {identity.bookie_id for identity in store.list_identities()} | set(registered)
     if unknown := sorted(wanted - known):
         raise ConfigError(
             f"{uri} knows no bookie {unknown[0]}; it knows {', '.join(sorted(known)) or 'none'}"
@@ -102,7 +102,7 @@ def event_pages(
 
 def further_pages(addresses: Iterable[str], timeout_s: float = TIMEOUT_S) -> list[EventSource]:
     """Return where the events of these pages are (`more` of `event_pages`); no metadata is read. Raises ConfigError."""
-    return [EventSource(one, client_at(one, "--page", timeout_s)) for one in addresses]
+    return [EventSource(address, client_at(address, "--page", timeout_s)) for address in addresses]
 
 
 def read_cluster_events(
@@ -117,8 +117,8 @@ def read_cluster_events(
     `next` goes on behind those. `after`: `next` of the reading before, in place of `query.after`.
     """
     after = after or {}
-    silent = {one.name: one.reason for one in sources if one.client is None}
-    asked = {one.name: one.client for one in sources if one.client is not None}
+    silent = {source.name: source.reason for source in sources if source.client is None}
+    asked = {source.name: source.client for source in sources if source.client is not None}
     pages: dict[str, EventPage] = {}
 
     def read(name: str, client: AdminClient) -> EventPage:

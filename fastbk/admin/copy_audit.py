@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fastbk.admin.ledger_progress import Patience
-from fastbk.admin.ledger_references import infos_of
+from fastbk.admin.ledger_progress import Patience, infos_of
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -87,12 +86,12 @@ class Audited:
             self.entries += part.last - part.first + 1
         self.lost += part.lost_count
         self.differing += part.differing_count
-        for one in part.copies:
-            bookie = self.bookies.setdefault(one.bookie_id, BookieAudited())
-            bookie.due += one.due
-            bookie.good += one.good
-            bookie.size_bytes += one.size_bytes
-            bookie.bad += one.bad_count
+        for copy in part.copies:
+            bookie = self.bookies.setdefault(copy.bookie_id, BookieAudited())
+            bookie.due += copy.due
+            bookie.good += copy.good
+            bookie.size_bytes += copy.size_bytes
+            bookie.bad += copy.bad_count
         for line in findings_of(part):
             self.finding_count += 1
             if len(self.findings) < FINDINGS_LISTED_MAX:
@@ -118,12 +117,12 @@ def units_of(info: LedgerInfo, size_bytes: int = UNIT_BYTES) -> Iterator[AuditUn
 def findings_of(part: PartAudited) -> Iterator[str]:
     """Yield a line for each thing that is not as it should be."""
     ledger = f"ledger {part.ledger_id}"
-    for one in part.copies:
-        for first, last, why in one.bad:
+    for copy in part.copies:
+        for first, last, why in copy.bad:
             what = f"entry {first}" if first == last else f"entries {first}..{last}"
-            yield f"{one.bookie_id}: {ledger}, {what}: {why}"
-        if one.error:
-            yield f"{one.bookie_id}: {ledger}, entries {part.first}..{part.last}: {one.error}"
+            yield f"{copy.bookie_id}: {ledger}, {what}: {why}"
+        if copy.error:
+            yield f"{copy.bookie_id}: {ledger}, entries {part.first}..{part.last}: {copy.error}"
     for entry_id, groups in part.differing.items():
         said = " | ".join(", ".join(group) for group in groups)
         yield f"{ledger}, entry {entry_id}: good copies differ: {said}"
@@ -147,15 +146,15 @@ async def audit(
         info = await client.ledger_info(unit.ledger_id)
     except NoSuchLedger:
         return PartAudited(unit.ledger_id, unit.first, unit.last)
-    up = {one.service.bookie_id for one in await client.list_bookies()}
+    up = {bookie.service.bookie_id for bookie in await client.list_bookies()}
     members = info.metadata.fragment_of(unit.first).ensemble
-    away = [one for one in members if one not in up]
+    away = [member for member in members if member not in up]
     if patience is not None:
         options = patience.options(members)
     procedure = AuditPart(unit.ledger_id, info.metadata, unit.first, unit.last, options, away)
     part = await client.run_procedure(unit.ledger_id, info.metadata, procedure)
     if patience is not None:
-        patience.note([one.bookie_id for one in part.copies if one.error and one.error != AWAY])
+        patience.note([copy.bookie_id for copy in part.copies if copy.error and copy.error != AWAY])
     return part
 
 

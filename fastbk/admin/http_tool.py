@@ -79,9 +79,9 @@ async def infos(uri: str) -> dict[str, tuple[int, int]]:
     async with fastbk.connect(uri) as client:
         states = await bookie_states(client, [])
     return {
-        one.bookie_id: (one.info.disk_free_bytes, one.info.disk_total_bytes)
-        for one in states
-        if one.info is not None and one.state == "up"
+        state.bookie_id: (state.info.disk_free_bytes, state.info.disk_total_bytes)
+        for state in states
+        if state.info is not None and state.state == "up"
     }
 
 

@@ -1,23 +1,38 @@
-"""Going over many ledgers, several at a time: how far it is, and which of them failed. For repairs of bookies.
+"""Work on many ledgers, for repairs of bookies: which ledgers, several at a time, how far it is,
+and which of them failed.
 
-A ledger that waits for bookies that do not answer, or for another process's lock, is *parked*: its turn ends, the
-others go on, and it is tried once more behind all of them.
+A ledger that waits for bookies that do not answer, or for another process's lock, is *parked*: its
+turn ends, the others go on, and it is tried once more behind all of them. `LedgerLocks` keeps
+AutoRecovery's processes away from a ledger meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.named_copies import is_expected
 from fastbk.replication.repair_options import RepairOptions
+from fastbk.retry import jittered
 
 FAILURES_LISTED_MAX = 1000
 ATTEMPTS_MAX = 2
@@ -200,3 +215,83 @@ async def _tick(progress: P, on_progress: Callable[[P], None]) -> None:
     while True:
         await asyncio.sleep(TICK_S)
         on_progress(progress)
+
+
+_log = LibraryLog("fastbk.admin")
+
+
+async def infos_of(
+    client: Client, ledger_ids: Iterable[LedgerId] | None
+) -> AsyncIterator[LedgerInfo]:
+    """Yield these ledgers, or all. Raises NoSuchLedger for one that is named and not there."""
+    if ledger_ids is None:
+        async for info in client.list_ledgers():
+            yield info
+    else:
+        for ledger_id in ledger_ids:
+            yield await client.ledger_info(ledger_id)
+
+
+async def remove_outdated_marks(client: Client, bookie_id: BookieId) -> int:
+    """Remove the outdated marks of one bookie; return how many ledgers had some.
+
+    A mark that cannot be read or changed, maybe of a ledger that never named the bookie, stays: reports show it, and it
+    is no failure of what was copied.
+    """
+    try:
+        return await _remove_outdated_marks(client, bookie_id)
+    except Error as error:
+        _log.warning("repair.marks_stay", bookie_id=str(bookie_id), reason=str(error))
+        return 0
+
+
+async def _remove_outdated_marks(client: Client, bookie_id: BookieId) -> int:
+    removed = 0
+    for mark in await client.marks.list():
+        missing = [one for one in mark.missing if one.bookie_id == bookie_id]
+        if not missing:
+            continue
+        try:
+            metadata = (await client.ledger_info(mark.ledger_id)).metadata
+            missing = [one for one in missing if not is_expected(metadata, one)]
+        except NoSuchLedger:
+            pass
+        if missing:
+            await client.marks.update(mark.ledger_id, remove=missing)
+            removed += 1
+    return removed
+
+
+_POLL_S = 0.5
+
+
+class LedgerLocks:
+    """The locks of one run. A ledger that another process has locked is not waited for at its first turn."""
+
+    def __init__(self, client: Client, patience_s: float) -> None:
+        """`patience_s`: how long a ledger waits for its lock when its turn comes again."""
+        self._client = client
+        self._patience_s = patience_s
+        self._tried: set[LedgerId] = set()
+
+    async def run(
+        self, ledger_id: LedgerId, work: Callable[[LedgerId], Coroutine[Any, Any, Attempt]]
+    ) -> Attempt:
+        """Work on a ledger under its lock; one whose lock cannot be had is parked.
+
+        Raises LockLost, and what `work` raises.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + (self._patience_s if ledger_id in self._tried else 0.0)
+        while True:
+            async with self._client.locks.hold(ledger_id, socket.gethostname()) as lock:
+                if lock is not None:
+                    self._tried.discard(ledger_id)
+                    return await self._client.locks.run(lock, work(ledger_id))
+            if loop.time() >= end_s:
+                break
+            await asyncio.sleep(jittered(_POLL_S))
+        self._tried.add(ledger_id)
+        holder = await self._client.locks.holder_of(ledger_id)
+        reason = f"{holder or 'another process'} holds its lock and may be copying it: run this again later"
+        return Attempt(reason, is_parked=True)

@@ -244,7 +244,9 @@ def check_archive(path: Path) -> Summary:
             ) from error
         if isinstance(frame, Changes):
             changes += frame.items[: PAGE_ITEMS - len(changes)]
-            gone = [one for one in frame.items if one.kind == "ledger" and one.change == "deleted"]
+            gone = [
+                item for item in frame.items if item.kind == "ledger" and item.change == "deleted"
+            ]
             deleted |= {int(one.name) for one in gone}
             if len(deleted) > DELETED_MAX:
                 raise _damaged(path, f"it names more than {DELETED_MAX:,} deleted ledgers")
@@ -301,7 +303,7 @@ def reason_against(item: Record | Ledger | Bookie) -> str:
 
 def storable(items: list[T]) -> list[T]:
     """Return the items that a restore can write."""
-    return [one for one in items if not reason_against(one)]
+    return [item for item in items if not reason_against(item)]
 
 
 def _check_storable(one: Record | Ledger | Bookie) -> None:
@@ -332,19 +334,19 @@ class _Rules:
 
     def check(self, page: Page) -> None:
         """Raise ConfigError or StorageError for an item that breaks one."""
-        for one in page.items:
-            if not isinstance(one, Change):
-                self._note(one)
-            if isinstance(one, Record):
-                self._check_record(one)
-            elif isinstance(one, Ledger):
-                self._check_ledger(one)
-            elif isinstance(one, Bookie):
-                self._check_bookie(one)
-            elif one.kind == "ledger" and not (
-                one.name.isascii() and one.name.isdigit() and len(one.name) < 20
+        for item in page.items:
+            if not isinstance(item, Change):
+                self._note(item)
+            if isinstance(item, Record):
+                self._check_record(item)
+            elif isinstance(item, Ledger):
+                self._check_ledger(item)
+            elif isinstance(item, Bookie):
+                self._check_bookie(item)
+            elif item.kind == "ledger" and not (
+                item.name.isascii() and item.name.isdigit() and len(item.name) < 20
             ):
-                raise StorageError(f"{one.name[:40]!r} is no ledger's id")
+                raise StorageError(f"{item.name[:40]!r} is no ledger's id")
 
     def not_restorable(self) -> list[str]:
         """Return what cannot be stored, with the reasons."""

@@ -1,36 +1,56 @@
-"""Writes metadata anew out of what was collected from bookies; into an empty store, or over a restored backup.
+"""Rebuilds lost metadata from what the bookies' directories say.
 
-Begin at `rebuild`. The backup may be one that `fastbk.admin.metadata_restore` has restored. No bookie runs meanwhile.
-Metadata is on hold before the first ledger is written, so that bookies which start on half a rebuild delete nothing; an
-operator confirms it in the end. Running it again changes nothing.
+`collect` reads one stopped bookie's directories into a file, which is taken to where metadata is
+rebuilt. It writes nothing to the directories, and locks them, so that no bookie changes them
+meanwhile. What lies there, and a file that `collect` has written, may be from anybody. What cannot
+be is named as damage, and the rest counts. No link is followed out of a directory.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.admin.bookie_collection import EMPTY_KEY, CollectedLedger, Collection
 from fastbk.admin.metadata_archive import Ledger, Ledgers, items_of
-from fastbk.admin.metadata_restore import raise_if_half_restored
+from fastbk.admin.metadata_backup import raise_if_half_restored
 from fastbk.admin.unlisted_segments import unlisted_segments
-from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.errors import ConfigError, MetadataConflict, StorageError, os_errors_as
+from fastbk.inspect.items import FileReader
+from fastbk.inspect.journal import read_journal
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, VersionedLedger, all_ids
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
 from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
-from fastbk.model.entry import DigestType
-from fastbk.model.ids import BookieId, IdRanges, LedgerId
+from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
+from fastbk.model.ids import ID_MAX, BookieId, IdRanges, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.native.ledger_state import HAS_KEY, LIMBO
+from fastbk.native.disk import Disk
+from fastbk.native.ffi import CorruptDataError
+from fastbk.native.hashes import crc32c
+from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
+from fastbk.native.segment import PAIRS_MAX
+from fastbk.native.store import Store, StoreOptions
+from fastbk.printable_text import printable
+from fastbk.private_files import read_found
 from fastbk.replication.metadata_merge import Held, Merged, merge_ledger
+from fastbk.server.directories import lock_all
+from fastbk.storage.cookie_file import read_cookie
+from fastbk.storage.directories import JOURNALS
+from fastbk.storage.identity import NAME as IDENTITY_NAME
+from fastbk.storage.identity import ROLES, Identity
+from fastbk.storage.identity import decode as decode_identity
+from fastbk.storage.last_metadata import BODY_BYTES_MAX, read_last_metadata
+from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.metadata_mark import MetadataMark, read_newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from fastbk.inspect.items import Item
     from fastbk.meta.api import MetadataStore
 
 HOLD_REASON = "metadata was rebuilt from bookies"
@@ -68,10 +88,10 @@ class Rebuilt:
 
 def instance_of(collections: Sequence[Collection]) -> str:
     """Return the id of the cluster that all are of; empty where no cookie says it. Raises ConfigError."""
-    ids = {one.instance_id for one in collections if one.instance_id}
+    ids = {collection.instance_id for collection in collections if collection.instance_id}
     if len(ids) > 1:
         raise ConfigError(f"these bookies are of several clusters: {', '.join(sorted(ids))}")
-    names = [one.bookie_id for one in collections]
+    names = [collection.bookie_id for collection in collections]
     if len(set(names)) < len(names):
         raise ConfigError("a bookie was collected twice: give its newest file only")
     return next(iter(ids), "")
@@ -158,7 +178,7 @@ def held_of(one: CollectedLedger) -> Held:
 
 def _move_ids(store: MetadataStore, collections: Sequence[Collection], out: Rebuilt) -> None:
     """Have no id be drawn that any ledger had (INV-M3), and metadata know what bookies have stored of it (INV-M2)."""
-    ids = [one.ledger_id for each in collections for one in each.ledgers]
+    ids = [ledger.ledger_id for each in collections for ledger in each.ledgers]
     ids += [last for each in collections for _, last in each.deleted]
     listed = [each.mark.highest_id for each in collections]
     highest = max((one for one in (*ids, *listed) if one < COUNTED_ID_END), default=-1)
@@ -240,7 +260,7 @@ def _write_identities(
         identity = BookieIdentity(
             BookieId(each.bookie_id),
             each.incarnation,
-            tuple(DirectoryIdentity(*one) for one in each.directories),
+            tuple(DirectoryIdentity(*directory) for directory in each.directories),
             each.starts,
         )
         read = store.read_identity(identity.bookie_id)
@@ -272,3 +292,351 @@ def _delete(store: MetadataStore, deleted: IdRanges, out: Rebuilt) -> None:
         reasons = (HOLD_REASON,) if hold is None else hold.reasons
         again = msgspec.structs.replace(new_hold(HOLD_REASON), reasons=reasons)
         out.hold_id = place_hold(store, again).hold_id
+
+
+FORMAT = 1
+EMPTY_KEY = master_key(b"")
+ENTRY_ID_MAX = 2**63 - 1
+MAGIC = b"FBKCOLL1"
+FILE_BYTES_MAX = 4 << 30
+"""Some 300 bytes a ledger, of 10 million."""
+IDENTITY_BYTES_MAX = 1 << 20
+DAMAGE_MAX, DAMAGE_CHARACTERS_MAX = 1000, 500
+DIRECTORIES_MAX, TEXT_MAX = 4096, 255
+"""Of a bookie; of an id of a directory or of a cluster."""
+
+
+class CollectedLedger(msgspec.Struct, array_like=True):
+    """One ledger of one bookie. `seen`: Apache's bytes of its last metadata, and the store's version of them."""
+
+    ledger_id: int
+    flags: int = 0
+    highest_entry_id: int = -1
+    lac: int = -1
+    master_key: bytes = b""
+    digest: int = 0
+    seen: bytes = b""
+    version: int = 0
+    is_here: bool = False
+
+
+class Collection(msgspec.Struct, kw_only=True):
+    """All that one bookie has. `damage`: what could not be read."""
+
+    bookie_id: str
+    incarnation: int
+    instance_id: str
+    starts: int
+    directories: list[tuple[str, str, int]]
+    """Id, role and pair."""
+    mark: MetadataMark
+    ledgers: list[CollectedLedger]
+    deleted: list[tuple[int, int]]
+    """Ranges of ids that this bookie saw deleted."""
+    damage: list[str]
+    format: int = FORMAT
+
+
+def encode(collection: Collection) -> bytes:
+    """Return the file's bytes: magic, CRC32C of the rest, MessagePack."""
+    body = msgspec.msgpack.encode(collection)
+    return MAGIC + crc32c(body).to_bytes(4, "little") + body
+
+
+def read_collection(path: Path) -> Collection:
+    """Return what `collect` has written. Raises StorageError."""
+    try:
+        if (size_bytes := path.stat().st_size) > FILE_BYTES_MAX:
+            raise StorageError(
+                f"{path} has {size_bytes:,} bytes: `fastbk metadata collect` writes {FILE_BYTES_MAX:,} at most"
+            )
+        raw = read_found(path.resolve(), FILE_BYTES_MAX)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    if raw[:8] != MAGIC or crc32c(raw[12:]) != int.from_bytes(raw[8:12], "little"):
+        raise StorageError(
+            f"{path} is not what `fastbk metadata collect` wrote, or is damaged: collect again"
+        )
+    try:
+        found = msgspec.msgpack.decode(raw[12:], type=Collection)
+        _check(found)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{path}: {printable(str(error))}: collect again with this version"
+        ) from error
+    found.damage = _shortened(found.damage)
+    return found
+
+
+def _shortened(damage: Sequence[str]) -> list[str]:
+    """Return the first lines, each of a bounded length, and how many more there are."""
+    kept = [printable(one, DAMAGE_CHARACTERS_MAX) for one in damage[:DAMAGE_MAX]]
+    return [*kept, f"and {len(damage) - DAMAGE_MAX} more"] if len(damage) > DAMAGE_MAX else kept
+
+
+def _check(found: Collection) -> None:
+    """Raise ConfigError or ValueError for what no bookie says: the file may come from anybody."""
+    check_bookie_id(BookieId(found.bookie_id))
+    if found.format != FORMAT:
+        raise ConfigError(f"its format is {found.format}, and this fastbk reads format {FORMAT}")
+    last_id = -1
+    for ledger in found.ledgers:
+        check_ledger_id(ledger.ledger_id)
+        if ledger.ledger_id <= last_id:
+            raise ConfigError(f"ledger {ledger.ledger_id} is there twice, or out of order")
+        last_id = ledger.ledger_id
+        if ledger.digest:
+            DigestType(ledger.digest)
+        if len(ledger.seen) > BODY_BYTES_MAX or len(ledger.master_key) > TEXT_MAX:
+            raise ConfigError(f"ledger {ledger.ledger_id} has more metadata than a ledger has")
+        if (
+            min(ledger.highest_entry_id, ledger.lac) < -1
+            or max(ledger.highest_entry_id, ledger.lac) > ENTRY_ID_MAX
+        ):
+            raise ConfigError(f"ledger {ledger.ledger_id} has entries that no ledger has")
+    for first, last in found.deleted:
+        if not 0 <= first <= last <= ID_MAX:
+            raise ConfigError(f"{first}-{last} is no range of ledger ids")
+    if len(found.instance_id) > TEXT_MAX or not found.instance_id.isprintable():
+        raise ConfigError("its cluster's id is none")
+    if len(found.directories) > DIRECTORIES_MAX:
+        raise ConfigError(f"it has {len(found.directories)} directories")
+    for one_id, role, pair in found.directories:
+        if len(one_id) > TEXT_MAX or role not in ROLES or not 0 <= pair < PAIRS_MAX:
+            raise ConfigError("it has a directory that no bookie has")
+    mark = found.mark
+    numbers = (mark.age, mark.highest_id, mark.starts, found.starts)
+    if min(numbers) < -1 or max(numbers) > ID_MAX or not 0 <= found.incarnation < 1 << 64:
+        raise ConfigError("its identity or mark has numbers that none has")
+
+
+def collect(data: Sequence[Path]) -> Collection:
+    """Read a stopped bookie's directories: `data` are these, or folders in which they lie.
+
+    Raises ConfigError where a directory is missing or of another bookie, StorageError (also while the bookie runs).
+    """
+    with ExitStack() as stack:
+        found = _directories(data, stack)
+        first = found[0][2]
+        if len({(one.bookie_id, one.incarnation) for _, _, one in found}) > 1:
+            raise ConfigError(
+                "these directories are of several bookies: collect each bookie by itself"
+            )
+        for role in ("journal", "ledger"):
+            pairs = {one.pair for _, _, one in found if one.role == role}
+            if pairs != set(range(first.pairs)):
+                raise ConfigError(
+                    f"{first.bookie_id} has {first.pairs} {role} directories, {len(pairs)} were found: give all"
+                    " of them by --data"
+                )
+        for lock in lock_all([path for _, path, _ in found]):
+            stack.callback(lock.close)
+        stores = [(disk, path) for disk, path, one in found if one.role == "ledger"]
+        work = _Work()
+        instance_id = next(
+            filter(None, (work.instance_id_in(disk, path) for disk, path, _ in found)), ""
+        )
+        for disk, path, identity in found:
+            if identity.role == "ledger":
+                with os_errors_as(StorageError, path):
+                    work.take_stored(disk, path, identity, stack)
+        for _, path, identity in found:
+            if identity.role == "journal":
+                work.take_journal(path)
+        for _, path in stores:
+            work.take_last_metadata(path)
+        mark = work.mark_of(stores)
+        made = Collection(
+            bookie_id=first.bookie_id,
+            incarnation=first.incarnation_number,
+            instance_id=instance_id,
+            starts=_starts([one for _, _, one in found], mark),
+            directories=[(one.directory_id, one.role, one.pair) for _, _, one in found],
+            mark=mark,
+            ledgers=[work.ledgers[ledger] for ledger in sorted(work.ledgers)],
+            deleted=list(work.deleted),
+            damage=work.all_damage(),
+        )
+    _check(made)  # what a rebuild would refuse is told where it can be looked at
+    return made
+
+
+def _starts(found: Sequence[Identity], mark: MetadataMark) -> int:
+    """Return how many starts metadata may have counted: those that every directory counted, for it counts them last.
+
+    A start that was cut short between two directories makes none of them an old copy (INV-D1). What the mark says that
+    metadata had counted makes one of them.
+    """
+    known = mark.starts if mark.incarnation == found[0].incarnation_number else 0
+    return max(known, min(one.starts for one in found))
+
+
+def _directories(data: Sequence[Path], stack: ExitStack) -> list[tuple[Disk, str, Identity]]:
+    found = []
+    for given in data:
+        if not given.is_dir():
+            raise ConfigError(f"{given} is no directory")
+        with os_errors_as(StorageError, given):
+            inside = sorted(one for one in given.iterdir() if one.is_dir())
+        for path in (given, *inside):
+            identity = _identity_in(path)
+            if identity is None:
+                continue
+            if path is not given and path.is_symlink():
+                raise ConfigError(
+                    f"{path} is a symbolic link to {path.resolve()}, which is not followed: if that is a directory of"
+                    " this bookie, name it by another --data"
+                )
+            disk = stack.enter_context(Disk(path, "plain"))
+            found.append((disk, str(path), identity))
+    if not found:
+        raise ConfigError(f"{', '.join(map(str, data))}: no directory of a bookie is there")
+    return sorted(found, key=lambda one: (one[2].role, one[2].pair))
+
+
+def _identity_in(path: Path) -> Identity | None:
+    """Return what a directory's `identity.json` says, None where it has none. Nothing is written there."""
+    name = str(path / IDENTITY_NAME)
+    try:
+        raw = read_found(name, IDENTITY_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{name}: {error.strerror}") from error
+    return decode_identity(raw, name)
+
+
+class _Work:
+    def __init__(self) -> None:
+        self.ledgers: dict[int, CollectedLedger] = {}
+        self.deleted = IdRanges()
+        self.damage: list[str] = []
+        self.damage_count = 0
+
+    def instance_id_in(self, disk: Disk, path: str) -> str:
+        """Return the cluster's id that a directory's cookie names; empty where none does."""
+        try:
+            cookie = read_cookie(disk, path)
+        except (StorageError, OSError) as error:
+            self.note(f"{path}: {error}")
+            return ""
+        instance_id = "" if cookie is None else cookie.instance_id
+        if len(instance_id) <= TEXT_MAX and instance_id.isprintable():
+            return instance_id
+        self.note(f"{path}: its cookie names a cluster by an id that none has")
+        return ""
+
+    def take_stored(self, disk: Disk, path: str, identity: Identity, stack: ExitStack) -> None:
+        """Take what the manifest names."""
+        reader = stack.enter_context(Disk(Path(path), "plain"))
+        options = StoreOptions(incarnation=identity.incarnation_number, pair=identity.pair)
+        store = Store(path, disk, reader, options)
+        stack.callback(store.destroy)
+        manifest = ManifestSlots(disk, path).load()
+        states: dict[int, LedgerState] = {}
+        for entry in manifest.locations:  # of equal ledgers the newest file's counts
+            if store.add(entry.file_id):
+                self.note(f"{path}: locations file {entry.file_id} is damaged")
+                continue
+            states.update((one.ledger_id, one) for one in store.states(entry.file_id))
+        store.set_logs(sorted({log.log_id for log in manifest.logs}))
+        for ledger_id, state in states.items():
+            if state.flags & DELETED:
+                continue
+            one = self._ledger(ledger_id, path)
+            if one is None:
+                continue
+            one.is_here = True
+            one.flags |= state.flags & (FENCED | LIMBO | HAS_KEY)
+            one.highest_entry_id = max(one.highest_entry_id, state.highest_entry_id)
+            one.lac = max(one.lac, state.lac)
+            if state.flags & HAS_KEY:
+                one.master_key = state.master_key
+            read = store.read(ledger_id, 0, ENTRY_ID_MAX)
+            if read.entry is not None:
+                self._take_entry(one, read.entry)
+
+    def take_journal(self, path: str) -> None:
+        """Take the journal, also what is in the files of the ledger directory already."""
+        for file in sorted(Path(path).iterdir()):
+            if JOURNALS.id_of(file.name) is None:
+                continue
+            try:
+                with FileReader(str(file)) as source:
+                    for item in read_journal(source):
+                        self._take_item(item, str(file))
+            except StorageError as error:
+                self.note(str(error))
+
+    def _take_item(self, item: Item, file: str) -> None:
+        if item.is_damage:
+            self.note(f"{file} at {item.offset_bytes}: {item.facts.get('reason')}")
+        elif item.what == "fence":
+            if (fenced := self._ledger(item.number("ledger_id"), file)) is not None:
+                fenced.flags |= FENCED
+        elif item.entry is not None and item.number("entry_id") >= 0:
+            one = self._ledger(item.number("ledger_id"), file)
+            if one is not None:
+                one.is_here = True
+                one.highest_entry_id = max(one.highest_entry_id, item.number("entry_id"))
+                self._take_entry(one, item.entry)
+
+    def take_last_metadata(self, path: str) -> None:
+        """Take `metadata.last`."""
+        try:
+            seen, deleted = read_last_metadata(path)
+        except (StorageError, OSError) as error:
+            self.note(f"{path}: {error}")
+            return
+        for ledger_id, (version, raw) in seen.items():
+            one = self._ledger(ledger_id, path)
+            if one is not None:
+                one.seen, one.version = raw, version
+        for first, last in deleted:
+            self.deleted.add(first, last)
+
+    def mark_of(self, stores: Sequence[tuple[Disk, str]]) -> MetadataMark:
+        """Return what was stored of metadata; nothing where that is damaged, for ids of ledgers are known otherwise."""
+        try:
+            return read_newest(stores) or MetadataMark()
+        except (CorruptDataError, OSError) as error:
+            self.note(str(error))
+            return MetadataMark()
+
+    def note(self, text: str) -> None:
+        """Keep it for people; of many the first ones."""
+        self.damage_count += 1
+        if len(self.damage) < DAMAGE_MAX:
+            self.damage.append(printable(text, DAMAGE_CHARACTERS_MAX))
+
+    def all_damage(self) -> list[str]:
+        """Return what was noted, and how much more there is."""
+        more = self.damage_count - len(self.damage)
+        return [*self.damage, f"and {more} more"] if more else self.damage
+
+    def _ledger(self, ledger_id: int, where: str) -> CollectedLedger | None:
+        """Return what is known of a ledger so far; None for an id that none has, which is noted."""
+        if not 0 <= ledger_id <= ID_MAX:
+            self.note(f"{where}: ledger {ledger_id}, an id that no ledger has")
+            return None
+        return self.ledgers.setdefault(ledger_id, CollectedLedger(ledger_id))
+
+    @staticmethod
+    def _take_entry(one: CollectedLedger, entry: bytes) -> None:
+        one.lac = max(one.lac, int.from_bytes(entry[16:24], "big", signed=True))
+        if one.digest:
+            return
+        header = entry[:HEADER_BYTES]
+        for kind in (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC):
+            end = HEADER_BYTES + DIGEST_BYTES[kind]
+            if entry[HEADER_BYTES:end] != _digest(kind, header, entry[end:]):
+                continue
+            one.digest = int(kind)
+            return
+
+
+def _digest(kind: DigestType, header: bytes, data: bytes) -> bytes:
+    """Return a digest that needs no password, or has the empty one."""
+    if kind is DigestType.CRC32C:
+        return crc32c(data, crc32c(header)).to_bytes(4, "big")
+    return digest(kind, header, data)

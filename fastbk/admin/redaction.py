@@ -114,9 +114,9 @@ def known_secrets(environment: Mapping[str, str], files: Iterable[str]) -> set[s
             continue
         found.add(content)
         found |= {
-            one
-            for one in re.split(r"[\s\"',:;{}\[\]]+", content)
-            if len(one) >= PIECE_CHARACTERS_MIN
+            part
+            for part in re.split(r"[\s\"',:;{}\[\]]+", content)
+            if len(part) >= PIECE_CHARACTERS_MIN
         }
         found |= {
             one
@@ -195,4 +195,4 @@ def secret_files(config: BookieConfig) -> list[str]:
         authentication.tag_key_file,
     )  # fmt: skip
     zookeeper = config.metadata.zookeeper_file
-    return [*(one for one in names if one), *(files_in(zookeeper) if zookeeper else ())]
+    return [*(name for name in names if name), *(files_in(zookeeper) if zookeeper else ())]

@@ -37,7 +37,9 @@ class _OnlyOneBookie:
 
     def list_bookies(self) -> list[BookieRegistration]:
         return [
-            one for one in self._store.list_bookies() if one.service.bookie_id == self._bookie_id
+            bookie
+            for bookie in self._store.list_bookies()
+            if bookie.service.bookie_id == self._bookie_id
         ]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the store has

@@ -152,8 +152,10 @@ class SupportBundle:
             )
         pool = ThreadPoolExecutor(PAGES_AT_ONCE, thread_name_prefix="support-bundle")
         started = {}
-        for one in registrations[:BOOKIES_MAX]:
-            started[pool.submit(self._add_bookie, one, uri)] = one.service.bookie_id
+        for registration in registrations[:BOOKIES_MAX]:
+            started[pool.submit(self._add_bookie, registration, uri)] = (
+                registration.service.bookie_id
+            )
         for one in registrations[BOOKIES_MAX:]:
             self.missing[_folder(one.service.bookie_id)] = f"more than {BOOKIES_MAX} bookies"
         _, late = wait(started, timeout=self.left_s)
@@ -265,7 +267,7 @@ class SupportBundle:
 
     def _add_events(self, name: str, client: AdminClient) -> None:
         page = client.get("/events", Query(limit=LIMIT_MAX, is_newest=True).parameters())
-        self.add_text(name, "\n".join(json.dumps(one) for one in page.get("events", ())))
+        self.add_text(name, "\n".join(json.dumps(event) for event in page.get("events", ())))
 
 
 def _folder(name: str, kind: str = "bookies") -> str:

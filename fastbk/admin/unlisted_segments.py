@@ -141,12 +141,12 @@ def _compare(
 ) -> None:
     record = _read(store, stream_path(stream_id))
     if record is None:
-        found.gone[stream_id] = [one.ledger_id for one in segments]
+        found.gone[stream_id] = [segment.ledger_id for segment in segments]
         found.streams.append(LostStream(stream_id, _said_path(stream_id, newest), True, segments))
         return
     named = _named(store, stream_id)
     stream = get(StreamRecord, record.value, stream_path(stream_id))
-    rest = [one for one in segments if one.ledger_id not in named]
+    rest = [segment for segment in segments if segment.ledger_id not in named]
     if rest and not stream.deleting:
         path = _path(store, stream)
         found.unlisted[path or stream_id] = [one.ledger_id for one in rest]
@@ -181,7 +181,7 @@ def _named(store: MetadataStore, stream_id: str) -> set[int]:
     if raw is None:
         return set()
     chain = get_chain(raw.value)
-    named = {one.ledger_id for one in chain.rows} | set(chain.doomed) | {chain.reserved}
+    named = {row.ledger_id for row in chain.rows} | set(chain.doomed) | {chain.reserved}
     for page in chain.pages:
         if (kept := _read(store, page_path(stream_id, page))) is not None:
             named |= {one.ledger_id for one in get_page(kept.value)}
@@ -228,7 +228,7 @@ async def put_back(client: Client, lost: LostStream) -> PutBack:
     context = await stream.context()
     async with slots_of(context.client):
         known = await open_stream(context.client, context.store, new_owner())
-    kept = [one for one in lost.segments if await _has_records(client, one, out)]
+    kept = [segment for segment in lost.segments if await _has_records(client, segment, out)]
     ordered = _in_order(known.chain, kept, out)
     if known.chain.next_number == 1 and ordered and (first := ordered[0].number or 1) > 1:
         await context.store.change(lambda chain: _begun_at(chain, first), known)
@@ -283,21 +283,22 @@ def _in_order(chain: Chain, segments: Sequence[LostSegment], out: PutBack) -> li
     """Return the segments to attach. Those without numbers fill the holes between the others, if they do exactly."""
     numbered: dict[int, LostSegment] = {}
     plain: list[LostSegment] = []
-    for one in segments:
-        if one.number is None:
-            plain.append(one)
-        elif one.number < chain.next_number:
+    for segment in segments:
+        if segment.number is None:
+            plain.append(segment)
+        elif segment.number < chain.next_number:
             last = chain.next_number - 1
-            out.left[one.ledger_id] = (
-                f"its number is {one.number}, and the stream has segments up to {last}"
+            out.left[segment.ledger_id] = (
+                f"its number is {segment.number}, and the stream has segments up to {last}"
             )
-        elif one.number in numbered:
+        elif segment.number in numbered:
             raise ConfigError(
-                f"stream {out.stream}: ledgers {numbered[one.number].ledger_id} and {one.ledger_id} both say that they"
-                f" are segment {one.number}: attach the right one by `fastbk stream attach`, then run this again"
+                f"stream {out.stream}: ledgers {numbered[segment.number].ledger_id} and {segment.ledger_id} both"
+                f" say that they are segment {segment.number}: attach the right one by"
+                " `fastbk stream attach`, then run this again"
             )
         else:
-            numbered[one.number] = one
+            numbered[segment.number] = segment
     first = chain.next_number if chain.next_number > 1 else min(numbered, default=1)
     count = max(numbered, default=first - 1) + 1 - first
     holes = count - len(numbered)

@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastbk.arrow.appends import Appended, append_arrow, append_arrow_async
-    from fastbk.arrow.batches import chunk_batch, chunks_batch, entries_batch
-    from fastbk.arrow.ledgers import EntryGap, ledger_batches, read_ledger
-    from fastbk.arrow.schemas import ledger_schema, stream_schema
-    from fastbk.arrow.streams import read_stream, stream_batches
+    from fastbk.arrow.batches import (
+        chunk_batch,
+        chunks_batch,
+        entries_batch,
+        ledger_schema,
+        stream_schema,
+    )
+    from fastbk.arrow.readers import (
+        EntryGap,
+        ledger_batches,
+        read_ledger,
+        read_stream,
+        stream_batches,
+    )
 
 __all__ = [
     "Appended",
@@ -38,13 +48,13 @@ _HOMES = {
     "chunk_batch": "batches",
     "chunks_batch": "batches",
     "entries_batch": "batches",
-    "EntryGap": "ledgers",
-    "ledger_batches": "ledgers",
-    "read_ledger": "ledgers",
-    "ledger_schema": "schemas",
-    "stream_schema": "schemas",
-    "read_stream": "streams",
-    "stream_batches": "streams",
+    "EntryGap": "readers",
+    "ledger_batches": "readers",
+    "read_ledger": "readers",
+    "ledger_schema": "batches",
+    "stream_schema": "batches",
+    "read_stream": "readers",
+    "stream_batches": "readers",
 }
 
 

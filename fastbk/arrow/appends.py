@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from fastbk.arrow.schemas import HEADERS
+from fastbk.arrow.batches import HEADERS
 from fastbk.errors import BufferFull, ConfigError, WrongType
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.stream_writer import StreamWriter
@@ -176,7 +176,7 @@ class _Columns:
             )
         if self.json:
             self.of_payload = [
-                one for one in names if one not in (self.key, self.headers, self.txid)
+                name for name in names if name not in (self.key, self.headers, self.txid)
             ]
             if not self.of_payload:
                 raise ConfigError("there are no columns that could be the payload")
@@ -188,7 +188,7 @@ class _Columns:
                 )
             _check_bytes(schema.field(self.value), "payloads")
             known = {self.value, self.key, self.headers, self.txid, *_PLACES}
-            if others := [one for one in names if one not in known]:
+            if others := [name for name in names if name not in known]:
                 raise ConfigError(
                     f"the columns {', '.join(others)} are no part of a record: drop them, or give `json=True` to have"
                     " them in the payload"
@@ -250,7 +250,7 @@ def _are_headers(kind: pa.DataType) -> bool:
 
 
 def _is_any(kind: pa.DataType, *tests: str) -> bool:
-    return any(getattr(pa.types, one)(kind) for one in tests if hasattr(pa.types, one))
+    return any(getattr(pa.types, test)(kind) for test in tests if hasattr(pa.types, test))
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def _bytes(data: str | bytes) -> bytes:
 def _headers(pairs: Any, row: int) -> tuple[tuple[str, bytes], ...]:  # noqa: ANN401 -- as Arrow has it
     if not pairs:
         return ()
-    found = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in pairs]
+    found = [(pair["key"], pair["value"]) if isinstance(pair, dict) else pair for pair in pairs]
     if any(name is None or value is None for name, value in found):
         raise ConfigError(f"row {row}: a header has a key and a value, and none of them is null")
     return tuple(found)

@@ -101,8 +101,8 @@ class Healer:
             for one in ended:
                 one.result()
         finally:
-            for one in tasks:
-                one.cancel()
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
             await self._stop_auditing()
             await self._withdraw()

@@ -1,7 +1,8 @@
 """A replication worker: repairs marked ledgers, those with the fewest live copies first.
 
-It locks a ledger, repairs it (`RepairMarkedLedger`), and gives the lock back on every path. It works for any auditor,
-Apache's included; see `docs/autorecovery.md` for which rules hold then.
+It locks a ledger, repairs it (`RepairMarkedLedger`), and gives the lock back on every path. It
+works for any auditor, Apache's included; see `docs/autorecovery.md` for which rules hold then.
+`MarkedLedgers` reads what is marked.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from fastbk.autorecovery.figures import WorkerCounts
-from fastbk.autorecovery.marked_ledgers import MarkedLedgers
+from fastbk.autorecovery.figures import MarkCounts, WorkerCounts
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S, HeldLease
-from fastbk.autorecovery.repair_order import RepairOrder
+from fastbk.autorecovery.repair_order import LEDGERS_MAX, RepairOrder, live_copies
 from fastbk.autorecovery.state import (
     ClusterState,
     LiveWorkers,
@@ -29,6 +29,7 @@ from fastbk.client.lock_calls import LockLost
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.formats import LEVEL_MAX
 from fastbk.meta.api import MetadataStore
+from fastbk.meta.records import BadRecord
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.zookeeper.underreplication import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
@@ -36,11 +37,8 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.begun_copies import BegunCopies
 from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.marked_repair import (
-    ClusterView,
-    MarkedLedgerRepaired,
-    RepairMarkedLedger,
-)
+from fastbk.replication.marked_repair import ClusterView, MarkedLedgerRepaired, RepairMarkedLedger
+from fastbk.replication.named_copies import share_bytes
 from fastbk.replication.repair_options import RepairOptions
 
 PARKED_LISTED_MAX = 20
@@ -215,10 +213,10 @@ class ReplicationWorker:
 
         def read(store: MetadataStore) -> tuple[bool, str | None, ClusterView]:
             bookies = store.list_bookies()
-            present = frozenset(one.service.bookie_id for one in bookies)
-            writable = frozenset(one.service.bookie_id for one in bookies if one.writable)
+            present = frozenset(bookie.service.bookie_id for bookie in bookies)
+            writable = frozenset(bookie.service.bookie_id for bookie in bookies if bookie.writable)
             unlisted = frozenset(
-                one.service.bookie_id for one in bookies if not one.service.endpoint()
+                bookie.service.bookie_id for bookie in bookies if not bookie.service.endpoint()
             )
             coordination = store.coordination
             is_enabled, auditor = coordination.is_enabled(), coordination.auditor()
@@ -266,8 +264,8 @@ class ReplicationWorker:
     async def _stop_repairs(self) -> None:
         tasks = list(self._repairs.values())
         self._order.replace((), 0.0)
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
@@ -411,3 +409,84 @@ class ReplicationWorker:
 
 def _names(bookies: Collection[BookieId]) -> str:
     return ", ".join(sorted(bookies))
+
+
+LEDGERS_A_READ = 100
+
+
+class MarkedLedgers:
+    """What the last reading found, up to `LEDGERS_MAX` ledgers.
+
+    Attributes:
+        live_copies: of each marked ledger; 0 for one that is gone, whose mark is to be dropped.
+        foreign: the marks that only Apache's AutoRecovery made.
+        bytes_left: of the copies that are missing, estimated.
+        is_cut: there are more marked ledgers.
+        counts: of those that were read.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.live_copies: dict[LedgerId, int] = {}
+        self.foreign: dict[LedgerId, LedgerMark] = {}
+        self.bytes_left = 0
+        self.is_cut = False
+        self.counts = MarkCounts()
+        self._client = client
+        self._turn = 0
+
+    async def read(self, present: Collection[BookieId]) -> None:
+        """Read all marks anew. `present`: bookies that are up.
+
+        Where there are too many, each reading begins at another page: ledgers that wait must not hide the others.
+        """
+        if self.is_cut:
+            self._turn = random.randrange(256)
+        copies: dict[LedgerId, int] = {}
+        foreign: dict[LedgerId, LedgerMark] = {}
+        bytes_left, is_cut = 0, False
+        counts = MarkCounts()
+        async for page in self._client.marks.pages(self._turn):
+            if len(copies) + len(page) > LEDGERS_MAX and copies:
+                is_cut = True
+                break
+            for at in range(0, len(page), LEDGERS_A_READ):
+                bytes_left += await self._read_ledgers(
+                    page[at : at + LEDGERS_A_READ], present, copies, counts
+                )
+            for mark in page:
+                if all(one.reason == APACHE_REASON for one in mark.missing):
+                    foreign[mark.ledger_id] = mark
+        self.live_copies, self.foreign = copies, foreign
+        self.bytes_left, self.is_cut, self.counts = bytes_left, is_cut, counts
+
+    async def _read_ledgers(
+        self,
+        marks: Sequence[LedgerMark],
+        present: Collection[BookieId],
+        copies: dict[LedgerId, int],
+        counts: MarkCounts,
+    ) -> int:
+        """Note the live copies of these; return the bytes that they miss."""
+        bytes_left, now_ms = 0, clock_ms()
+        ids = [one.ledger_id for one in marks]
+        found = await self._client.call_store(lambda store: store.read_ledgers(ids))
+        for mark, read in zip(marks, found, strict=True):
+            marked_ms = min(
+                (one.marked_ms for one in mark.missing if one.marked_ms), default=now_ms
+            )
+            age_s = (now_ms - marked_ms) / 1000
+            if isinstance(read, BadRecord):
+                counts.add(
+                    None, 0, 0, age_s
+                )  # it stays marked, and waits until somebody can read it
+            elif read is None:
+                copies[mark.ledger_id] = 0
+                counts.add(None, 0, 0, age_s)
+            else:
+                metadata, missing = read.metadata, mark.missing
+                live = copies[mark.ledger_id] = live_copies(metadata, missing, present)
+                counts.add(live, metadata.ack_quorum, metadata.write_quorum, age_s)
+                bytes_left += sum(
+                    share_bytes(metadata, one) for one in {each.bookie_id for each in missing}
+                )
+        return bytes_left

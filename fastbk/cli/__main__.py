@@ -198,7 +198,7 @@ class CommandParser(argparse.ArgumentParser):
         else:
             found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            options = [one for one in self._option_string_actions if one.startswith("--")]
+            options = [action for action in self._option_string_actions if action.startswith("--")]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists the options"
             self.error(f"unrecognized arguments: {' '.join(unknown)}: {hint}")
@@ -206,8 +206,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _may_mix(self) -> bool:
         counts = [action.nargs for action in self._get_positional_actions()]
-        return any(one in ("?", "*", "+") for one in counts) and not any(
-            one in (argparse.PARSER, argparse.REMAINDER) for one in counts
+        return any(count in ("?", "*", "+") for count in counts) and not any(
+            count in (argparse.PARSER, argparse.REMAINDER) for count in counts
         )
 
     def error(self, message: str) -> NoReturn:

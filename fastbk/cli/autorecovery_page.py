@@ -16,7 +16,7 @@ from fastbk.web.page_server import METRICS, TEXT, refused_lines
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.admin.requested_recoveries import RequestedRecoveries
+    from fastbk.admin.bookie_recovery import RequestedRecoveries
     from fastbk.autorecovery.figures import AuditorCounts, WorkerCounts
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.prometheus import OpStats
@@ -46,7 +46,7 @@ def add_pages(
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
         lines = refused_lines("fastbk_autorecovery_http_refused", server.refused()) + more_lines()
-        text = text_of(healer, recoveries) + "".join(f"{one}\n" for one in lines)
+        text = text_of(healer, recoveries) + "".join(f"{line}\n" for line in lines)
         return 200, METRICS, text.encode()
 
     server.add_page("/metrics", metrics, is_quick=True)

@@ -1,4 +1,10 @@
-"""`fastbk cluster ...`: the state of all bookies, what misses copies, upgrades, and which bookies metadata knows."""
+"""`fastbk cluster ...`: the state of all bookies, what misses copies, healing, and which bookies
+metadata knows.
+
+`under-replicated` says what misses copies, from marks at once, or by asking every bookie. `heal`
+says what AutoRecovery is doing; it pauses or holds it, resumes it, and sets its copy rate.
+`cluster_events.py` and `cluster_upgrade.py` have the verbs `events`, `roll` and `finalize`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,9 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fastbk.cli import under_replicated
-from fastbk.cli.bookie.maintenance import end_with_bookie, maintenance_lines, read_maintenance
+from fastbk.cli.bookie.running import end_with_bookie, maintenance_lines, read_maintenance
 from fastbk.cli.cluster_events import add_event_arguments, events
-from fastbk.cli.cluster_heal import add_heal_arguments, heal
-from fastbk.cli.cluster_upgrade import (
-    add_finalize_arguments,
-    add_roll_arguments,
-    finalize,
-    roll,
-)
+from fastbk.cli.cluster_upgrade import add_finalize_arguments, add_roll_arguments, finalize, roll
 from fastbk.cli.options import (
     add_common,
     add_confirmation,
@@ -34,13 +33,26 @@ from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError
 from fastbk.formats import LEVEL_MAX
-from fastbk.units import format_size
+from fastbk.units import (
+    format_count,
+    format_entries,
+    format_size,
+    format_utc_ms,
+    parse_duration_us,
+    parse_size,
+)
+from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import AsyncIterator, Iterable
 
-    from fastbk.admin.cluster import BookieState
+    from fastbk.admin.cluster import BookieState, MissingCopies
+    from fastbk.autorecovery.state import Audit, ClusterState, WorkerReport
+    from fastbk.client import Client
+    from fastbk.meta.api import MetadataStore
     from fastbk.meta.hold import Hold
+    from fastbk.meta.records import BadRecord
     from fastbk.model.health import Reason
 
 run = run_verb
@@ -60,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "every bookie: state, address, disk, why not up"
     add_watch(add_verb(verbs, "bookies", print_bookies, text))
     text = "ledgers that miss copies, as marks say at once, or as a check of all finds now"
-    under_replicated.add_arguments(add_verb(verbs, "under-replicated", under_replicated.run, text))
+    add_under_replicated_arguments(
+        add_verb(verbs, "under-replicated", print_under_replicated, text)
+    )
     text = "what happened, from all bookies, by time: --since 03:00 --until 03:20"
     add_event_arguments(add_verb(verbs, "events", events, text))
     text = "what AutoRecovery is doing; pause it, hold it for a while, resume it, set its copy rate"
@@ -143,8 +157,8 @@ def _status(options: argparse.Namespace) -> int:
     counts = dict.fromkeys(STATES, 0)
     for one in states:
         counts[one.state] += 1
-    total = sum(one.info.disk_total_bytes for one in states if one.info)
-    free = sum(one.info.disk_free_bytes for one in states if one.info)
+    total = sum(state.info.disk_total_bytes for state in states if state.info)
+    free = sum(state.info.disk_free_bytes for state in states if state.info)
     is_well = verdict is Verdict.WELL and bool(states)
     facts = {"bookies": counts, "disk_total_bytes": total, "disk_free_bytes": free}
     facts |= {"metadata_hold": None if hold is None else str(hold), "is_well": is_well}
@@ -159,9 +173,9 @@ def _status(options: argparse.Namespace) -> int:
         used = f"{format_size(total - free)} of {format_size(total)}"
         lines.append(f"disks:   {used} used ({100 * (1 - free / total):.0f} %)")
     lines += [
-        f"{one.bookie_id} is {painted(one.state)}: {one.reason or 'not registered'}"
-        for one in states
-        if one.state != "up"
+        f"{state.bookie_id} is {painted(state.state)}: {state.reason or 'not registered'}"
+        for state in states
+        if state.state != "up"
     ]
     if level < LEVEL_MAX:
         lines.append(
@@ -196,18 +210,18 @@ def print_bookies(options: argparse.Namespace) -> int:
             *(("location",) if has_locations else ()),
         )
     ]
-    for one in states:
-        info = one.info
+    for state in states:
+        info = state.info
         disk = software = "-"
         if info is not None:
             used = info.disk_total_bytes - info.disk_free_bytes
-            share = one.used_share
+            share = state.used_share
             percent = f" ({100 * share:.0f} %)" if share is not None else ""
             disk = f"{format_size(used)} of {format_size(info.disk_total_bytes)}{percent}"
             software = info.software
-        location = (one.properties.get("location", "-"),) if has_locations else ()
+        location = (state.properties.get("location", "-"),) if has_locations else ()
         rows.append(
-            (one.bookie_id, painted(one.state), one.address or "-", disk, software, *location)
+            (state.bookie_id, painted(state.state), state.address or "-", disk, software, *location)
         )
     for line, reason in zip(
         table(rows, "<" * len(rows[0])), ["", *(one.reason for one in states)], strict=True
@@ -220,7 +234,7 @@ def print_bookies(options: argparse.Namespace) -> int:
 
 def _cookies(options: argparse.Namespace) -> int:
     """List, or forget one."""
-    from fastbk.admin.cookies import forget, known_bookies
+    from fastbk.admin.bookie_identity import forget, known_bookies
     from fastbk.model.ids import BookieId
 
     if options.even_if_named and not options.forget:
@@ -245,3 +259,325 @@ def _cookies(options: argparse.Namespace) -> int:
         lines += [f"    {directory}" for directory in one.directories]
     facts = {"instance_id": instance_id, "bookies": [asdict(one) for one in found]}
     return print_answer(options, facts, *lines)
+
+
+PASS_AGE_MAX_S = 60.0
+"""An auditor whose last pass is older does not keep the marks up to date."""
+
+
+def add_under_replicated_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_watch(parser)
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="ask every bookie now which entries it holds (reads no data, but asks once a fragment and bookie)",
+    )
+
+
+def print_under_replicated(options: argparse.Namespace) -> int:
+    """Exit code 1 when anything misses copies, or when nobody looks: scripts can wait for the end of it."""
+    return asyncio.run(_print_under_replicated(options))
+
+
+async def _print_under_replicated(options: argparse.Namespace) -> int:
+    import fastbk
+    from fastbk.admin.cluster import under_replicated
+
+    async with fastbk.connect(metadata_uri(options)) as client:
+        if options.verify:
+            unlisted: set[str] = set()
+            doubtful: set[str] = set()
+            missing = await _print_missing(
+                options, under_replicated(client, unlisted=unlisted), doubtful
+            )
+            for one in sorted(doubtful):
+                note(
+                    f"{one} may have lost entries of ledgers (limbo): run `fastbk bookie repair {one}`. A repaired"
+                    " ledger leaves limbo with the bookie's next flush and pass of gc: within two minutes by default."
+                    " An open one that is still written there leaves limbo once it is closed"
+                )
+            if unlisted:
+                note(
+                    f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last"
+                    " entry of each fragment was looked for; `fastbk ledger audit` reads all"
+                )
+            print_answer(
+                options, {"missing": missing}, *(() if missing else ["nothing misses copies"])
+            )
+            return 1 if missing else 0
+        missing = await _print_missing(options, _known_missing(client))
+        facts, lines, is_sure = await _age_of_marks(client)
+        if not missing and is_sure:
+            lines.insert(0, "nothing misses copies")
+        print_answer(options, {"missing": missing, "known": facts}, *lines)
+        return 1 if missing or not is_sure else 0
+
+
+async def _known_missing(client: Client) -> AsyncIterator[MissingCopies]:
+    """Yield what marks say, and the ledgers that cannot be closed now, which need no mark for that."""
+    from fastbk.admin.cluster import marked, uncloseable
+
+    async for one in marked(client):
+        yield one
+    async for waiting in uncloseable(client):
+        for copy in waiting.copies():
+            yield copy
+
+
+async def _print_missing(
+    options: argparse.Namespace,
+    copies: AsyncIterator[MissingCopies],
+    doubtful: set[str] | None = None,
+) -> list[dict[str, object]]:
+    """Print each at once; return them all for JSON, else a row of empty ones.
+
+    `doubtful` gets the bookies that cannot tell what they hold.
+    """
+    found: list[dict[str, object]] = []
+    async for copy in copies:
+        if doubtful is not None and status_name(Status.CANNOT_TELL) in copy.reason:
+            doubtful.add(copy.bookie_id)
+        found.append(asdict(copy) if options.json else {})
+        if not options.json:
+            count = copy.count
+            many = "" if count is None else f" ({format_entries(count)}, from {copy.ids[0]})"
+            print(
+                f"ledger {copy.ledger_id} from entry {copy.first_entry_id}: {copy.bookie_id}: {copy.reason}{many}"
+            )
+    return found
+
+
+async def _age_of_marks(client: Client) -> tuple[dict[str, object], list[str], bool]:
+    """Return how old what marks say is: facts, lines, and whether the absence of marks means that copies are there."""
+    from fastbk.autorecovery.state import ClusterState, clock_ms
+
+    audit = await ClusterState(client.records).audit.read()
+    is_enabled, auditor = await client.call_store(
+        lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
+    )
+    now_ms = clock_ms()
+    age_s = (now_ms - audit.pass_ms) / 1000
+    facts: dict[str, object] = {
+        "auditor": auditor,
+        "enabled": is_enabled,
+        "pass_age_s": round(age_s, 1) if audit.pass_ms else None,
+        "lost_bookies": {**audit.waiting, **dict.fromkeys(audit.due, 0)},
+        "last_check": asdict(audit.last_cycle) if audit.last_cycle.ended_ms else None,
+    }
+    lines = [
+        f"{one} is lost: its ledgers are marked in {max(0, due_ms - now_ms) / 1000:.0f} s"
+        for one, due_ms in audit.waiting.items()
+    ]
+    lines += [f"{bookie} is lost: its ledgers are being marked" for bookie in audit.marking.bookies]
+    if auditor is None:
+        problem = "no AutoRecovery runs: these are marks of writers and of former checks; --verify asks the bookies"
+    elif not is_enabled:
+        problem = "AutoRecovery is paused: nothing new is marked; --verify asks the bookies"
+    elif auditor != audit.auditor:
+        problem = f"{auditor} is the auditor, which does not say when it looked; --verify asks the bookies"
+    elif age_s > PASS_AGE_MAX_S:
+        problem = f"the auditor {auditor} looked {age_s:.0f} s ago last; --verify asks the bookies"
+    else:
+        problem = ""
+        lines.append(f"the auditor looked at all bookies {age_s:.0f} s ago")
+    if problem:
+        lines.append(problem)
+    lines.append(_last_check_line(audit, now_ms))
+    return facts, lines, not (problem or audit.waiting or audit.marking.bookies)
+
+
+def _last_check_line(audit: Audit, now_ms: int) -> str:
+    last = audit.last_cycle
+    if not last.ended_ms:
+        return f"no check of all ledgers has ended yet: {format_count(audit.cycle.ledgers, 'ledger')} so far"
+    text = f"all ledgers were checked {(now_ms - last.ended_ms) / 1000:.0f} s ago"
+    if last.unsure:
+        text += f", {format_count(last.unsure, 'ledger')} with bookies that did not answer"
+    return text
+
+
+ACTIONS = ("status", "pause", "hold", "resume", "rate")
+HOLD_REASON = "an operator holds it: `fastbk cluster heal hold`"
+
+
+def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    add_watch(parser)
+    parser.add_argument(
+        "action",
+        choices=ACTIONS,
+        help="status (default), pause, hold, resume or rate",
+        nargs="?",
+        default="status",
+    )
+    parser.add_argument(
+        "value",
+        nargs="?",
+        help="of rate: bytes a second for the whole cluster, as 64MiB; 0: no limit. Of hold: how long, as 30min",
+    )
+
+
+def heal(options: argparse.Namespace) -> int:
+    """Do it."""
+    if (options.value is not None) != (options.action in ("rate", "hold")):
+        raise ConfigError(
+            "`heal rate` takes the bytes a second, as `heal rate 64MiB`, and `heal hold` a time, as `heal hold 30min`;"
+            " nothing else takes a value"
+        )
+    if options.watch is not None and options.action != "status":
+        raise ConfigError(
+            f"--watch repeats what it shows: leave it out with `heal {options.action}`"
+        )
+    return asyncio.run(_heal(options))
+
+
+async def _heal(options: argparse.Namespace) -> int:
+    import fastbk
+    from fastbk.autorecovery.state import ClusterState, Settings
+
+    async with fastbk.connect(metadata_uri(options)) as client:
+        state = ClusterState(client.records)
+        if options.action == "pause":
+            await client.call_store(lambda store: store.coordination.disable())
+            return print_answer(options, {"paused": True}, "AutoRecovery is paused")
+        if options.action == "resume":
+            await client.call_store(lambda store: store.coordination.enable())
+            await state.release()
+            return print_answer(
+                options,
+                {"paused": False},
+                "AutoRecovery works; bookies that are lost now are held no longer",
+            )
+        if options.action == "hold":
+            return await _heal_hold(options, state)
+        if options.action == "rate":
+            bytes_per_s = float(parse_size(options.value))
+            await state.settings.put(Settings(bytes_per_s))
+            said = f"{format_size(int(bytes_per_s))} a second" if bytes_per_s else "without a limit"
+            return print_answer(options, {"bytes_per_s": bytes_per_s}, f"the cluster copies {said}")
+        return await _heal_status(options, client, state)
+
+
+async def _heal_hold(options: argparse.Namespace, state: ClusterState) -> int:
+    from fastbk.autorecovery.lost_bookies import HOLD_S_MAX, HealingHold
+    from fastbk.autorecovery.state import clock_ms
+
+    try:
+        hold_s = parse_duration_us(options.value) / 1e6
+    except ValueError as error:
+        raise ConfigError(f"heal hold {options.value}: {error}") from error
+    if not 0 < hold_s <= HOLD_S_MAX:
+        raise ConfigError(
+            f"heal hold {options.value}: must be more than 0 and at most {HOLD_S_MAX / 3600:.0f}h"
+        )
+    until_ms = clock_ms() + int(hold_s * 1000)
+    await state.hold.put(HealingHold(until_ms, HOLD_REASON))
+    said = f"no further bookie becomes due until {format_utc_ms(until_ms)}, or `heal resume`"
+    return print_answer(options, {"hold_until_ms": until_ms}, said)
+
+
+def _switches(store: MetadataStore) -> tuple[bool, str | None, float, list[BadRecord]]:
+    """Return whether AutoRecovery may work, its auditor, how long a bookie may be away; and those that are bad."""
+    from fastbk.autorecovery.lost_bookies import delay_of
+    from fastbk.meta.records import collected_bad_records
+
+    with collected_bad_records() as bad:
+        coordination = store.coordination
+        found = (
+            coordination.is_enabled(),
+            coordination.auditor(),
+            delay_of(coordination.lost_bookie_delay_s()),
+        )
+    return (*found, bad)
+
+
+async def _heal_status(options: argparse.Namespace, client: Client, state: object) -> int:
+    from fastbk.autorecovery.state import ClusterState, clock_ms
+
+    assert isinstance(state, ClusterState)
+    audit, workers = await state.audit.read(), await state.workers()
+    settings, lost = await state.settings.read(), (await state.lost_bookies.read()).lost
+    hold = await state.hold.read()
+    is_enabled, auditor, delay_s, bad = await client.call_store(_switches)
+    now_ms = clock_ms()
+    facts = {
+        "enabled": is_enabled,
+        "auditor": auditor,
+        "hold": asdict(hold),
+        "lost_bookie_delay_s": delay_s,
+        "bad_records": [str(one) for one in bad],
+        "bytes_per_s_max": settings.bytes_per_s,
+        "lost_bookies": {str(one): asdict(each) for one, each in lost.items()},
+        "audit": asdict(audit),
+        "workers": {name: asdict(one) for name, one in workers.items()},
+    }
+    lines = [
+        f"AutoRecovery is {painted('on' if is_enabled else 'paused')}; auditor: {auditor or 'none'}",
+        f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
+        f"a lost bookie may be away for {delay_s:g} s",
+        *(f"{painted('problem')}: {one}" for one in bad),
+        *(
+            [f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"]
+            if hold.left_s(now_ms)
+            else []
+        ),
+        *_lost_lines(audit, now_ms),
+        _cluster_line(workers.values()),
+        *_worker_lines(workers),
+        _cycle_line(audit, now_ms),
+    ]
+    print_answer(options, facts, *lines)
+    return 0 if auditor and is_enabled and not lost and not bad else 1
+
+
+def _lost_lines(audit: Audit, now_ms: int) -> list[str]:
+    lines = [
+        f"{painted('lost', 'down')}: {one}, its delay is over: its ledgers are marked and copied to others"
+        for one in audit.due
+    ]
+    for one, due_ms in audit.waiting.items():
+        held = f" (held: {audit.held[one]}; `heal resume` ends that)" if one in audit.held else ""
+        lines.append(
+            f"{painted('lost', 'down')}: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}"
+        )
+    return lines
+
+
+def _cluster_line(workers: Iterable[WorkerReport]) -> str:
+    """Say what is left for all workers together: each sees the same marks, and has its own part of the rate."""
+    reports = list(workers)
+    marked = max((report.marked for report in reports), default=0)
+    if not marked:
+        return "no ledger is marked"
+    left = max(report.bytes_left for report in reports)
+    parked = max(report.parked_count for report in reports)
+    text = f"{format_count(marked, 'ledger')} marked, {parked} parked: about {format_size(left)} left to copy"
+    rates = [report.bytes_per_s for report in reports]
+    rate = sum(one for one in rates if one is not None)
+    if left and rate and None not in rates:
+        text += f", {left / rate:.0f} s at {format_size(int(rate))} a second"
+    return text
+
+
+def _worker_lines(workers: dict[str, WorkerReport]) -> list[str]:
+    lines = []
+    for name, one in sorted(workers.items()):
+        text = (
+            f"worker {name}: {len(one.active)} active, {one.waiting} waiting, {one.parked_count} parked;"
+            f" {format_count(one.ledgers_repaired, 'ledger')} repaired, {format_size(one.bytes_copied)} copied"
+        )
+        lines.append(text)
+        lines += [f"  parked: ledger {each.ledger_id}: {each.reason}" for each in one.parked]
+    return lines
+
+
+def _cycle_line(audit: Audit, now_ms: int) -> str:
+    last = audit.last_cycle
+    if not last.ended_ms:
+        return f"check of all ledgers: {audit.cycle.ledgers} checked, the first cycle has not ended"
+    seconds = (last.ended_ms - last.began_ms) / 1000
+    return (
+        f"check of all ledgers: the last cycle took {seconds:.0f} s, ended {(now_ms - last.ended_ms) / 1000:.0f} s"
+        f" ago; {format_count(last.ledgers, 'ledger')}, {last.unsure} with bookies that did not answer"
+    )

@@ -151,7 +151,7 @@ async def _roll(options: argparse.Namespace) -> int:
         )
         rolling = Roll(steps, limits, options.to)
         if options.dry_run:
-            facts = {"dry_run": True, "steps": [asdict(one) for one in steps]}
+            facts = {"dry_run": True, "steps": [asdict(step) for step in steps]}
             if away := rolling.away_before(bookies):
                 note(f"the roll would stop before its first step: {away}")
             return print_answer(options, facts, *_plan_lines(steps, bookies.values()))
@@ -176,12 +176,12 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _plan_lines(steps: tuple[Step, ...], bookies: Iterable[RollBookie]) -> list[str]:
-    known = {one.bookie_id: one for one in bookies}
+    known = {bookie.bookie_id: bookie for bookie in bookies}
     if not steps:
         return ["nothing is to be restarted"]
     lines = [f"{format_count(len(steps), 'step')}, one after the other:"]
     for number, step in enumerate(steps, 1):
-        named = ", ".join(f"{one} ({_version(known[one])})" for one in step.bookies)
+        named = ", ".join(f"{bookie} ({_version(known[bookie])})" for bookie in step.bookies)
         lines.append(f"{number:>4}. {step.location}: {named}")
     return lines
 

@@ -20,7 +20,7 @@ from fastbk.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.apache.configuration.report import Report
+    from fastbk.apache.configuration.config_builder import Report
     from fastbk.server.configuration.bookie_file import BookieFile
 
 WIDTH = 100
@@ -94,14 +94,14 @@ def _answer(report: Report | None) -> dict[str, Any]:
     return {
         "keys": [
             {
-                "key": one.key.name,
-                "value": one.shown,
-                "origin": one.origin,
-                "verdict": str(one.verdict),
-                "settings": [_spelt(setting) for setting in one.settings],
-                "reason": one.reason,
+                "key": finding.key.name,
+                "value": finding.shown,
+                "origin": finding.origin,
+                "verdict": str(finding.verdict),
+                "settings": [_spelt(setting) for setting in finding.settings],
+                "reason": finding.reason,
             }
-            for one in report.findings
+            for finding in report.findings
         ],
         "unknown": report.unknown(),
         "notes": report.notes,
@@ -144,15 +144,15 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from fastbk.apache.configuration import key_table
+    from fastbk.apache.configuration import keys
 
     if options.key is None:
         return _list(options)
     name: str = options.key
-    found = _own(name) if "." in name and name not in key_table.KEYS else None
+    found = _own(name) if "." in name and name not in keys.KEYS else None
     if found is None:
-        key = key_table.key_of(name)
-        if key_table.is_unknown(key):
+        key = keys.key_of(name)
+        if keys.is_unknown(key):
             raise ConfigError(f"{name}: no setting of ours like journal.file_size, and {key.note}")
         found = {
             "key": key.name,
@@ -180,9 +180,9 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     """Print all of Apache's keys, one a line, and what becomes of each."""
-    from fastbk.apache.configuration import key_table
+    from fastbk.apache.configuration import keys
 
-    rows = sorted(key_table.KEYS.values(), key=lambda row: row.name.lower())
+    rows = sorted(keys.KEYS.values(), key=lambda row: row.name.lower())
     facts = [
         {"key": row.name, "verdict": str(row.verdict), "apache_default": row.default}
         for row in rows
@@ -196,7 +196,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _own(name: str) -> dict[str, Any] | None:
     """Return what there is to say about a setting of ours, by its key in the file or its field's name."""
-    from fastbk.apache.configuration import key_table
+    from fastbk.apache.configuration import keys
     from fastbk.server.configuration.example import setting_texts
 
     for setting, text in setting_texts().items():
@@ -205,7 +205,7 @@ def _own(name: str) -> dict[str, Any] | None:
                 "key": _spelt(setting),
                 "default": _setting(setting)["default"],
                 "apache_keys": [
-                    key.name for key in key_table.KEYS.values() if setting in key.setting.split()
+                    key.name for key in keys.KEYS.values() if setting in key.setting.split()
                 ],
                 "text": text,
             }

@@ -131,7 +131,9 @@ def _list(options: argparse.Namespace) -> int:
         return print_answer(
             options, facts, "no contexts; `fastbk context add NAME --metadata URI` makes one"
         )
-    rows = [("*" if one["in_use"] else "", str(one["name"]), str(one["metadata"])) for one in facts]
+    rows = [
+        ("*" if fact["in_use"] else "", str(fact["name"]), str(fact["metadata"])) for fact in facts
+    ]
     return print_answer(options, facts, *table([("", "context", "metadata"), *rows], "<<<"))
 
 

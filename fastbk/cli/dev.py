@@ -238,8 +238,8 @@ def _restart(service: DevService, budget: RestartBudget, given_up: set[str]) -> 
 
 
 def _stop(services: Sequence[DevService]) -> None:
-    for one in services:
-        one.stop()
+    for service in services:
+        service.stop()
 
 
 def _keep_zookeeper(metadata: DevMetadata) -> None:
@@ -303,8 +303,8 @@ def _announce(
                 f"  {scheme}://127.0.0.1:{bookie.http_port}/metrics"
                 + ("  READS ONLY" if bookie.reads_only else "")
             )
-        for one in services:
-            print(f"  {one.name}  {scheme}://127.0.0.1:{one.http_port}/metrics")
+        for service in services:
+            print(f"  {service.name}  {scheme}://127.0.0.1:{service.http_port}/metrics")
         print(f"metadata: {cluster.metadata_uri}")
         print("in another terminal:")
         print(f"  {_export(cluster.metadata_uri)}")

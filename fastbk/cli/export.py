@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli.input import password_of
 from fastbk.cli.options import add_verb, metadata_uri, note, print_answer
-from fastbk.cli.passwords import password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream.options import LOST, add_on_gap, add_range, add_verb_of_one, range_of
 from fastbk.cli.stream.output import text_of_gap

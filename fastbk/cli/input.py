@@ -1,11 +1,15 @@
-"""What a command reads from a file or a pipe: pieces as they come, cut into lines or into pieces of one size."""
+"""What a command reads: a file or a pipe, in pieces as they come, cut into lines or into pieces of
+one size; and the passwords of ledgers.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import threading
 from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, os_errors_as
@@ -107,3 +111,62 @@ async def read_chunks(descriptor: int, size_bytes: int) -> AsyncGenerator[list[b
                 del begun[: count * size_bytes]
     if begun:
         yield [bytes(begun)]
+
+
+VARIABLE = "FASTBK_LEDGER_PASSWORD"
+_ASK_ON_TERMINAL = "-"
+_BYTES_MAX = 4096
+
+
+def add_password(parser: argparse.ArgumentParser) -> None:
+    """Add --password-file."""
+    parser.add_argument(
+        "--password-file", metavar="FILE",
+        help=f"holds the ledger's password, if it has one; {_ASK_ON_TERMINAL} asks for it on the terminal;"
+        f" default: the variable {VARIABLE}",
+    )  # fmt: skip
+    # Without this argparse would take `--password pw` for `--password-file pw`.
+    parser.add_argument("--password", type=_refused, help=argparse.SUPPRESS)
+
+
+def _refused(_: str) -> str:
+    raise argparse.ArgumentTypeError(
+        "other users would see a password in the list of processes: give --password-file FILE,"
+        f" or set {VARIABLE}"
+    )
+
+
+def password_of(options: argparse.Namespace) -> bytes:
+    """Return the ledger's password, empty if none is given. Raises ConfigError."""
+    if options.password_file == _ASK_ON_TERMINAL:
+        return _asked()
+    if options.password_file is not None:
+        return _read(Path(options.password_file))
+    return os.environ.get(VARIABLE, "").encode()
+
+
+def _asked() -> bytes:
+    import getpass
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            # Without a terminal it would be read from stdin, and shown.
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            return getpass.getpass("password of the ledger: ").encode()
+    except (EOFError, OSError, getpass.GetPassWarning) as error:
+        raise ConfigError(
+            f"--password-file {_ASK_ON_TERMINAL} asks on the terminal, and there is none: give a file"
+        ) from error
+
+
+def _read(path: Path) -> bytes:
+    """Return what a file holds, without the newline at its end."""
+    with (
+        os_errors_as(ConfigError, f"--password-file {path}: cannot read it"),
+        path.open("rb") as file,
+    ):
+        found = file.read(_BYTES_MAX + 1)
+    if len(found) > _BYTES_MAX:
+        raise ConfigError(f"--password-file {path}: it has more than {_BYTES_MAX} bytes")
+    return found.removesuffix(b"\n")

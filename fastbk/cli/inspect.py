@@ -143,8 +143,7 @@ def _files(options: argparse.Namespace) -> list[str]:
 
 def _read(kind: str, path: str) -> Generator[Item, None, None]:
     from fastbk.inspect.entry_log import read_entry_log
-    from fastbk.inspect.file_reader import FileReader
-    from fastbk.inspect.items import Counter
+    from fastbk.inspect.items import Counter, FileReader
     from fastbk.inspect.journal import read_journal
     from fastbk.inspect.locations import read_locations
     from fastbk.inspect.small_files import logs_listed_for

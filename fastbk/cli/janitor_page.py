@@ -110,7 +110,7 @@ async def serve(
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
         lines = refused_lines("fastbk_janitor_http_refused", server.refused()) + more_lines()
-        return 200, METRICS, (text_of(janitor) + "".join(f"{one}\n" for one in lines)).encode()
+        return 200, METRICS, (text_of(janitor) + "".join(f"{line}\n" for line in lines)).encode()
 
     async def alive(request: Request) -> Response:
         del request

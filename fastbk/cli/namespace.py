@@ -161,7 +161,7 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
             raise StreamNotFound(f"{place} has no cursor {options.delete} of a pattern")
         return print_answer(options, {"deleted": options.delete})
     now_s = time.time()
-    found = [pattern_cursor_facts(one, now_s) for one in await namespace.pattern_cursors()]
+    found = [pattern_cursor_facts(cursor, now_s) for cursor in await namespace.pattern_cursors()]
     if not found and not options.json:
         note(f"{place} has no cursors of patterns")
         return 0

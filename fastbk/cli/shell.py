@@ -12,8 +12,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import HELP, Verb
-from fastbk.apache.shell.context import ENTRY_FORMATS, LEDGER_FORMATS, Context, fail
+from fastbk.apache.shell.context import ENTRY_FORMATS, HELP, LEDGER_FORMATS, Context, Verb, fail
 from fastbk.errors import Error
 
 if TYPE_CHECKING:
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
 GROUPS = (
     "cluster",
     "ledgers",
-    "entries",
-    "auto_recovery",
     "recovery",
-    "rename_bookie",
     "cookies",
     "disk",
 )

@@ -173,7 +173,7 @@ def _add_cluster(bundle: SupportBundle, options: argparse.Namespace) -> None:
     try:
         with opened_store(uri) as store:
             registrations = store.list_bookies()
-            known = [one.bookie_id for one in store.list_identities()]
+            known = [identity.bookie_id for identity in store.list_identities()]
     except (Error, OSError) as error:
         # Each command would wait for metadata again.
         reason = " ".join(str(error).split())

@@ -85,7 +85,7 @@ def _key(options: argparse.Namespace) -> int:
 
     made = TokenKey.generate(options.key_id)
     others = public_entries(str(options.public)) if options.public.exists() else []
-    if any(one["kid"] == made.key_id for one in others):
+    if any(other["kid"] == made.key_id for other in others):
         raise ConfigError(
             f"{options.public} has a key {made.key_id!r} already: choose another --key-id"
         )
@@ -109,7 +109,7 @@ def _create(options: argparse.Namespace) -> int:
         lifetime_s = parse_duration_us(options.lifetime) / 1e6
     except ValueError as error:
         raise ConfigError(f"--lifetime: {error}") from error
-    operations = [one.strip() for one in options.operations.split(",") if one.strip()]
+    operations = [part.strip() for part in options.operations.split(",") if part.strip()]
     namespaces = None if options.namespaces is None else options.namespaces.split(",")
     audience = options.audience or _cluster_id(options)
     if options.kind is not None:

@@ -79,8 +79,8 @@ async def _once(options: argparse.Namespace, uri: str) -> int:
     if options.json:
         reasons = [one.as_json() for one in overview.reasons]
         facts = asdict(overview)
-        for one in facts["bookies"]:
-            del one["facts"]  # `reasons` says what follows from them
+        for fact in facts["bookies"]:
+            del fact["facts"]  # `reasons` says what follows from them
         if facts["backup_age_s"] == math.inf:  # JSON has no such number
             facts["backup_age_s"] = None
         print_json(facts | {"verdict": overview.verdict.text, "reasons": reasons})

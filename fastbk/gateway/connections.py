@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 IDLE_MAX = 2000
 """Connections that wait for a request; beyond it the oldest of the address with the most is closed."""
 IDLE_TIMEOUT_S = 60.0
-"""Clients close theirs after half of it (`fastbk.meta.gateway.calls`)."""
+"""Clients close theirs after half of it (`fastbk.meta.gateway.store`)."""
 LARGE_MAX, SMALL_MAX = 32, 512
 """Bodies above `LARGE_BYTES`, and others, that are on their way; beyond it one of the address with the most is cut."""
 LARGE_ANSWERS_MAX = 16

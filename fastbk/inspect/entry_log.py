@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, FileReader
-from fastbk.inspect.items import END, Item, damage, entry_item
+from fastbk.inspect.items import END, PAGE_BYTES, PIECE_BYTES, FileReader, Item, damage, entry_item
 from fastbk.native.hashes import crc32c
 from fastbk.units import MIB
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from fastbk.inspect.file_reader import PAGE_BYTES, FileReader
-from fastbk.inspect.items import END, Item, damage
+from fastbk.inspect.items import END, PAGE_BYTES, FileReader, Item, damage
 from fastbk.native.hashes import crc32c
 
 if TYPE_CHECKING:

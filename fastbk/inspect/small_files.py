@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.inspect.file_reader import FileReader
-from fastbk.inspect.items import Item, damage
+from fastbk.inspect.items import FileReader, Item, damage
 from fastbk.model import cookie as cookie_model
 from fastbk.storage import cookie_file as cookie_file
 from fastbk.storage import identity, limbo, manifest, scrub_state, small_files, unclean
@@ -145,8 +144,8 @@ def read_scrub(path: str) -> Iterator[Item]:
     yield Item("scrub", 0, {"file": path, **facts, **counts})
     for one in quarantined:
         yield Item("quarantined", 0, one)
-    for one in bad_digests:
-        yield Item("bad digests", 0, one)
+    for digest in bad_digests:
+        yield Item("bad digests", 0, digest)
 
 
 def read_unclean(path: str) -> Iterator[Item]:

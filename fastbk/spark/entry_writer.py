@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastbk.arrow.schemas import HEADERS
+from fastbk.arrow.batches import HEADERS
 from fastbk.client.sync_writer import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, ProtocolError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, Column, Table

@@ -83,7 +83,7 @@ async def check(client: Client) -> Finalization:
     record, registered, identities = await client.call_store(
         lambda store: (read_or_first(store), store.list_bookies(), store.list_identities())
     )
-    known = [one.bookie_id for one in identities]
+    known = [identity.bookie_id for identity in identities]
     workers = await ClusterState(client.records).workers()
     reasons = reasons_against(LEVEL_MAX, registered, known, workers, clock_ms())
     return Finalization(record, len(registered), () if record.level >= LEVEL_MAX else reasons)

@@ -78,9 +78,13 @@ class RollReport:
 async def read_bookies(client: Client) -> dict[BookieId, RollBookie]:
     """Return all bookies as they are now. Raises Error."""
     identities = await client.call_store(lambda store: store.list_identities())
-    starts = {one.bookie_id: one.starts for one in identities if isinstance(one, BookieIdentity)}
+    starts = {
+        identity.bookie_id: identity.starts
+        for identity in identities
+        if isinstance(identity, BookieIdentity)
+    }
     states = await bookie_states(client, identities)
-    return {one.bookie_id: _roll_bookie(one, starts.get(one.bookie_id)) for one in states}
+    return {state.bookie_id: _roll_bookie(state, starts.get(state.bookie_id)) for state in states}
 
 
 def _roll_bookie(state: BookieState, starts: int | None) -> RollBookie:
@@ -207,7 +211,7 @@ class _Runner:
         """Return what to do where nobody copies what is missing; "": AutoRecovery does."""
         silent_ms = clock_ms() - WORKER_SILENT_S * 1000
         workers = await ClusterState(self._client.records).workers()
-        if any(one.report_ms > silent_ms for one in workers.values()):
+        if any(worker.report_ms > silent_ms for worker in workers.values()):
             return ""
         return "; no `fastbk autorecovery` runs, so that only writers bring copies back: start one"
 
@@ -303,7 +307,7 @@ async def _last_output() -> AsyncIterator[tuple[bytearray, int]]:
 
 def check_roll(bookies: Collection[RollBookie]) -> None:
     """Raise StorageError where there is nothing that could be rolled."""
-    if not any(one.starts is not None for one in bookies):
+    if not any(bookie.starts is not None for bookie in bookies):
         raise StorageError(
             "the cluster has no bookie of fastbk's: Apache's are restarted by Apache's tools"
         )

@@ -122,11 +122,11 @@ def plan(
     if at_once < 1:
         raise ConfigError(f"--at-once {at_once}: must be 1 or more")
     ours = sorted(
-        (one for one in bookies if one.starts is not None),
+        (bookie for bookie in bookies if bookie.starts is not None),
         key=lambda one: (one.location, one.bookie_id),
     )
     if start_from:
-        ids = [one.bookie_id for one in ours]
+        ids = [bookie.bookie_id for bookie in ours]
         if start_from not in ids:
             raise ConfigError(
                 f"--from {start_from}: the cluster has no such bookie: one of {', '.join(ids)}"
@@ -259,8 +259,8 @@ class Roll:
                     f"bookie {one} came back with version {bookie.version}, not {self.to_version}"
                 )
         if not waits:
-            for one in self._starts:
-                self._starts[one] = seen.bookies[one].starts or 0
+            for start in self._starts:
+                self._starts[start] = seen.bookies[start].starts or 0
             self._go(_Phase.WHOLE, now_s)
             return Wait("the restarted bookies serve: checking for missing copies")
         return self._wait_until(self.limits.ready_s, "; ".join(waits), now_s, hint)
@@ -295,9 +295,9 @@ class Roll:
         """Return which bookies are not up; those of the step do not count until they have served again."""
         mine = self.steps[self._at].bookies if self._phase is not _Phase.WHOLE else ()
         away = [
-            f"bookie {one.bookie_id} is {one.state}: {one.reason or 'not registered'}"
-            for one in seen.bookies.values()
-            if one.state != "up" and one.bookie_id not in mine
+            f"bookie {bookie.bookie_id} is {bookie.state}: {bookie.reason or 'not registered'}"
+            for bookie in seen.bookies.values()
+            if bookie.state != "up" and bookie.bookie_id not in mine
         ]
         return "; ".join(away)
 
@@ -316,4 +316,4 @@ class Roll:
 
 
 def _bookies_of(steps: Iterable[Step]) -> list[BookieId]:
-    return [one for step in steps for one in step.bookies]
+    return [bookie for step in steps for bookie in step.bookies]

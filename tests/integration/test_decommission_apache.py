@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kazoo.client import KazooClient
 
-from fastbk.admin.cookies import free_id
+from fastbk.admin.bookie_identity import free_id
 from fastbk.cli.__main__ import main
 from fastbk.errors import MetadataConflict
 from fastbk.meta.zookeeper.admin import Cookies

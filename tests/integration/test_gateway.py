@@ -26,8 +26,8 @@ from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.gateway import calls as gateway_calls
-from fastbk.meta.gateway import watches as gateway_watches
+from fastbk.meta.gateway import store as gateway_calls
+from fastbk.meta.gateway import store as gateway_watches
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState

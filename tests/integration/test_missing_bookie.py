@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_repair import BookieRepair
+from fastbk.admin.bookie_recovery import BookieRepair
 from fastbk.admin.cluster import MissingCopies, under_replicated
 from fastbk.admin.cluster import marked as marks_of
 from fastbk.devcluster import Bookie

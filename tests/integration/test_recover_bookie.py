@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
-from fastbk.admin.bookie_repair import BookieRepair
+from fastbk.admin.bookie_recovery import BookieRecovery, BookieRepair, RecoveryPlan
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
 from fastbk.errors import LedgerFenced

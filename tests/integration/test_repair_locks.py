@@ -14,8 +14,7 @@ from dataclasses import replace
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
-from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
+from fastbk.admin.bookie_recovery import BookieRecovery, BookieRepair, RecoveryPlan, RepairPlan
 from fastbk.client import Client, lock_calls
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store

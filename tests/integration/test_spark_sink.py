@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 import fastbk.sync
-from fastbk.arrow.schemas import HEADERS
+from fastbk.arrow.batches import HEADERS
 from fastbk.errors import StreamBusy
 from fastbk.spark.sink import FastbkBatchWriter, FastbkStreamWriter
 from fastbk.spark.source import FastbkSource

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import fastbk
 from fastbk.admin.cluster import under_replicated
-from fastbk.autorecovery.marking import REASON
+from fastbk.autorecovery.auditor import REASON
 from fastbk.autorecovery.state import ClusterState, Settings, WorkerReport
 from fastbk.client import Client
 from fastbk.testing import LocalCluster

@@ -1,18 +1,22 @@
-"""Builds fastbk's configuration from the keys of Apache's file; `key_translation.py` has the rules."""
+"""Builds fastbk's configuration from the keys of Apache's file, and reports what became of each
+key.
+
+`key_translation.py` has the rules. The report is for the log, the command line and people.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fastbk.apache.configuration import keys_settings
-from fastbk.apache.configuration.key_table import KEYS, key_of
-from fastbk.apache.configuration.keys import Kind, Verdict
-from fastbk.apache.configuration.report import Finding, Report
+from fastbk.apache.configuration import keys
+from fastbk.apache.configuration.keys import KEYS, Kind, Verdict, key_of
 from fastbk.errors import ConfigError
 from fastbk.server.configuration.bookie_config import BookieConfig
 
 if TYPE_CHECKING:
+    from fastbk.apache.configuration.keys import Key
     from fastbk.apache.configuration.source import KeySource
 
 TOO_MUCH = 1 << 60
@@ -81,7 +85,7 @@ class ConfigBuilder:
 
     def simple(self) -> None:
         """Set what stands for itself."""
-        for row in keys_settings.KEYS:
+        for row in keys.SETTINGS:
             if not row.rule and row.setting and row.kind is Kind.BOOLEAN:
                 if (switch := self.source.boolean(row.name)) is not None:
                     self.put(row.setting, switch, row.name)
@@ -140,3 +144,68 @@ class ConfigBuilder:
 
     def _is_harmless(self, key: str) -> bool:
         return (self.source.text(key) or "").lower() in ("", *key_of(key).harmless)
+
+
+SECRET = ("password", "passwd")
+"""Words in the names of keys whose values are not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one key that is set."""
+
+    key: Key
+    value: str
+    """As written, variables in it."""
+    origin: str
+    """A line of the file, or the name of an environment variable."""
+    settings: tuple[str, ...] = ()
+    """Ours that it set, as `section.field`."""
+    remarks: tuple[str, ...] = ()
+    """What was done to its value."""
+    is_harmless: bool = False
+    """It would be refused with another value."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What became of it, with this value."""
+        return Verdict.IGNORED if self.is_harmless else self.key.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why it changes nothing, what is different here, or what was done to it; empty: nothing to say."""
+        if self.is_harmless:
+            return "asks for nothing that is missing here"
+        return "; ".join((*self.remarks, *([self.key.note] if self.key.note else ())))
+
+    @property
+    def shown(self) -> str:
+        """The value for people."""
+        return "***" if any(word in self.key.name.lower() for word in SECRET) else self.value
+
+
+@dataclass(slots=True)
+class Report:
+    """All findings of one file."""
+
+    findings: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Why the bookie does not start; empty when it may."""
+    remarks: list[str] = field(default_factory=list)
+    """What is worth a warning at each start."""
+    notes: list[str] = field(default_factory=list)
+    """What is worth knowing."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """`section.field` to the keys that set it."""
+
+    def named(self, verdict: Verdict) -> list[str]:
+        """Return the names of the keys with a verdict, unknown ones left out."""
+        return [
+            finding.key.name
+            for finding in self.findings
+            if finding.verdict is verdict and not keys.is_unknown(finding.key)
+        ]
+
+    def unknown(self) -> list[str]:
+        """Return the names of keys that nobody knows."""
+        return [finding.key.name for finding in self.findings if keys.is_unknown(finding.key)]

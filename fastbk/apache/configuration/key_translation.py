@@ -1,40 +1,44 @@
-"""Translates a file of Apache's into a `BookieConfig`: single keys by the table, keys that belong together by a rule.
+"""Translates a file of Apache's into a `BookieConfig`: single keys by the table, keys that belong
+together by a rule.
 
-A key that the file does not set leaves fastbk's own default in place, not Apache's. Only the bookie's id and its
-address follow Apache's defaults. A bookie with such a file may listen beyond loopback.
+A key that the file does not set leaves fastbk's own default in place, not Apache's. Only the
+bookie's id and its address follow Apache's defaults. A bookie with such a file may listen beyond
+loopback.
+
+The rules of sizes come behind the others: what Apache's keys give, and what has to grow with them
+(rings, caches, the journal, the memory in all). The rules of directories come last. They make pairs
+of Apache's journal and ledger directories: each ledger directory needs a journal of its own.
+Nothing is put where something else lies: a directory that is for both holds entry logs itself and
+the journal in a folder, and a journal directory that several ledger directories share has a folder
+for each but the first. So a bookie's directories stay where they are when others are added behind
+them.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fastbk.apache.configuration import address, directories
+from fastbk.apache.configuration import address
 from fastbk.apache.configuration.config_builder import ConfigBuilder
-from fastbk.apache.configuration.sasl import apply_sasl
-from fastbk.apache.configuration.sizes import (
-    apply_caches,
-    apply_floors,
-    apply_frames,
-    apply_journal_size,
-    apply_pending,
-    apply_rings,
-    fit,
-    fit_memory,
-)
-from fastbk.apache.configuration.tls import apply_tls
+from fastbk.apache.configuration.security import apply_sasl, apply_tls
 from fastbk.errors import ConfigError
+from fastbk.server import process_table
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.checks import check
+from fastbk.server.configuration.checks import PAIRS_MAX, RECORD_BYTES_MAX, check
+from fastbk.server.disks import space_thresholds
+from fastbk.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fastbk.apache.configuration.address import Machine
-    from fastbk.apache.configuration.report import Report
+    from fastbk.apache.configuration.config_builder import Report
     from fastbk.apache.configuration.source import KeySource
 
 LAYOUTS = {
@@ -177,7 +181,7 @@ def _layout(source: KeySource) -> str:
 
 
 def _directories(builder: ConfigBuilder) -> None:
-    settled = directories.settle(builder.source)
+    settled = settle_directories(builder.source)
     for section, names, all_of_them in (
         ("journal", ("journalDirectories", "journalDirectory"), settled.journals),
         ("ledgers", ("ledgerDirectories",), settled.ledgers),
@@ -312,3 +316,267 @@ def _http(builder: ConfigBuilder) -> None:
     else:
         # Apache's Prometheus port has no other page. Where clients of the bookie authenticate, ours shows no more.
         builder.put("http.public", ["health", "metrics"], keys[-1])
+
+
+HEADER_BYTES = 4 * KIB
+"""What a frame may have beside an entry that fills Apache's largest frame."""
+FRAME_BYTES_MIN = 16 * KIB
+RING_BYTES_MIN, RING_BYTES_MAX = 16 * MIB, 1024 * MIB
+JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 64 * MIB, 1 << 40
+JOURNAL_FILE_BYTES = 128 * MIB
+CACHE_BYTES_MAX = 1 << 40
+PENDING_MAX = 1 << 20
+_HOLD_FRAMES = (
+    ("limits.add_ring_size_bytes", 3),
+    ("limits.reply_ring_size_bytes", 2),
+    ("limits.request_ring_size_bytes", 0),
+    ("network.partial_frames_bytes_max", 2),
+    ("network.reply_backlog_bytes_max", 1),
+    ("journal.first_file_size_bytes", 4),
+    ("journal.file_size_bytes", 4),
+    ("ledgers.write_cache_size_bytes", 3),
+)
+"""What has to hold so many of the largest frames; rings are powers of two."""
+_HOLD_BATCHES = _HOLD_FRAMES[5:]
+
+
+def apply_frames(builder: ConfigBuilder) -> None:
+    """nettyMaxFrameSizeBytes."""
+    key = "nettyMaxFrameSizeBytes"
+    if (size_bytes := builder.source.integer(key)) is None:
+        return
+    wanted = size_bytes + HEADER_BYTES
+    allowed = min(max(wanted, FRAME_BYTES_MIN), RECORD_BYTES_MAX)
+    builder.remark_bounded(key, wanted, allowed, format_size(allowed))
+    builder.put("limits.frame_size_bytes_max", allowed, key)
+
+
+def apply_rings(builder: ConfigBuilder) -> None:
+    """journalMaxMemorySizeMb."""
+    key = "journalMaxMemorySizeMb"
+    if (size_mb := builder.source.integer(key)) is None:
+        return
+    size_bytes = min(max(size_mb * MIB, RING_BYTES_MIN), RING_BYTES_MAX)
+    builder.put("limits.add_ring_size_bytes", 1 << (size_bytes.bit_length() - 1), key)
+
+
+def apply_pending(builder: ConfigBuilder) -> None:
+    """Limits on requests that wait: Apache counts them for each of its threads."""
+    for kind, threads_default in (("Add", 1), ("Read", 8)):
+        key = f"maxPending{kind}RequestsPerThread"
+        if (limit := builder.source.integer(key)) is None:
+            continue
+        threads = builder.source.integer(f"num{kind}WorkerThreads")
+        threads = threads_default if threads is None else max(1, threads)
+        allowed = min(max(0, limit * threads), PENDING_MAX)
+        builder.put(f"network.apache_{kind.lower()}s_pending_max", allowed, key)
+
+
+def apply_journal_size(builder: ConfigBuilder) -> None:
+    """journalMaxSizeMB."""
+    key = "journalMaxSizeMB"
+    if (size_mb := builder.source.integer(key)) is None:
+        return
+    limit_bytes = min(max(size_mb * MIB, JOURNAL_BYTES_MIN), JOURNAL_BYTES_MAX)
+    builder.remark_bounded(key, size_mb * MIB, limit_bytes, str(limit_bytes // MIB))
+    file_bytes = min(JOURNAL_FILE_BYTES, limit_bytes // 4)
+    file_bytes = max(32 * MIB, file_bytes // MIB * MIB)
+    builder.put("journal.limit_bytes", limit_bytes, key)
+    builder.put("journal.file_size_bytes", file_bytes, key)
+    builder.put("journal.first_file_size_bytes", min(file_bytes, 64 * MIB), key)
+
+
+def apply_caches(builder: ConfigBuilder) -> None:
+    """The sizes of write and read cache."""
+    write = _cache_bytes(builder, "dbStorage_writeCacheMaxSizeMb")
+    if write is not None:
+        builder.put("ledgers.write_cache_size_bytes", write // 2, "dbStorage_writeCacheMaxSizeMb")
+    elif (one_bytes := builder.source.integer("skipListSizeLimit")) is not None and one_bytes > 0:
+        builder.put(
+            "ledgers.write_cache_size_bytes", min(one_bytes, CACHE_BYTES_MAX), "skipListSizeLimit"
+        )
+    read = _cache_bytes(builder, "dbStorage_readAheadCacheMaxSizeMb")
+    if read is not None:
+        builder.put(
+            "ledgers.read_cache_size_bytes", max(read, MIB), "dbStorage_readAheadCacheMaxSizeMb"
+        )
+
+
+def _cache_bytes(builder: ConfigBuilder, key: str) -> int | None:
+    """Return a size in MB or percent of the machine's memory; None when it is not set, or not above nothing."""
+    text = builder.source.text(key)
+    if text is not None and text.endswith("%"):
+        number = text.removesuffix("%").strip()
+        if not number.isdigit() or not 0 < int(number) <= 90:
+            raise builder.source.fault(key, f"{text!r} is not 1% to 90%")
+        size_bytes = _memory_bytes() * int(number) // 100
+        builder.remark(key, f"{format_size(size_bytes)} on this machine")
+        return size_bytes
+    size_mb = builder.source.integer(key)
+    if size_mb is None or size_mb <= 0:
+        return None
+    if size_mb * MIB > CACHE_BYTES_MAX:
+        builder.remark(key, f"lowered to {CACHE_BYTES_MAX // MIB}")
+    return min(size_mb * MIB, CACHE_BYTES_MAX)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def fit(builder: ConfigBuilder) -> None:
+    """Make everything large enough for the largest frame and batch: a file in Apache's format asks for no more."""
+    frame_bytes, batch_bytes = (
+        builder.get("limits.frame_size_bytes_max"),
+        builder.get("journal.batch_size_bytes_max"),
+    )
+    why = f"holds several frames of {format_size(frame_bytes)}"
+    for setting, times in _HOLD_FRAMES:
+        builder.raise_to(setting, _ring_bytes(setting, times * frame_bytes), why)
+    for setting, times in _HOLD_BATCHES:
+        builder.raise_to(
+            setting, times * batch_bytes, f"holds several batches of {format_size(batch_bytes)}"
+        )
+    builder.raise_to(
+        "journal.limit_bytes", 2 * builder.get("journal.file_size_bytes"), "holds two journal files"
+    )
+
+
+def _ring_bytes(setting: str, least: int) -> int:
+    is_ring = setting.endswith("_ring_size_bytes")
+    return 1 << (least - 1).bit_length() if is_ring and least else least
+
+
+NEVER_FREE_BYTES = 1 << 50
+"""Tests of Apache's set the largest number there is, to have what it bounds refused."""
+
+
+def apply_floors(builder: ConfigBuilder) -> None:
+    """The free space that is kept on a ledger directory's disk.
+
+    Apache's bookies ask both only once a disk is beyond `diskUsageThreshold`: neither makes one read-only that is not.
+    """
+    journal = msgspec.convert(builder.document.get("journal", {}), type(BookieConfig().journal))
+    reserve = space_thresholds.reserve_bytes(journal)
+    repair = int(reserve * space_thresholds.REPAIR_SHARE)
+    keys = ("minUsableSizeForHighPriorityWrites", "minUsableSizeForEntryLogCreation")
+    is_set = False
+    for key in keys:
+        wanted = builder.source.integer(key)
+        if wanted is None:
+            continue
+        if wanted >= NEVER_FREE_BYTES:
+            builder.remark(key, "no disk has so much: taken as not set")
+            continue
+        if is_set:
+            builder.remark(key, f"{keys[0]} says it")
+        elif wanted < repair:
+            builder.remark(key, f"raised to {format_size(repair)}")
+        else:
+            builder.put("disk.high_priority_free_bytes_min", wanted, key)
+        is_set = True
+
+
+def fit_memory(builder: ConfigBuilder, config: BookieConfig) -> BookieConfig:
+    """Return the configuration with as much memory allowed as its caches and rings add up to."""
+    needed = process_table.memory_bytes(config)
+    if needed <= process_table.memory_total_bytes(config):
+        return config
+    builder.report.origins["bookie.memory_total_bytes"] = "the sum of caches and rings"
+    bookie = msgspec.structs.replace(config.bookie, memory_total_bytes=-(-needed // MIB) * MIB)
+    return msgspec.structs.replace(config, bookie=bookie)
+
+
+APACHE_TEMPORARY = ("/tmp/bk-txn", "/tmp/bk-data")  # noqa: S108
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+JOURNAL_FOLDER, PAIR_FOLDER = "journal", "pair-"
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """The directories of each pair, and what people should be told of them."""
+
+    journals: tuple[str, ...]
+    ledgers: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What is worth knowing."""
+    remarks: tuple[str, ...] = ()
+    """What is worth a warning."""
+
+
+def settle_directories(source: KeySource) -> Directories:
+    """Return the pairs' directories, as absolute paths. Raises ConfigError."""
+    journals = source.items("journalDirectories") or source.items("journalDirectory")[:1]
+    ledgers = source.items("ledgerDirectories")
+    for key, given in (("journalDirectories", journals), ("ledgerDirectories", ledgers)):
+        if not given:
+            raise ConfigError(
+                f"{key} is not set: Apache would put it into a temporary folder, where data is lost with the next boot"
+            )
+        for one in given:
+            if os.path.normpath(one) in APACHE_TEMPORARY:
+                raise source.fault(
+                    key if key in source.properties else "journalDirectory",
+                    f"{one} is Apache's temporary folder, where data is lost with the next boot: name another",
+                )
+    pairs = paired(
+        [os.path.abspath(journal) for journal in journals],
+        [os.path.abspath(ledger) for ledger in ledgers],
+    )
+    remarks = [
+        f"{directory} is a temporary folder: data there may be lost with the next boot"
+        for directory in dict.fromkeys((*journals, *ledgers))
+        if os.path.abspath(directory).startswith(tuple(f"{folder}/" for folder in TEMPORARY))
+    ]
+    if source.boolean("allowMultipleDirsUnderSameDiskPartition") is False:
+        _check_partitions(ledgers)
+    return Directories(pairs.journals, pairs.ledgers, pairs.notes, tuple(remarks))
+
+
+def paired(journals: Sequence[str], ledgers: Sequence[str]) -> Directories:
+    """Return a journal and a ledger directory for each pair. Raises ConfigError.
+
+    Args:
+        journals, ledgers: at least one each, absolute paths.
+    """
+    for what, given in (("journalDirectories", journals), ("ledgerDirectories", ledgers)):
+        if len(set(given)) < len(given):
+            raise ConfigError(f"{what} names a directory twice")
+    count = max(len(journals), len(ledgers))
+    if count > PAIRS_MAX:
+        raise ConfigError(
+            f"{count} directories are {count} journal/index pairs, {PAIRS_MAX} are possible: join some of the disks"
+        )
+    found = []
+    for pair in range(count):
+        journal = journals[pair % len(journals)]
+        ledger = ledgers[pair % len(ledgers)]
+        if journal in ledgers:
+            journal = f"{journal}/{JOURNAL_FOLDER}"
+        if pair >= len(journals):
+            journal = f"{journal}/{PAIR_FOLDER}{pair}"
+        if pair >= len(ledgers):
+            ledger = f"{ledger}/{PAIR_FOLDER}{pair}"
+        found.append((journal, ledger))
+    notes = [
+        f"pair {pair}: journal in {journal}, entry logs in {ledger}"
+        for pair, (journal, ledger) in enumerate(found)
+        if journal not in journals or ledger not in ledgers
+    ]
+    return Directories(tuple(one[0] for one in found), tuple(one[1] for one in found), tuple(notes))
+
+
+def _check_partitions(ledgers: Sequence[str]) -> None:
+    """Refuse ledger directories on one file system. Those that do not exist yet count as the folder they go into."""
+    seen: dict[int, str] = {}
+    for ledger in ledgers:
+        place = Path(ledger).absolute()
+        while not place.exists():
+            place = place.parent
+        device = place.stat().st_dev
+        if device in seen:
+            raise ConfigError(
+                f"ledger directories {seen[device]} and {ledger} are on one file system, which"
+                " allowMultipleDirsUnderSameDiskPartition=false forbids"
+            )
+        seen[device] = ledger

@@ -1,4 +1,4 @@
 """The HTTP endpoints of Apache's bookies, with their paths and JSON (docs/http.md).
 
-Pages of fastbk's own never live here; they are in `fastbk/server/admin`. Begin with `routes.py`.
+Pages of fastbk's own never live here; they are in `fastbk/server/admin`. Begin with `pages.py`.
 """

@@ -12,11 +12,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastbk.apache.importer.entry_log import read_entry_log
 from fastbk.apache.importer.index_check import IndexCounts, Indexes, IndexUse
-from fastbk.apache.importer.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
+from fastbk.apache.importer.logs import (
+    EXPLICIT_LAC,
+    FENCE,
+    MASTER_KEY,
+    read_entry_log,
+    read_journal,
+)
 from fastbk.apache.importer.records import LENGTH, Damage
-from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect.items import FileReader
 from fastbk.native.ledger_state import FENCED, HAS_KEY, LedgerState
 
 if TYPE_CHECKING:
@@ -24,8 +29,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.importer.directories import ApacheDirectories
     from fastbk.apache.importer.index import Listed
-    from fastbk.apache.importer.ledger_table import LedgerSummary, LedgerTable
-    from fastbk.apache.importer.records import Record
+    from fastbk.apache.importer.records import LedgerSummary, LedgerTable, Record
 
 DAMAGE_KEPT_MAX = 1000
 LEFT_OUT_KEPT_MAX = 1_000_000

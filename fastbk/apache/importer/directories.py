@@ -75,7 +75,7 @@ class ApacheDirectories:
                 reason = f"the mark says {place}, behind what is there: all of the journal is read"
                 report(Damage(f"{self._mark_name(index)} of {directory}", 0, 0, reason))
                 file_id = offset_bytes = 0
-            files = [one for one in files if one[0] >= file_id]
+            files = [file for file in files if file[0] >= file_id]
             found += [
                 JournalPart(path, offset_bytes if number == file_id else 0, number == files[-1][0])
                 for number, path in files

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.importer.content import Content, Counts
 from fastbk.apache.importer.index_check import IndexUse
-from fastbk.apache.importer.ledger_table import LedgerTable
+from fastbk.apache.importer.records import LedgerTable
 from fastbk.errors import StorageError
 from fastbk.gc.limbo import shares_of
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
@@ -102,7 +102,7 @@ def survey(plan: ImportPlan, store: MetadataStore, on_bytes: Callable[[Counts], 
 
 def check_source(plan: ImportPlan, store: MetadataStore) -> bytes | None:
     """Raise StorageError unless the data is this bookie's and lies still; return Apache's cookie in metadata."""
-    if any(one.service.bookie_id == plan.bookie_id for one in store.list_bookies()):
+    if any(bookie.service.bookie_id == plan.bookie_id for bookie in store.list_bookies()):
         raise StorageError(
             f"bookie {plan.bookie_id!r} is registered: it runs, or was killed a moment ago. Stop it, or wait until its"
             " registration has run out"

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fastbk.apache.importer import rocksdb
-from fastbk.apache.importer.entry_log import HEADER_BYTES
-from fastbk.apache.importer.index import NOWHERE, UNKNOWN
-from fastbk.apache.importer.index_files import IndexFiles
+from fastbk.apache.importer.index import (
+    NOWHERE,
+    UNKNOWN,
+    Databases,
+    IndexFiles,
+    NoReaderError,
+    has_databases,
+)
+from fastbk.apache.importer.logs import ENTRY_LOG_HEADER_BYTES
 from fastbk.errors import StorageError
 
 if TYPE_CHECKING:
@@ -23,8 +28,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.importer.directories import ApacheDirectories
     from fastbk.apache.importer.index import Index, Listed
-    from fastbk.apache.importer.ledger_table import LedgerTable
-    from fastbk.apache.importer.records import Damage
+    from fastbk.apache.importer.records import Damage, LedgerTable
 
 KEPT_MAX = 1000
 
@@ -183,11 +187,11 @@ class Indexes:
         covered = []
         if len(directories.indexes) == len(directories.ledgers):
             for ledgers, index in zip(directories.ledgers, directories.indexes, strict=True):
-                if rocksdb.is_there(index):
+                if has_databases(index):
                     covered.append(ledgers)
                     try:
-                        self._add(rocksdb.Databases(ledgers, index, self._report))
-                    except rocksdb.NoReaderError as error:
+                        self._add(Databases(ledgers, index, self._report))
+                    except NoReaderError as error:
                         self._not_read(f"RocksDB in {index}: {error}")
                     except StorageError as error:
                         self._counts.damaged_places += 1
@@ -227,7 +231,7 @@ class Indexes:
 def _has_records(log: Path) -> bool:
     """Return whether an entry log has more than its header: what is in no log yet is in no index."""
     try:
-        return log.stat().st_size > HEADER_BYTES
+        return log.stat().st_size > ENTRY_LOG_HEADER_BYTES
     except OSError:
         return True
 

@@ -8,8 +8,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
-from fastbk.apache.shell.context import address_line, fail
+from fastbk.apache.shell.context import CommandLine, Option, Verb, address_line, fail, flag
 from fastbk.errors import Error, MetadataConflict
 from fastbk.units import format_apache_size
 
@@ -25,8 +24,8 @@ def known_services(store: MetadataStore, zookeeper_cookies: list[str]) -> list[B
     """Return every bookie that ever was and was not taken out of the cluster, with its address if it is up."""
     from fastbk.meta.api import BookieService
 
-    alive = {one.service.bookie_id: one.service for one in store.list_bookies()}
-    names = {one.bookie_id for one in store.list_identities()} | set(zookeeper_cookies)
+    alive = {bookie.service.bookie_id: bookie.service for bookie in store.list_bookies()}
+    names = {identity.bookie_id for identity in store.list_identities()} | set(zookeeper_cookies)
     return [alive.get(name) or BookieService(name, 0, ()) for name in sorted(names)]
 
 
@@ -51,14 +50,16 @@ def _list_bookies(context: Context, words: CommandLine) -> int:
             services = known_services(store, cookie_names(context))
         else:
             is_wanted = words.has("readwrite")
-            services = [one.service for one in store.list_bookies() if one.writable == is_wanted]
+            services = [
+                bookie.service for bookie in store.list_bookies() if bookie.writable == is_wanted
+            ]
     if not services:
         fail("No bookie exists!")
         return 0
     titles = {"readwrite": "ReadWrite", "readonly": "Readonly", "all": "All"}
     print(f"{titles[chosen[0]]} Bookies :")
-    for one in services:
-        print(address_line(one))
+    for service in services:
+        print(address_line(service))
     return 0
 
 
@@ -66,9 +67,9 @@ def _endpoint_info(context: Context, words: CommandLine) -> int:
     bookie_id = words.text("bookieid")
     with context.store() as store:
         services = known_services(store, cookie_names(context))
-    found = next((one for one in services if one.bookie_id == bookie_id), None)
+    found = next((service for service in services if service.bookie_id == bookie_id), None)
     if found is None:
-        known = ", ".join(one.bookie_id for one in services)
+        known = ", ".join(service.bookie_id for service in services)
         fail(f"Bookie {bookie_id} does not exist, only [{known}]")
         return -1
     print(f"BookiedId: {bookie_id}")
@@ -104,8 +105,8 @@ async def _ask_all(context: Context) -> int:
                 return None
             return one.service, info.disk_free_bytes, info.disk_total_bytes
 
-        answers = await asyncio.gather(*(asked(one) for one in await client.list_bookies()))
-    found = [one for one in answers if one is not None]
+        answers = await asyncio.gather(*(asked(bookie) for bookie in await client.list_bookies()))
+    found = [answer for answer in answers if answer is not None]
     if not found:
         print("Failed to retrieve bookie information from any of the bookies")
         return 0
@@ -130,7 +131,7 @@ def _cluster_info(context: Context, _: CommandLine) -> int:
         auditor = store.coordination.auditor()
         is_marked = next(store.marks.under_replicated(), None) is not None
         is_enabled = store.coordination.is_enabled()
-    writable = sum(one.writable for one in bookies)
+    writable = sum(bookie.writable for bookie in bookies)
     info = {
         "auditorElected": auditor is not None,
         "auditorId": auditor or "",

@@ -1,14 +1,22 @@
-"""Verbs about the cookies of bookies in ZooKeeper: cookie_create, _delete, _update, _get, _generate."""
+"""Verbs about the cookies of bookies in ZooKeeper, and about a bookie that is called otherwise.
+
+cookie_create, _delete, _update, _get and _generate work on one cookie. updateBookieInLedger and
+updateledgers write a bookie's new id into ledgers' metadata, updatecookie has the cookies of the
+stopped bookie of the file follow its id and its directories.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import CommandLine, Option, Verb
+from fastbk.apache.shell.context import CommandLine, Option, Verb, fail, flag
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
+    from fastbk.admin.bookie_identity import Renaming
     from fastbk.apache.shell.context import Context
     from fastbk.meta.zookeeper.admin import Cookies
     from fastbk.model.ids import BookieId
@@ -81,6 +89,158 @@ def _generate(context: Context, words: CommandLine) -> int:
 
 _FILE = Option(("cf", "cookie-file"), "The file to be uploaded as cookie", "FILE", is_required=True)
 _ID = "<bookie-id>"
+
+
+HOST_NAME_KEY = "useHostNameAsBookieID"
+
+
+def _update_bookie(context: Context, words: CommandLine) -> int:
+    from fastbk.model.ids import check_bookie_id
+
+    old = check_bookie_id(words.text("srcBookie"))
+    new = check_bookie_id(words.text("destBookie"))
+    if old == new:
+        fail("srcBookie and destBookie can't be the same.")
+        return -1
+    with context.store() as store:
+        if any(bookie.service.bookie_id == old for bookie in store.list_bookies()):
+            fail(f"Source bookie {old} can't be active")
+            return -1
+    return _rename(context, words, old, new)
+
+
+def _update_ledgers(context: Context, words: CommandLine) -> int:
+    return _rename(context, words, *ids_before_and_now(context, words))
+
+
+def ids_before_and_now(context: Context, words: CommandLine) -> tuple[BookieId, BookieId]:
+    """Return the id that the bookie of Apache's file had, and the one that follows from the file. Raises ConfigError.
+
+    The option -bookieId says what it is called by now: `hostname` or `ip`.
+    """
+    from fastbk.apache.configuration import source
+
+    wanted = words.text("bookieId")
+    if wanted not in ("hostname", "ip"):
+        raise ConfigError("-bookieId: must be hostname or ip")
+    if not source.is_apache(context.file):
+        raise ConfigError(f"{context.file}: not a file of Apache's: ids do not follow from hosts")
+    ids = _ids_by_host(context)
+    if bool(source.read(context.file, os.environ).boolean(HOST_NAME_KEY)) != (wanted == "hostname"):
+        said = str(wanted == "hostname").lower()
+        raise ConfigError(f"{context.file}: {HOST_NAME_KEY}={said} is expected for -b {wanted}")
+    old, new = ids["ip" if wanted == "hostname" else "hostname"], ids[wanted]
+    if old == new:
+        raise ConfigError(f"the id is {new} either way: nothing to change")
+    return old, new
+
+
+def _ids_by_host(context: Context) -> dict[str, BookieId]:
+    """Return the bookie's id by its host's name and by its address. Raises ConfigError."""
+    from fastbk.apache.configuration import address, source
+
+    ids = {}
+    for kind, value in (("hostname", "true"), ("ip", "false")):
+        variables = {**os.environ, f"{source.PREFIX}{HOST_NAME_KEY}": value}
+        ids[kind] = address.settle(source.read(context.file, variables)).bookie_id
+    return ids
+
+
+def _rename(context: Context, words: CommandLine, old: BookieId, new: BookieId) -> int:
+    from fastbk.admin.bookie_identity import rename_bookie
+
+    rate = words.integer("updatespersec", 5, least=1)
+    words.integer("maxOutstandingReads", 1, least=1)
+    is_verbose = words.text("verbose").lower() == "true"
+    every_s = words.integer("printprogress", 10)
+    said_s = time.monotonic()
+
+    def tell(progress: Renaming) -> None:
+        nonlocal said_s
+        if is_verbose and every_s and time.monotonic() - said_s >= every_s:
+            said_s = time.monotonic()
+            print(f"Number of ledgers issued={progress.seen}, updated={progress.updated}")
+
+    with context.store() as store:
+        done = rename_bookie(
+            store,
+            old,
+            new,
+            updates_per_s=rate,
+            updates_max=words.integer("limit", 1, least=1) if words.has("limit") else None,
+            on_progress=tell,
+        )
+    print(f"Total number of ledgers issued={done.seen} updated={done.updated}")
+    for ledger_id, reason in done.failed.items():
+        fail(f"Failed to update ledger metadata {ledger_id}, replacing {old} with {new}: {reason}")
+    return -1 if done.failed else 0
+
+
+ACTIONS = ("bookieId", "expandstorage", "list", "delete")
+NO_DELETE = (
+    "cookies are not deleted alone: `fastbk shell bookieformat -d` empties the bookie's directories and forgets it,"
+    " `fastbk shell cookie_delete ID` has metadata forget a bookie"
+)
+
+
+def _update(context: Context, words: CommandLine) -> int:
+    asked = [action for action in ACTIONS if words.has(action)]
+    if len(asked) != 1:
+        fail("Invalid command! One and only one of -bookieId, -expandstorage and -list is needed")
+        return -1
+    if asked[0] == "delete":
+        fail(NO_DELETE)
+        return -1
+    if asked[0] == "expandstorage":
+        from fastbk.cli.__main__ import main
+
+        return main(["bookie", "expand", "--config", str(context.file)])
+    return _list(context) if asked[0] == "list" else _update_cookies(context, words)
+
+
+def _list(context: Context) -> int:
+    from fastbk.storage.cookie_file import NAME
+
+    config, bookie_id = context.bookie(), context.bookie_id()
+    print(f"Listing local Cookie Files of Bookie: {bookie_id}")
+    for directory in (*config.journal.all_directories, *config.ledgers.all_directories):
+        if (path := Path(directory).absolute() / NAME).exists():
+            print(path)
+    if (location := context.zookeeper) is not None:
+        from fastbk.meta.zookeeper.admin import Cookies
+
+        with Cookies(location) as cookies:
+            if cookies.read(bookie_id) is not None:
+                print(f"{location.root}/cookies/{bookie_id}")
+    return 0
+
+
+def _update_cookies(context: Context, words: CommandLine) -> int:
+    from fastbk.server.directories import locked_pairs
+    from fastbk.server.offline.renaming import rename
+
+    old, new = ids_before_and_now(context, words)
+    config = context.bookie()
+    journals, ledgers = config.journal.all_directories, config.ledgers.all_directories
+    with locked_pairs(journals, ledgers, 0.0), context.store() as store:
+        is_changed = rename(config, store, old, new)
+    if not is_changed:
+        print(f"Cookies of {new} are up to date")
+        return 0
+    print(f"Updated cookies from {old} to {new}")
+    print(f"Now, before it starts: `fastbk shell updateledgers -b {words.text('bookieId')}`")
+    return 0
+
+
+_PACE = (
+    Option(("s", "updatespersec"), "ledgers changed in a second (5)", "N"),
+    Option(("r", "maxOutstandingReads"), "without effect: one at a time", "N"),
+    Option(("l", "limit"), "end after so many changes (no limit)", "N"),
+    Option(("v", "verbose"), "true: tell how far it is (false)", "BOOLEAN"),
+    Option(("p", "printprogress"), "how often, in seconds (10)", "SECONDS"),
+)
+
+
 VERBS = (
     Verb("cookie_create", "Create a cookie for a given bookie.", _put, (_FILE,), _ID),
     Verb("cookie_update", "Update a cookie for a given bookie.", _put, (_FILE,), _ID),
@@ -98,5 +258,35 @@ VERBS = (
             Option(("o", "output-file"), "where to write it", "FILE", is_required=True),
         ),
         _ID,
+    ),
+    Verb(
+        "updateBookieInLedger",
+        "Write another bookie id over one in the metadata of all ledgers.",
+        _update_bookie,
+        (
+            Option(("sb", "srcBookie"), "the id that is replaced", "ID", is_required=True),
+            Option(("db", "destBookie"), "the id in its place", "ID", is_required=True),
+            *_PACE,
+        ),
+    ),
+    Verb(
+        "updateledgers",
+        "The same for the bookie of the file, from its address to its host's name or back.",
+        _update_ledgers,
+        (
+            Option(("b", "bookieId"), "what it is called by now", "hostname|ip", is_required=True),
+            *_PACE,
+        ),
+    ),
+    Verb(
+        "updatecookie",
+        "Change the cookies of the stopped bookie of the file to what the file says by now.",
+        _update,
+        (
+            Option(("b", "bookieId"), "what the bookie is called by now", "hostname|ip"),
+            flag("e", "expandstorage", text="add the file's empty directories"),
+            flag("l", "list", text="print where the cookies lie"),
+            Option(("d", "delete"), "not here", "force"),
+        ),
     ),
 )

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import CommandLine, Verb, flag
-from fastbk.apache.shell.context import fail
+from fastbk.apache.shell.context import CommandLine, Verb, fail, flag
 from fastbk.apache.shell.recovery import forget
 from fastbk.errors import ConfigError, Error, StorageError
 
@@ -25,7 +24,7 @@ KINDS = {
 
 def _init(context: Context, _: CommandLine) -> int:
     """Tell whether a new bookie may start here; changes nothing, as Apache's."""
-    from fastbk.admin.format_bookie import things_in
+    from fastbk.admin.bookie_identity import things_in
 
     config = context.bookie()
     directories = [*config.journal.all_directories, *config.ledgers.all_directories]
@@ -35,7 +34,7 @@ def _init(context: Context, _: CommandLine) -> int:
             return 1
     bookie_id = context.bookie_id()
     with context.store() as store:
-        if any(one.service.bookie_id == bookie_id for one in store.list_bookies()):
+        if any(bookie.service.bookie_id == bookie_id for bookie in store.list_bookies()):
             fail(f"Bookie with bookieId: {bookie_id} is still registered, stop it first")
             return 1
         is_known = store.read_identity(bookie_id) or store.foreign_cookie(bookie_id)
@@ -46,12 +45,12 @@ def _init(context: Context, _: CommandLine) -> int:
 
 
 def _format(context: Context, words: CommandLine) -> int:
-    from fastbk.admin.format_bookie import empty_directories, things_in
+    from fastbk.admin.bookie_identity import empty_directories, things_in
     from fastbk.server.directories import lock_pairs
 
     config = context.bookie()
     journals, ledgers = config.journal.all_directories, config.ledgers.all_directories
-    if any(things_in(one) for one in journals):
+    if any(things_in(journal) for journal in journals):
         if words.has("nonInteractive"):
             is_wanted = words.has("force")
         else:

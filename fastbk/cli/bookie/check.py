@@ -189,7 +189,7 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
     answer["bytes_per_s"] = round(checked.read_bytes / seconds)
     shown = worst(checked.findings, SHOWN_MAX)
     if options.json:
-        answer["findings"] = [asdict(one) for one in checked.findings]
+        answer["findings"] = [asdict(finding) for finding in checked.findings]
         print_json(answer)
         return
     for one in shown:

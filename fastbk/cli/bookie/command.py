@@ -9,12 +9,9 @@ from fastbk.cli import cluster
 from fastbk.cli.bookie import (
     check,
     directories,
-    gc,
     import_apache,
-    info,
-    log_level,
-    maintenance,
     recover,
+    running,
 )
 from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
 from fastbk.cli.running import add_watch
@@ -43,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "the same for a stopped bookie, then free its id in the metadata"
     recover.add_decommission(add_verb(verbs, "decommission", recover.decommission, text))
     text = "state, reasons, processes and disks of a running bookie"
-    info.add_arguments(add_verb(verbs, "info", info.info, text))
+    running.add_info_arguments(add_verb(verbs, "info", running.info, text))
     text = "the disks of a running bookie: state, space, what is refused"
-    info.add_arguments(add_verb(verbs, "disk", info.disk, text))
+    running.add_info_arguments(add_verb(verbs, "disk", running.disk, text))
     text = "how much a running bookie logs; change it until it is restarted"
-    log_level.add_arguments(add_verb(verbs, "log-level", log_level.run, text))
+    running.add_log_level_arguments(add_verb(verbs, "log-level", running.log_level, text))
     text = "let a bookie be away for a while, without copying its ledgers"
-    maintenance.add_arguments(add_verb(verbs, "maintenance", maintenance.run, text))
+    running.add_maintenance_arguments(add_verb(verbs, "maintenance", running.maintenance, text))
     text = "garbage collection and compaction of a running bookie"
-    gc.add_arguments(add_verb(verbs, "gc", gc.run, text))
+    running.add_gc_arguments(add_verb(verbs, "gc", running.gc, text))
     text = "heal damaged or lost copies of a running bookie"
     recover.add_repair(add_verb(verbs, "repair", recover.repair, text))
     text = "verify all that a stopped bookie has stored"

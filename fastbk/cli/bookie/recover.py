@@ -25,8 +25,7 @@ from fastbk.units import format_count, format_names, format_size
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.admin.bookie_recovery import RecoveryPlan
-    from fastbk.admin.bookie_repair import RepairProgress
+    from fastbk.admin.bookie_recovery import RecoveryPlan, RepairProgress
     from fastbk.admin.ledger_progress import Progress
     from fastbk.replication.copy_check import Range
     from fastbk.replication.repair_options import RepairOptions
@@ -124,9 +123,9 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
 
 async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
+    from fastbk.admin.bookie_identity import check_known, free_id
     from fastbk.admin.bookie_recovery import BookieRecovery
-    from fastbk.admin.cookies import check_known, free_id
-    from fastbk.cli.bookie.maintenance import end_with_bookie
+    from fastbk.cli.bookie.running import end_with_bookie
 
     uri = metadata_uri(options)
     line = ProgressLine()
@@ -263,7 +262,7 @@ def repair(options: argparse.Namespace) -> int:
 
 async def _repair(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
+    from fastbk.admin.bookie_recovery import BookieRepair, RepairPlan
 
     uri = metadata_uri(options)
     plan = RepairPlan(

@@ -25,7 +25,7 @@ from fastbk.cli.options import (
     table,
 )
 from fastbk.cli.running import add_watch
-from fastbk.cli.stream import append, read
+from fastbk.cli.stream import records
 from fastbk.cli.stream.options import (
     EXAMPLES,
     START_HELP,
@@ -77,12 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy(create)
 
     text = "append the lines of a file or stdin, a line a record"
-    append.add_arguments(add_verb_of_one(verbs, "append", append.append, text))
-    read.add_read_arguments(
-        add_verb_of_one(verbs, "read", read.read, "print records", takes_pattern=True)
+    records.add_append_arguments(add_verb_of_one(verbs, "append", records.append, text))
+    records.add_read_arguments(
+        add_verb_of_one(verbs, "read", records.read, "print records", takes_pattern=True)
     )
     text = "print the last records, and what comes, until Ctrl-C"
-    read.add_tail_arguments(add_verb_of_one(verbs, "tail", read.tail, text, takes_pattern=True))
+    records.add_tail_arguments(
+        add_verb_of_one(verbs, "tail", records.tail, text, takes_pattern=True)
+    )
 
     export.add_stream_verb(verbs)
     add_watch(add_verb_of_one(verbs, "info", _info, "print what is known of a stream"))
@@ -214,7 +216,9 @@ async def _set(client: Client, options: argparse.Namespace) -> int:
 
 async def _list(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace.strip("/"))
-    infos = [one async for one in namespace.streams(options.prefix, recursive=options.recursive)]
+    infos = [
+        stream async for stream in namespace.streams(options.prefix, recursive=options.recursive)
+    ]
     if options.json:
         print_json({"streams": [_facts(info) for info in infos]})
         return 0
@@ -277,7 +281,7 @@ async def _reattach(client: Client, options: argparse.Namespace) -> int:
 
     found = await asyncio.to_thread(find)
     wanted = set(options.streams)
-    if unknown := wanted - {one.path for one in found.streams}:
+    if unknown := wanted - {stream.path for stream in found.streams}:
         raise ConfigError(f"no ledger says that it is a segment which {min(unknown)} lacks")
     done: list[PutBack] = []
     failed = {one: f"a record is damaged: {why}" for one, why in found.damage.items() if not wanted}
@@ -362,7 +366,7 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
 async def _no_cursor(stream: Stream, name: str) -> StreamNotFound:
     """Return the error for a cursor that a stream does not have; one of a pattern is named by its pattern."""
     text = f"{stream.path} has no cursor {name} of its own"
-    patterns = [one.pattern for one in await stream.pattern_cursors() if one.name == name]
+    patterns = [cursor.pattern for cursor in await stream.pattern_cursors() if cursor.name == name]
     if patterns:
         pattern = "/".join((*stream.namespace, patterns[0]))
         text += f": {name} reads the pattern {pattern}. Give that in place of the stream"
@@ -382,7 +386,9 @@ async def _cursors_of_pattern(namespace: Namespace, names: str, options: argpars
     if name is None:
         now_s = time.time()
         infos = [
-            one for one in await namespace.pattern_cursors() if one.fault or one.pattern == names
+            cursor
+            for cursor in await namespace.pattern_cursors()
+            if cursor.fault or cursor.pattern == names
         ]
         found = [pattern_cursor_facts(one, now_s) for one in infos]
         if not found and not options.json:
@@ -403,7 +409,9 @@ async def _cursors_of_pattern(namespace: Namespace, names: str, options: argpars
             names, name, start, hold=not options.no_hold, expire_after=expire_s
         )
         return print_answer(options, {"pattern": options.stream, "created": name})
-    info = next((one for one in await namespace.pattern_cursors() if one.name == name), None)
+    info = next(
+        (cursor for cursor in await namespace.pattern_cursors() if cursor.name == name), None
+    )
     if info is None or not (info.fault or info.pattern == names):
         other = "" if info is None else f": that one reads {info.pattern}"
         raise StreamNotFound(f"the pattern {options.stream} has no cursor {name}{other}")
@@ -475,7 +483,7 @@ async def _move_cursor(stream: Stream, options: argparse.Namespace) -> int:
     from fastbk.stream.cursor.opening import move_cursor, place_before, place_of
 
     name, context = options.move, await stream.context()
-    info = next((one for one in await stream.cursors() if one.name == name), None)
+    info = next((cursor for cursor in await stream.cursors() if cursor.name == name), None)
     if info is None:
         raise await _no_cursor(stream, name)
     if info.data.get("by") == "spark":
@@ -546,8 +554,8 @@ async def _delete(client: Client, options: argparse.Namespace) -> int:
 
 def _deletion_of(infos: Sequence[StreamInfo]) -> str:
     named = ", ".join(
-        f"{one.path} ({format_count(one.segments, 'segment')}, {format_size(one.size_bytes)})"
-        for one in infos[:DELETIONS_SHOWN_MAX]
+        f"{info.path} ({format_count(info.segments, 'segment')}, {format_size(info.size_bytes)})"
+        for info in infos[:DELETIONS_SHOWN_MAX]
     )
     if len(infos) > DELETIONS_SHOWN_MAX:
         named += f" and {len(infos) - DELETIONS_SHOWN_MAX} more"
@@ -556,6 +564,6 @@ def _deletion_of(infos: Sequence[StreamInfo]) -> str:
 
 def _sizes(infos: Sequence[StreamInfo]) -> dict[str, object]:
     streams = [
-        {"stream": one.path, "segments": one.segments, "bytes": one.size_bytes} for one in infos
+        {"stream": info.path, "segments": info.segments, "bytes": info.size_bytes} for info in infos
     ]
     return {"streams": streams}

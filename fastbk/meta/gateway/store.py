@@ -6,12 +6,22 @@ cluster use the metadata store itself: what they need and this one lacks raises 
 
 from __future__ import annotations
 
+import os
+import re
+import ssl
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
 from fastbk.auth.credentials import Credentials
-from fastbk.errors import ConfigError, MetadataUnavailable
+from fastbk.config import is_loopback, split_address
+from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
     BadIdentity,
@@ -28,9 +38,22 @@ from fastbk.meta.api import (
     parse_service,
 )
 from fastbk.meta.gateway import messages
-from fastbk.meta.gateway.calls import GatewayCalls
-from fastbk.meta.gateway.messages import KEYS_MAX, ChangeRow, LedgerRow, RecordRow
-from fastbk.meta.gateway.watches import GatewayWatches
+from fastbk.meta.gateway.messages import (
+    ANSWER_BYTES_MAX,
+    CONTENT_TYPE,
+    KEYS_MAX,
+    NAMES,
+    PATH,
+    REQUEST_BYTES_MAX,
+    ChangeRow,
+    Failure,
+    LedgerRow,
+    ReadStates,
+    RecordRow,
+    Request,
+    encode,
+    error_of,
+)
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -41,14 +64,23 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.replica_marks import LedgerMark, ReplicaMarks
-from fastbk.meta.subscriptions import Subject, WatchHandle
+from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, from_json, to_json
+from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import Retry
 from fastbk.tls.options import TlsOptions
+from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.auth.credentials import Credentials
     from fastbk.meta.coordination import Coordination
+    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.tls.options import TlsOptions
+
 
 T = TypeVar("T")
 
@@ -335,3 +367,401 @@ def _some_of(rows: list[T]) -> list[T]:
             "a gateway answered a request with nothing: is it of another version?"
         )
     return rows
+
+
+# --- calls -------------------------------------------------------------------------------------------------------
+#
+# A client's calls to gateways: connections that stay open, failover between gateways, and repeats of lost answers.
+#
+# Every request may be repeated, at any gateway: the gateway then recognises what was done already
+# (`is_repeat`). So a connection that breaks, a gateway that dies and one that is too busy are all
+# met in the same way until the call's time is over; then MetadataUnavailable says that the change
+# may have happened. Blocking; any thread. A forked child has to open a store of its own.
+
+
+IDLE_S_MAX = 30.0
+"""A connection that was not used for so long is not used again: the gateway closes it after twice that."""
+IDLE_MAX = 16
+"""Connections that are kept for the next calls."""
+TOKEN_CHECK_S = 5.0
+"""How old the token may be that is shown: the file is read again then."""
+ATTEMPT_S_MAX = 5.0
+"""Longest wait for one gateway while there are others."""
+PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.5
+_ANSWER_BYTES_MAX = ANSWER_BYTES_MAX + 4 * 1024 * 1024
+"""The last row of an answer may reach over the bound; a record has 900 kB at most."""
+_TOKEN = re.compile(r"[!-~]+")
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    http: HttpConnection
+    address: str
+    used_s: float
+
+
+class GatewayCalls:
+    """The calls of one store."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        timeout_s: float,
+        tls: TlsOptions | None,
+        credentials: Credentials | None,
+    ) -> None:
+        """`servers`: each as host:port. Raises ConfigError where requests would go in the clear to other machines."""
+        self._servers = deque(servers)
+        self._timeout_s = timeout_s
+        self._context: RefreshedContext | None = None if tls is None else tls.context()
+        self._credentials = credentials
+        if tls is None:
+            for one in servers:
+                if not is_loopback(split_address(one, "gateway")[0]):
+                    raise ConfigError(
+                        f"gateway {one}: set FASTBK_TLS_CA_FILE or give tls=: only a gateway of this machine is"
+                        " reached without TLS, for trials"
+                    )
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._waiting: set[_Connection] = set()
+        self._token: tuple[float, str] = (float("-inf"), "")
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    def call(self, request: Request, kind: type[T]) -> T:
+        """Return a request's result. `is_repeat` of the request is set here. Raises Error."""
+        name, body_kind = NAMES[type(request)], kind
+        retry = Retry(PAUSE_MIN_S, PAUSE_MAX_S, self._timeout_s)
+        wait_s = request.wait_ms / 1e3 if isinstance(request, ReadStates) else 0.0
+        end_s = time.monotonic() + self._timeout_s + wait_s
+        attempts, is_sent = 0, False
+        while True:
+            self._check_open()
+            left_s = end_s - time.monotonic()
+            servers = len(self._servers)
+            limit_s = max(0.05, min(left_s, ATTEMPT_S_MAX + wait_s) if servers > 1 else left_s)
+            if is_sent and hasattr(request, "is_repeat"):
+                request = replace(request, is_repeat=True)
+            address = self._servers[0]
+            try:
+                status, answer = self._exchange(
+                    address, name, replace(request, timeout_ms=int(limit_s * 1e3)), limit_s
+                )
+                return self._result(status, answer, body_kind)
+            except _NotSent as error:
+                failed = self._lost(address, error.reason, is_sent=is_sent)
+            except OSError as error:
+                is_sent = True
+                failed = self._lost(address, error, is_sent=True)
+            except MetadataUnavailable as error:
+                is_sent |= error.outcome != "not_written"
+                failed = error
+            attempts += 1
+            with self._lock:
+                if self._servers[0] == address:
+                    self._servers.rotate(-1)
+            if attempts % servers == 0 or left_s <= 0:
+                if is_sent and failed.outcome == "not_written":
+                    failed.outcome = "unknown"
+                time.sleep(retry.pause_s(failed))
+            elif end_s - time.monotonic() <= 0:
+                raise failed
+
+    def close(self) -> None:
+        """Close all connections that no call uses, or that wait for a change; others close when their calls end."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            # A forked child has the parent's connections, too.
+            for connection in self._waiting if self._pid == os.getpid() else ():
+                connection.http.cut()
+        for one in idle:
+            one.http.close()
+
+    # --- one exchange -----------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self, address: str, name: str, request: Request, limit_s: float
+    ) -> tuple[int, bytes]:
+        body = encode(request)
+        if len(body) > REQUEST_BYTES_MAX:
+            raise ConfigError(
+                f"a request has {len(body)} bytes, a gateway takes {REQUEST_BYTES_MAX}: change less at once"
+            )
+        headers = {"Content-Type": CONTENT_TYPE, **self._authorization()}
+        connection = self._taken(address, limit_s)
+        may_wait = isinstance(request, ReadStates) and request.wait_ms > 0
+        try:
+            if may_wait:
+                self._begin_wait(connection)
+            answer = connection.http.exchange("POST", PATH + name, headers, body, is_last=False)
+        except BaseException:
+            connection.http.close()
+            raise
+        finally:
+            if may_wait:
+                with self._lock:
+                    self._waiting.discard(connection)
+        self._give_back(connection, is_good=not answer.is_last)
+        if answer.status == 401:
+            self._token = (float("-inf"), "")
+        return answer.status, answer.body
+
+    def _result(self, status: int, answer: bytes, kind: type[T]) -> T:
+        try:
+            if status == 200:
+                return msgspec.msgpack.decode(answer, type=kind)
+            failure = msgspec.msgpack.decode(answer, type=Failure)
+        except ValueError as error:
+            raise MetadataUnavailable(
+                f"a gateway answered {status} with something else than its protocol: is the address a gateway's?"
+            ) from error
+        raise error_of(failure)
+
+    def _taken(self, address: str, limit_s: float) -> _Connection:
+        """Return a connection, one that is open if there is one. Raises _NotSent."""
+        now_s = time.monotonic()
+        stale: list[_Connection] = []
+        found: _Connection | None = None
+        with self._lock:
+            while self._idle and found is None:
+                one = self._idle.pop()
+                if one.address == address and now_s - one.used_s < IDLE_S_MAX:
+                    found = one
+                else:
+                    stale.append(one)
+        for one in stale:
+            one.http.close()
+        if found is not None:
+            found.http.set_timeout(limit_s)
+            return found
+        return _Connection(self._connected(address, limit_s), address, now_s)
+
+    def _connected(self, address: str, limit_s: float) -> HttpConnection:
+        host, port = split_address(address, "gateway")
+        context = None
+        if self._context is not None:
+            with self._lock:  # it may be made anew
+                context = self._context.current()
+        made = HttpConnection(host, port, tls=context, bytes_max=_ANSWER_BYTES_MAX)
+        try:
+            made.connect(limit_s)
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigError(
+                f"gateway {address} has a certificate that is not good: {error.verify_message}; is FASTBK_TLS_CA_FILE"
+                " the one that signed it?"
+            ) from error
+        except OSError as error:
+            raise _NotSent(error) from error
+        return made
+
+    def _begin_wait(self, connection: _Connection) -> None:
+        with self._lock:
+            self._check_open()
+            self._waiting.add(connection)
+
+    def _give_back(self, connection: _Connection, *, is_good: bool) -> None:
+        connection.used_s = time.monotonic()
+        with self._lock:
+            if is_good and not self._is_closed and len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.http.close()
+
+    def _authorization(self) -> dict[str, str]:
+        if self._context is None or self._credentials is None:
+            return {}  # in the clear anybody on this machine may have the port, and would have the token
+        read_s, token = self._token
+        now_s = time.monotonic()
+        if now_s - read_s >= TOKEN_CHECK_S:
+            token = self._credentials.gateway_token().decode("ascii", "replace")
+            if token and not _TOKEN.fullmatch(token):
+                path = self._credentials.gateway_token_file or self._credentials.token_file
+                raise ConfigError(f"{path}: this is no token: none has such characters")
+            self._token = (now_s, token)
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the gateway's store was closed")
+        if self._pid != os.getpid():
+            raise ClientClosed(
+                "this store belongs to the parent process: open another one behind a fork"
+            )
+
+    def _lost(self, address: str, error: BaseException, *, is_sent: bool) -> MetadataUnavailable:
+        reason = str(error) or type(error).__name__
+        if is_sent:
+            hint = "what was asked for may be done yet: read again before retrying"
+            if self._context is None:
+                hint = f"is FASTBK_TLS_CA_FILE set, if it has TLS? If so, {hint}"
+        else:
+            hint = "is `fastbk gateway` running there, and are host and port right?"
+        return MetadataUnavailable(
+            f"gateway {address} does not answer: {reason}: {hint}",
+            outcome="unknown" if is_sent else "not_written",
+        )
+
+
+class _NotSent(Exception):
+    """A connection could not be made: nothing was sent."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+# --- watches -----------------------------------------------------------------------------------------------------
+#
+# Watches by a gateway: requests that it answers when something has changed, or when their time is over.
+#
+# Two threads send them. One waits long, for all that was watched when its request began. The other
+# waits shortly, for what came since, until the first one's next request takes that over. A gateway
+# without room for more answers at once, and what is not there it watches for a second only: then
+# these threads poll.
+
+
+if TYPE_CHECKING:
+    States = Sequence[str]
+
+_log = LibraryLog("fastbk.meta")
+LONG_WAIT_S, SHORT_WAIT_S = 10.0, 1.0
+POLL_S = 1.0
+"""Between requests that are answered early, and nothing has changed; and while no gateway answers."""
+THREADS_MAX = 16
+"""Those of watches that have ended wait for their answers yet. When there are so many, new watches have no others."""
+CHANGE_S = 0.05
+"""Between the beginnings of two requests, the first of which was answered with a change: 20 a second of each thread."""
+
+
+class _Threads:
+    """The two threads, from the first watch until there is none."""
+
+    def __init__(self) -> None:
+        self.is_stopped = threading.Event()
+        self.waited_for: set[Subject] = set()
+        self.is_long_busy = False
+        self.is_rest_wanted = False
+        """The long one goes on soon with what the short one waits for, which then does not begin again."""
+
+
+class GatewayWatches:
+    """The watches of one store. See `fastbk.meta.api.MetadataStore`."""
+
+    def __init__(self, states: Callable[[Sequence[Subject], States | None, float], States]) -> None:
+        """`states(subjects, seen, wait_s)`: returns the states, once one is not as it was seen, or wait_s is over.
+
+        `seen`: None: at once. Raises Error.
+        """
+        self._states = states
+        self._wake = threading.Condition()  # its lock may be taken twice by one thread
+        self._subscriptions = Subscriptions()
+        self._threads: _Threads | None = None
+        self._thread_count = 0
+
+    def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
+        """Subscribe `callback` to changes of `subject` from now on. Raises Error."""
+        handle = WatchHandle(self, subject, callback)
+        (now,) = self._states([subject], None, 0.0)
+        with self._wake:
+            self._subscriptions.add(handle, now)
+            if self._threads is None:
+                self._threads = _Threads()
+                for is_long in (True, False):
+                    arguments = (self._threads, is_long)
+                    threading.Thread(
+                        target=self._run, args=arguments, name="fastbk-watch", daemon=True
+                    ).start()
+                    self._thread_count += 1
+            self._wake.notify_all()
+        return handle
+
+    def remove(self, handle: WatchHandle) -> None:
+        """End a subscription; the last one ends the threads, which may wait for an answer yet."""
+        with self._wake:
+            self._subscriptions.remove(handle)
+            if (
+                not self._subscriptions
+                and self._threads is not None
+                and self._thread_count + 2 <= THREADS_MAX
+            ):
+                self._end(self._threads)
+            self._wake.notify_all()
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        with self._wake:
+            handles = self._subscriptions.all()
+        for handle in handles:
+            self.remove(handle)
+
+    # --- in the threads ---------------------------------------------------------------------------------------------
+
+    def _run(self, threads: _Threads, is_long: bool) -> None:
+        while not threads.is_stopped.is_set():
+            seen, wait_s = self._next(threads, is_long=is_long)
+            began_s = time.monotonic()
+            changed: list[WatchHandle] = []
+            pause_s = POLL_S
+            try:
+                if seen:
+                    now = self._states(list(seen), list(seen.values()), wait_s)
+                    changed = self._changed(seen, now)
+                    pause_s = CHANGE_S if changed else POLL_S
+                    pause_s = max(0.0, pause_s - (time.monotonic() - began_s))
+            except ClientClosed:
+                self._end(threads)
+            except Error as error:
+                # The gateways are away; what changed meanwhile is told when they are back.
+                _log.debug("metadata.watch_waits", reason=str(error))
+            finally:
+                with self._wake:
+                    threads.waited_for.difference_update(seen)
+                    threads.is_long_busy &= not is_long
+                    self._wake.notify_all()
+            for handle in changed:
+                notify(handle)
+            if seen:
+                threads.is_stopped.wait(pause_s)
+        with self._wake:
+            self._thread_count -= 1
+
+    def _next(self, threads: _Threads, *, is_long: bool) -> tuple[dict[Subject, str], float]:
+        """Return what a thread waits for next, as it was seen, and how long; nothing when it has to end."""
+        with self._wake:
+            while not threads.is_stopped.is_set():
+                known = self._subscriptions.seen.items()
+                seen = {one: str(state) for one, state in known if one not in threads.waited_for}
+                if seen and (is_long or (threads.is_long_busy and not threads.is_rest_wanted)):
+                    is_all = not threads.waited_for
+                    if is_long:
+                        threads.is_long_busy, threads.is_rest_wanted = True, not is_all
+                    threads.waited_for.update(seen)
+                    if len(seen) > KEYS_MAX:
+                        return seen, 0.0  # more than one request has room for is polled
+                    return seen, LONG_WAIT_S if is_long and is_all else SHORT_WAIT_S
+                if is_long and not known:
+                    self._end(threads)
+                else:
+                    self._wake.wait()
+        return {}, 0.0
+
+    def _end(self, threads: _Threads) -> None:
+        with self._wake:
+            threads.is_stopped.set()
+            if self._threads is threads:
+                self._threads = None
+            self._wake.notify_all()
+
+    def _changed(self, seen: dict[Subject, str], now: States) -> list[WatchHandle]:
+        with self._wake:
+            return [
+                one
+                for subject, state in zip(seen, now, strict=True)
+                # One that ended and began anew meanwhile may have had a later state at once.
+                if self._subscriptions.seen.get(subject) == seen[subject]
+                for one in self._subscriptions.changed(subject, state)
+            ]

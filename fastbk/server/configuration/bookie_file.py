@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from fastbk.apache.configuration.report import Report
+    from fastbk.apache.configuration.config_builder import Report
 
 
 @dataclass(frozen=True, slots=True)

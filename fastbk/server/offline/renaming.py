@@ -4,7 +4,7 @@ Order: metadata learns the new id, with the same incarnation and directories; th
 then metadata forgets the old one. Cut off anywhere it is done again: before the first directory is changed the bookie
 still starts under its old id, after the last one under its new id, and between the two not at all (INV-D1).
 
-Ledgers go on naming the old id until somebody changes that (`fastbk.admin.bookie_rename`). That has
+Ledgers go on naming the old id until somebody changes that (`fastbk.admin.bookie_identity`). That has
 to be before the bookie starts: one that metadata does not name for a ledger counts as a copy too many.
 """
 

@@ -101,13 +101,13 @@ MUTATIONS = (
         "mark_is_dropped_unverified",
         "the mark of a gone bookie goes though a fragment names it still",
         (_MARKED + "._replace", "elif copied.left:", "elif False:"),
-        ("fastbk.autorecovery.verification:Verification._list", "if lost:", "if False:"),
+        ("fastbk.autorecovery.auditor:Verification._list", "if lost:", "if False:"),
         seed=1053,
     ),
     fault(
         "holes_are_not_confirmed",
         "what was found missing twice is not marked",
-        ("fastbk.autorecovery.verification:Verification._confirm_one", "if not both:", "if both:"),
+        ("fastbk.autorecovery.auditor:Verification._confirm_one", "if not both:", "if both:"),
         seed=1005,
     ),
 )

@@ -361,10 +361,10 @@ def live_world(seed: int) -> World:
         with ExitStack() as stack:
             for module in ("autorecovery.state", "meta.replica_marks", "client.record_calls"):
                 stack.enter_context(patch(f"fastbk.{module}.time", clock))
-            for module in ("auditor", "healer", "worker", "marked_ledgers"):
+            for module in ("auditor", "healer", "worker"):
                 stack.enter_context(patch(f"fastbk.autorecovery.{module}.random", _Draws(seed)))
             # Entries here have a few bytes, so what a list counts for is as much less.
-            stack.enter_context(patch("fastbk.autorecovery.verification.LIST_BYTES", 8))
+            stack.enter_context(patch("fastbk.autorecovery.auditor.LIST_BYTES", 8))
             world = World(seed, clock)
             worlds.append(world)
             stack.enter_context(patch.object(record_sessions, "uuid", _Ids(seed)))

@@ -16,17 +16,15 @@ import pytest
 
 import fastbk
 from fastbk.admin.bad_records import find_bad_records, remove_bad_record
+from fastbk.admin.bookie_identity import known_bookies
 from fastbk.admin.cluster import marked
-from fastbk.admin.cookies import known_bookies
-from fastbk.admin.metadata_backup import backup
+from fastbk.admin.metadata_backup import backup, restore
 from fastbk.admin.metadata_rebuild import remade_store
-from fastbk.admin.metadata_restore import restore
 from fastbk.admin.unlisted_segments import unlisted_segments
 from fastbk.auth.rights import OPERATIONS
-from fastbk.autorecovery.auditor import Auditor
-from fastbk.autorecovery.marked_ledgers import MarkedLedgers
-from fastbk.autorecovery.marking import MarkingScan
+from fastbk.autorecovery.auditor import Auditor, MarkingScan
 from fastbk.autorecovery.state import ClusterState, WorkerReport
+from fastbk.autorecovery.worker import MarkedLedgers
 from fastbk.console.app import PAGES
 from fastbk.errors import ConfigError, MetadataOnHold
 from fastbk.formats import LEVEL_MAX

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.bookie_collection import CollectedLedger, Collection, encode, read_collection
-from fastbk.admin.metadata_rebuild import instance_of, rebuild
+from fastbk.admin.metadata_rebuild import (
+    CollectedLedger,
+    Collection,
+    encode,
+    instance_of,
+    read_collection,
+    rebuild,
+)
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.hold import read_hold
 from fastbk.meta.sqlite.store import MemoryStore

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastbk.admin.bookie_rename import rename_bookie, renamed
+from fastbk.admin.bookie_identity import rename_bookie, renamed
 from fastbk.errors import MetadataConflict
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.cookies import forget, known_bookies
+from fastbk.admin.bookie_identity import forget, known_bookies
 from fastbk.cli.__main__ import main
 from fastbk.errors import MetadataConflict, MetadataOnHold, StorageError
 from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint

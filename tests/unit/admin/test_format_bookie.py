@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.format_bookie import empty_directories, things_in
+from fastbk.admin.bookie_identity import empty_directories, things_in
 from fastbk.errors import StorageError
 
 

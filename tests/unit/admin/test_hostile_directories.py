@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastbk.admin.bookie_collection import (
+from fastbk.admin.metadata_rebuild import (
     MAGIC,
     CollectedLedger,
     Collection,
     collect,
     encode,
     read_collection,
+    rebuild,
 )
-from fastbk.admin.metadata_rebuild import rebuild
 from fastbk.errors import ConfigError, Error, StorageError
-from fastbk.inspect import journal_records
-from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect import journal
+from fastbk.inspect.items import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
@@ -193,7 +193,7 @@ def test_ids_that_no_ledger_has_are_damage_and_the_rest_counts(image: Image) -> 
             for one in read_journal(source)
             if one.entry and one.facts["ledger_id"] == 3
         )
-    struct.pack_into("<q", raw, at - journal_records._RECORD.size + 16, -5)
+    struct.pack_into("<q", raw, at - journal._RECORD.size + 16, -5)
     raw[at : at + 8] = struct.pack(">q", -5)
     path.write_bytes(hostile_files.sealed_journal(bytes(raw)))
     found = collect([image.journal.parent])
@@ -205,7 +205,7 @@ def test_ids_that_no_ledger_has_are_damage_and_the_rest_counts(image: Image) -> 
 def test_of_much_damage_the_first_lines_are_kept(
     tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastbk.admin.bookie_collection.DAMAGE_MAX", 1)
+    monkeypatch.setattr("fastbk.admin.metadata_rebuild.DAMAGE_MAX", 1)
     for path in image.files("*.journal"):
         path.write_bytes(b"rubbish" * 10_000)
     found = collect([image.journal.parent])

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastbk.admin import metadata_restore
-from fastbk.admin.bookie_collection import read_collection
+from fastbk.admin import metadata_backup
 from fastbk.admin.metadata_archive import (
     LEFT_OUT_MAX,
     MAGIC,
@@ -33,9 +32,8 @@ from fastbk.admin.metadata_archive import (
     read_archive,
 )
 from fastbk.admin.metadata_archive import Change as ChangeMeanwhile
-from fastbk.admin.metadata_backup import backup, differences
-from fastbk.admin.metadata_rebuild import remade_store
-from fastbk.admin.metadata_restore import raise_if_half_restored, restore
+from fastbk.admin.metadata_backup import backup, differences, raise_if_half_restored, restore
+from fastbk.admin.metadata_rebuild import read_collection, remade_store
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
@@ -131,7 +129,7 @@ def test_a_restore_raises_the_level_to_what_the_records_need(
         raise MetadataUnavailable("the power went")
 
     with monkeypatch.context() as patch:
-        patch.setattr(metadata_restore, "_write_switches", cut_off)
+        patch.setattr(metadata_backup, "_write_switches", cut_off)
         with pytest.raises(MetadataUnavailable):
             restore(again, file)
     assert read_record(again).level == 3

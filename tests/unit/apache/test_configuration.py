@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk import config as toml
-from fastbk.apache.configuration import key_table, key_translation, source
+from fastbk.apache.configuration import key_translation, keys, source
+from fastbk.apache.configuration.config_builder import Report
 from fastbk.apache.configuration.keys import Kind, Verdict
-from fastbk.apache.configuration.report import Report
 from fastbk.cli.config import toml_text
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
@@ -72,8 +72,8 @@ def value_of(config: BookieConfig, setting: str) -> Any:
 
 
 def test_every_key_of_apache_has_a_row_and_every_row_is_one() -> None:
-    assert set(key_table.KEYS) == set(APACHE_KEYS)
-    for row in key_table.KEYS.values():
+    assert set(keys.KEYS) == set(APACHE_KEYS)
+    for row in keys.KEYS.values():
         for setting in row.setting.split():
             assert value_of(BookieConfig(), setting) is not None, f"{row.name}: {setting}"
         if row.verdict in (Verdict.IGNORED, Verdict.REFUSED):
@@ -84,10 +84,10 @@ def test_every_key_of_apache_has_a_row_and_every_row_is_one() -> None:
 
 @pytest.mark.parametrize("key", CASES)
 def test_a_key_sets_what_its_row_says(key: str) -> None:
-    for keys, expected in CASES[key]:
+    for pairs, expected in CASES[key]:
         filled = {
             name: value and value.replace("{user}", getpass.getuser())
-            for name, value in keys.items()
+            for name, value in pairs.items()
         }
         config, report = accepted(filled)
         for setting, value in expected.items():
@@ -97,11 +97,11 @@ def test_a_key_sets_what_its_row_says(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, row in key_table.KEYS.items() if row.verdict is Verdict.IGNORED]
+    "name", [name for name, row in keys.KEYS.items() if row.verdict is Verdict.IGNORED]
 )
 def test_an_ignored_key_changes_nothing_and_is_told(name: str) -> None:
     without, _ = accepted({})
-    config, report = accepted({name: key_table.KEYS[name].default or "x"})
+    config, report = accepted({name: keys.KEYS[name].default or "x"})
     assert config == without
     (finding,) = (one for one in report.findings if one.key.name == name)
     assert finding.verdict is Verdict.IGNORED
@@ -110,10 +110,10 @@ def test_an_ignored_key_changes_nothing_and_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, row in key_table.KEYS.items() if row.verdict is Verdict.REFUSED]
+    "name", [name for name, row in keys.KEYS.items() if row.verdict is Verdict.REFUSED]
 )
 def test_a_refused_key_is_refused_only_where_it_asks_for_something(name: str) -> None:
-    row = key_table.KEYS[name]
+    row = keys.KEYS[name]
     (problem,) = problems({name: "true" if row.kind is Kind.BOOLEAN else "com.example.Mine"})
     assert name in problem and row.note in problem
     for harmless in {*row.harmless, row.default}:
@@ -200,7 +200,7 @@ def test_every_key_at_apaches_default_is_a_bookie_that_starts() -> None:
     """But for the folders, which have to be named."""
     defaults = {
         row.name: row.default
-        for row in key_table.KEYS.values()
+        for row in keys.KEYS.values()
         if row.name not in BASE and row.name != "journalDirectory" and not row.default.startswith("=")
         and "of direct memory" not in row.default
     }  # fmt: skip
@@ -348,7 +348,7 @@ PAIRS = st.lists(
 def test_pairs_share_no_directory_and_stay_where_they_are(
     journals: list[str], ledgers: list[str]
 ) -> None:
-    from fastbk.apache.configuration.directories import paired
+    from fastbk.apache.configuration.key_translation import paired
 
     found = paired(journals, ledgers)
     everywhere = (*found.journals, *found.ledgers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastbk.apache.configuration import key_translation, properties, source
-from fastbk.apache.configuration.report import Report
+from fastbk.apache.configuration.config_builder import Report
 from tests.fixtures.host import Host
 
 BASE = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import content, import_bookie, rocksdb
+from fastbk.apache.importer import content, import_bookie, index
 from fastbk.errors import Error, StorageError
 from fastbk.model import cookie as cookies
 from fastbk.model.cookie import Cookie
@@ -106,7 +106,7 @@ def test_a_database_that_rocksdb_opens_without_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocksDB ran in circles at a changed MANIFEST."""
-    monkeypatch.setattr(rocksdb, "OPEN_S", 1.0)
+    monkeypatch.setattr(index, "OPEN_S", 1.0)
     made = bookie_of(tmp_path, "db")
     manifest = made.folder / "apache/ledgers/current/ledgers/MANIFEST-000010"
     manifest.write_bytes(bytes.fromhex(CIRCLING))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fastbk.apache.http import ledger_pages
+from fastbk.apache.http import pages
 from fastbk.apache.http.answers import boolean, guarded, integer, json_object, pretty, text
 from fastbk.errors import ConfigError
 from fastbk.meta.sqlite.store import MemoryStore
@@ -61,21 +61,19 @@ def store_with(count: int) -> MemoryStore:
 
 def test_pages_of_ledgers_begin_where_apaches_do(monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_with(205)
-    first, second, third = (
-        list(ledger_pages._described(store, page, decode=True)) for page in (1, 2, 3)
-    )
+    first, second, third = (list(pages._described(store, page, decode=True)) for page in (1, 2, 3))
     assert (first[0], first[-1], len(first)) == ("0", "98", 99)
     assert (second[0], second[-1], len(second)) == ("99", "198", 100)
     assert (third[0], third[-1]) == ("199", "204")
-    assert len(ledger_pages._described(store, -1, decode=False)) == 205
-    monkeypatch.setattr(ledger_pages, "METADATA_LISTED_MAX", 204)
+    assert len(pages._described(store, -1, decode=False)) == 205
+    monkeypatch.setattr(pages, "METADATA_LISTED_MAX", 204)
     with pytest.raises(Exception, match="ask for pages"):
-        ledger_pages._described(store, -1, decode=False)
+        pages._described(store, -1, decode=False)
 
 
 def test_a_ledgers_password_is_not_told() -> None:
     store = store_with(1)
-    shown = ledger_pages.shown(0, store.read_ledger(0).metadata)
+    shown = pages.shown(0, store.read_ledger(0).metadata)
     assert "secret" not in json.dumps(shown)
     assert "c2VjcmV0" not in json.dumps(shown)
     assert shown["allEnsembles"] == {"0": [{"id": "b"}]}

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import directories, index_files
-from fastbk.apache.importer.entry_log import read_entry_log
-from fastbk.apache.importer.index import NOWHERE, UNKNOWN, Index
+from fastbk.apache.importer import directories, index
+from fastbk.apache.importer.index import (
+    NOWHERE,
+    UNKNOWN,
+    Databases,
+    Index,
+    IndexFiles,
+    NoReaderError,
+)
 from fastbk.apache.importer.index_check import PIECE_ENTRIES, EntryBitmap
-from fastbk.apache.importer.index_files import IndexFiles
-from fastbk.apache.importer.rocksdb import Databases, NoReaderError
+from fastbk.apache.importer.logs import read_entry_log
 from fastbk.errors import StorageError
-from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect.items import FileReader
 from fastbk.model.entry import DigestType, master_key, parse_lac_body
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports
@@ -180,7 +185,7 @@ def test_an_index_file_in_the_wrong_place_is_reported(folder: Path) -> None:
 
 
 def test_pages_are_forgotten_and_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_files, "PAGES_KEPT", 2)
+    monkeypatch.setattr(index, "PAGES_KEPT", 2)
     for ledger_id in range(4):
         put_index_file(folder, ledger_id, index_file({0: 1028 + ledger_id}))
     files = IndexFiles([folder], Reports())

@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 
 from fastbk.apache.importer import directories
-from fastbk.apache.importer.entry_log import read_entry_log
-from fastbk.apache.importer.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
+from fastbk.apache.importer.logs import (
+    EXPLICIT_LAC,
+    FENCE,
+    MASTER_KEY,
+    read_entry_log,
+    read_journal,
+)
 from fastbk.errors import StorageError
-from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect.items import FileReader
 from fastbk.model.entry import master_key
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports, entry, padding, record, special

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer.entry_log import read_entry_log
-from fastbk.apache.importer.journal import read_journal
+from fastbk.apache.importer.logs import read_entry_log, read_journal
 from fastbk.apache.importer.records import Record
-from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect.items import FileReader
 from fastbk.units import KIB, MIB
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Crc32c, Reports, entry, record

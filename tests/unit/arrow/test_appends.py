@@ -13,7 +13,7 @@ import pytest
 
 from fastbk.arrow import append_arrow, append_arrow_async, stream_batches, stream_schema
 from fastbk.arrow.appends import ROWS_AT_ONCE, Appended
-from fastbk.arrow.schemas import HEADERS
+from fastbk.arrow.batches import HEADERS
 from fastbk.errors import ConfigError, TxidOutOfOrder, WrongType
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions

@@ -10,7 +10,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from fastbk.arrow.schemas import HEADERS
+from fastbk.arrow.batches import HEADERS
 from fastbk.errors import Error, ProtocolError
 from fastbk.native.stream_codec import HEAD_BYTES
 from fastbk.spark.entry_writer import Columns, table_of

@@ -9,10 +9,9 @@ from itertools import count
 
 import pytest
 
-from fastbk.autorecovery import ledger_pages
-from fastbk.autorecovery.auditor import Auditor, AuditorOptions
+from fastbk.autorecovery import auditor
+from fastbk.autorecovery.auditor import Auditor, AuditorOptions, MarkingScan
 from fastbk.autorecovery.lost_bookies import HealingHold, LostBookie, LostBookies
-from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.state import (
     SUSPECTS_MAX,
     Audit,
@@ -240,7 +239,7 @@ async def test_a_scan_ends_for_a_bookie_that_returns(
     returned_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-H3: what was lost again meanwhile is not marked by a scan for the loss before."""
-    monkeypatch.setattr(ledger_pages, "PAGE_LEDGERS", 2)
+    monkeypatch.setattr(auditor, "PAGE_LEDGERS", 2)
     async with cluster() as (client, _):
         scan = MarkingScan(client, ClusterState(client.records))
         calls = count()
@@ -258,7 +257,7 @@ async def test_a_scan_ends_for_a_bookie_that_returns(
 async def test_a_scan_that_is_paused_goes_on_with_another_auditor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledger_pages, "PAGE_LEDGERS", 2)
+    monkeypatch.setattr(auditor, "PAGE_LEDGERS", 2)
     async with cluster() as (client, _):
         state = ClusterState(client.records)
         pages = count()

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
-from fastbk.admin.requested_recoveries import RequestedRecoveries
+from fastbk.admin.bookie_recovery import RequestedRecoveries
 from fastbk.autorecovery.figures import AuditorCounts, MarkCounts, WorkerCounts
 from fastbk.autorecovery.healer import Healer
 from fastbk.cli.autorecovery_page import text_of

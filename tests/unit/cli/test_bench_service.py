@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.bench_service import service_under_load
+from fastbk.cli.bench import service_under_load
 from fastbk.errors import StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import APACHE_PROTOCOL, BookieService, Endpoint

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.cli import __main__ as cli
-from fastbk.cli import dev
-from fastbk.cli.spark import command
+from fastbk.cli import dev, spark
 from fastbk.errors import ConfigError, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.last_backup import LastBackup, note_backup
@@ -224,7 +223,7 @@ def test_elsewhere_than_on_linux_a_bookie_says_that_it_does_not_run(
     assert "run on Linux only" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("job", sorted(command.JOBS))
+@pytest.mark.parametrize("job", sorted(spark.JOBS))
 def test_every_job_on_spark_has_help_without_loading_spark(job: str) -> None:
     script = (
         "import sys\n"

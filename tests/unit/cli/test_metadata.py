@@ -13,7 +13,7 @@ import pytest
 from fastbk.admin.metadata_archive import ArchiveWriter, End, Head, Ledger, Ledgers
 from fastbk.admin.metadata_rebuild import Rebuilt
 from fastbk.cli.__main__ import main
-from fastbk.cli.metadata_rebuild import _lines
+from fastbk.cli.metadata import _rebuilt_lines
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
 from fastbk.meta.rollback_mark import Mark
@@ -90,7 +90,7 @@ def test_a_rebuild_says_how_many_lines_it_leaves_out() -> None:
         streams={f"{number:02x}": [*range(21)] for number in range(21)},
         notes={number: ("a", "b") for number in range(21)},
     )
-    lines = _lines(done)
+    lines = _rebuilt_lines(done)
     assert "  and 22 more: --json lists all" in lines, "of 42 notes"
     assert "  and 1 more: --json lists all" in lines, "of 21 streams"
     assert next(one for one in lines if one.startswith("stream 00")).endswith(", 19 and 1 more")

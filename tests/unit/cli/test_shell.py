@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
-from fastbk.apache.shell.context import Context
+from fastbk.apache.shell.context import CommandLine, Context, Option, Verb, flag
 from fastbk.cli.shell import _verbs
 from fastbk.errors import ConfigError
 

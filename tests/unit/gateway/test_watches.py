@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from fastbk.errors import ClientClosed, MetadataUnavailable
-from fastbk.meta.gateway import watches as module
+from fastbk.meta.gateway import store as module
 from fastbk.meta.gateway.messages import KEYS_MAX
-from fastbk.meta.gateway.watches import LONG_WAIT_S, SHORT_WAIT_S, THREADS_MAX, GatewayWatches
+from fastbk.meta.gateway.store import LONG_WAIT_S, SHORT_WAIT_S, THREADS_MAX, GatewayWatches
 from fastbk.meta.subscriptions import Subject, WatchHandle
 from tests.fixtures.wait import wait_until
 

@@ -16,8 +16,7 @@ import pytest
 from fastbk.errors import StorageError
 from fastbk.inspect import entry_log, small_files
 from fastbk.inspect.entry_log import read_entry_log
-from fastbk.inspect.file_reader import FileReader
-from fastbk.inspect.items import Counter, Item
+from fastbk.inspect.items import Counter, FileReader, Item
 from fastbk.inspect.journal import read_journal
 from fastbk.inspect.locations import read_locations
 from fastbk.native.disk import Disk

@@ -14,7 +14,7 @@ from fastbk.stream.records import chunk_of
 
 pa = pytest.importorskip("pyarrow")
 
-from fastbk.arrow.schemas import HEADERS  # noqa: E402 -- needs pyarrow
+from fastbk.arrow.batches import HEADERS  # noqa: E402 -- needs pyarrow
 from fastbk.spark.entry_writer import Columns, table_of  # noqa: E402 -- needs pyarrow
 
 ROWS = st.lists(

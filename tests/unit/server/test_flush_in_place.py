@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.inspect.entry_log import read_entry_log
-from fastbk.inspect.file_reader import FileReader
-from fastbk.inspect.items import Item
+from fastbk.inspect.items import FileReader, Item
 from fastbk.native.scrub import LogScan
 from fastbk.native.segment import Segment, Stats
 from fastbk.observe.names import SLOTS

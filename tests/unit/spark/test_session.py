@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException
 
-from fastbk.cli.spark import command as cli
+from fastbk.cli import spark as cli
 from fastbk.errors import ConfigError, Error
 from fastbk.spark.session import as_error
 from tests.fixtures.metadata import new_cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.cli import __main__ as cli
-from fastbk.cli.spark.usage import facts_of, text_of
+from fastbk.cli.spark import usage_facts, usage_lines
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
@@ -148,15 +148,15 @@ def a_usage(*, is_by_snapshots: bool = False) -> Usage:
 
 
 def test_it_is_told_as_tables_and_as_json() -> None:
-    text = text_of(a_usage())
+    text = usage_lines(a_usage())
     assert (
         " ".join(text[0].split()) == "namespace ledgers open entries bytes made in 1 d made in 7 d"
     )
     assert " ".join(text[1].split()) == "shop 1,200 1 5,000,000 7.0 GiB +1.0 MiB -1.0 GiB"
     assert text[3].split()[:4] == ["total", "1,300", "2", "5,100,000"]
-    assert "since 1 d ago" in text_of(a_usage(is_by_snapshots=True))[0]
+    assert "since 1 d ago" in usage_lines(a_usage(is_by_snapshots=True))[0]
     assert any(line.startswith("Of open ledgers") for line in text)
-    facts = json.loads(json.dumps(facts_of(a_usage())))
+    facts = json.loads(json.dumps(usage_facts(a_usage())))
     assert facts["namespaces"][0]["growth"]["week"] == -(1 << 30)
     assert facts["taken"] == "2026-11-23T01:02:03+00:00" and len(facts["history"]) == 4
 

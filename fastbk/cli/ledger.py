@@ -1,4 +1,6 @@
-"""`fastbk ledger ...`: ledgers of a cluster from the command line."""
+"""`fastbk ledger ...`: ledgers of a cluster from the command line, and how they are printed: for
+people, as bytes, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from fastbk.cli import export
-from fastbk.cli.input import opened_input, read_chunks, read_lines
-from fastbk.cli.ledger import audit
-from fastbk.cli.ledger.output import facts, lines_of, plain, print_entry
+from fastbk.cli import export, ledger_audit
+from fastbk.cli.input import add_password, opened_input, password_of, read_chunks, read_lines
 from fastbk.cli.options import (
     DIGESTS,
     add_common,
@@ -28,8 +28,9 @@ from fastbk.cli.options import (
     print_json,
     run_client_verb,
     run_verb,
+    table,
+    text_or_base64,
 )
-from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import write_payload
@@ -42,7 +43,7 @@ from fastbk.errors import (
     RecordTooLarge,
 )
 from fastbk.model.ledger import NAMESPACE_KEY
-from fastbk.units import format_count, format_entries, format_size
+from fastbk.units import format_count, format_entries, format_size, format_utc_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,7 +136,7 @@ def _add_verbs_about(verbs: Verbs) -> None:
     add_confirmation(recover)
     _add_secret(recover)
     text = "read every copy of every entry from every bookie, and compare them"
-    audit.add_arguments(add_verb(verbs, "audit", audit.run, text))
+    ledger_audit.add_arguments(add_verb(verbs, "audit", ledger_audit.run, text))
     text = "print or change a ledger's custom metadata"
     custom = _add_verb_of_one(verbs, "metadata", _metadata, text)
     for option, value in (("--set", "KEY=VALUE"), ("--remove", "KEY")):
@@ -302,7 +303,7 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
 
     if not 0 < options.idle_for <= IDLE_S_MAX:
         raise ConfigError(f"--idle-for must be above 0 and at most {IDLE_S_MAX:g} seconds")
-    found = [one async for one in client.list_ledgers() if not one.metadata.is_closed]
+    found = [ledger async for ledger in client.list_ledgers() if not ledger.metadata.is_closed]
     reasons = {one.ledger_id: one.metadata.state.name for one in found}
     if options.abandoned:
         is_open = [one for one in found if one.metadata.state is LedgerState.OPEN]
@@ -321,7 +322,7 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
                 del reasons[one.ledger_id]
     rows = [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(reasons.items())]
     return print_answer(
-        options, {"ledgers": rows}, *(f"{one['ledger_id']}  {one['why']}" for one in rows)
+        options, {"ledgers": rows}, *(f"{row['ledger_id']}  {row['why']}" for row in rows)
     )
 
 
@@ -548,3 +549,74 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
     for one in told:
         note(str(one.message))
     return writer
+
+
+def print_entry(entry_id: int, data: memoryview, options: argparse.Namespace) -> None:
+    """Print one entry as the options want it."""
+    if options.raw:
+        write_payload([data])
+    elif options.json:
+        sys.stdout.flush()
+        print_json({"entry_id": entry_id, **text_or_base64("data", bytes(data))})
+    else:
+        text = bytes(data).decode("utf-8", "backslashreplace")
+        write_payload([f"{entry_id}\t{text.rstrip(chr(10))}\n".encode()])
+
+
+def facts(info: LedgerInfo) -> dict[str, object]:
+    """Return what `show` prints of a ledger."""
+    from fastbk.model.ledger import LedgerState
+
+    metadata = info.metadata
+    digest = metadata.digest_type
+    found: dict[str, object] = {
+        "ledger_id": info.ledger_id,
+        "state": metadata.state.name,
+        "ensemble": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": digest.name.lower() if digest is not None else None,
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "bookies": list(fragment.ensemble)}
+            for fragment in metadata.fragments
+        ],
+        "metadata": {key: plain(value) for key, value in metadata.custom.items()},
+        "created_ms": metadata.created_ms,
+        "version": info.version,
+    }
+    if metadata.state is LedgerState.CLOSED:
+        found["entries"] = metadata.last_entry_id + 1
+        found["last_entry_id"] = metadata.last_entry_id
+        found["bytes"] = metadata.length
+    return found
+
+
+def lines_of(found: dict[str, object]) -> list[str]:
+    """Return facts for people: a fragment or a pair a line."""
+    rows = []
+    for name, value in found.items():
+        lines = [str(value)]
+        if name == "missing_copies_on":
+            lines = [
+                ", ".join(value)
+                if isinstance(value, list) and value
+                else "none, as far as marks say"
+            ]
+        elif name == "known_whole_ms":
+            lines = ["never checked, or not found whole" if value is None else _time_of(value)]
+        elif isinstance(value, list):
+            lines = [f"from {one['first_entry_id']}: {', '.join(one['bookies'])}" for one in value]
+        elif isinstance(value, dict):
+            lines = [f"{key} = {text}" for key, text in value.items()] or ["-"]
+        rows += [("" if at else name, line) for at, line in enumerate(lines)]
+    return table(rows, "<<")
+
+
+def _time_of(value_ms: object) -> str:
+    assert isinstance(value_ms, int)
+    return f"all copies were there at {format_utc_ms(value_ms)}"
+
+
+def plain(value: bytes) -> str:
+    """Return bytes as text, those that are none escaped."""
+    return value.decode("utf-8", "backslashreplace")

@@ -64,7 +64,7 @@ async def run(client: Client, options: argparse.Namespace) -> int:
 
 def progress_of(audited: Audited) -> str:
     """Return a line that says how far it is."""
-    size_bytes = sum(one.size_bytes for one in audited.bookies.values())
+    size_bytes = sum(bookie.size_bytes for bookie in audited.bookies.values())
     return (
         f"auditing: {format_count(audited.ledgers, 'ledger')}, {audited.entries:,} entries,"
         f" {format_size(size_bytes)} read, {format_count(audited.finding_count, 'finding')}"

@@ -1,18 +1,28 @@
-"""Apache's endpoints about this bookie alone: its state, its files, its garbage, its settings."""
+"""Every path of Apache's, and the pages about a bookie, about ledgers' metadata and about the
+cluster.
+
+`add_pages` and `add_auto_recovery_pages` have the paths. The pages behind them come in this order:
+the bookie alone (its state, files, garbage and settings), ledgers' metadata (bounded by what one
+answer may hold), and the cluster as metadata has it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fastbk.apache.configuration.key_table import KEYS
-from fastbk.apache.configuration.keys import Verdict
-from fastbk.apache.http.answers import NOT_GET, answer, boolean, json_object, text
+from fastbk.apache.configuration.keys import KEYS, Verdict
+from fastbk.apache.http.answers import NOT_GET, answer, boolean, guarded, integer, json_object, text
+from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
+from fastbk.apache.http.client_pages import ClientPages
 from fastbk.config import split_address
-from fastbk.errors import Error
+from fastbk.errors import ConfigError, Error
+from fastbk.meta.api import VersionedLedger, all_ids
+from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.native.disk import Disk
 from fastbk.server.directories import disk_bytes
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
@@ -24,9 +34,43 @@ from fastbk.web.page_server import Request, Response
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.apache.http.bookie_facts import BookieFacts, StoreThreads
+    from fastbk.meta.api import MetadataStore
+    from fastbk.model.ledger import LedgerMetadata
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.web.page_server import Page, Request, Response
+    from fastbk.web.page_server import Page, PageServer
+
+BOOKIE = "/api/v1/bookie/"
+LEDGER = "/api/v1/ledger/"
+AUTO_RECOVERY = "/api/v1/autorecovery/"
+
+
+def add_pages(server: PageServer, facts: BookieFacts, metadata: StoreThreads) -> None:
+    """Have `server` answer Apache's paths for this bookie."""
+    bookie, by_client = BookiePages(facts), ClientPages(facts)
+    server.add_page("/heartbeat", guarded(_heartbeat))
+    server.add_page("/api/v1/config/server_config", guarded(bookie.settings))
+    for prefix, pages in (
+        (BOOKIE, bookie.pages()),
+        (BOOKIE, ClusterPages(metadata).pages()),
+        (BOOKIE, by_client.bookie_pages()),
+        (LEDGER, by_client.ledger_pages()),
+        (LEDGER, LedgerPages(metadata).pages()),
+    ):
+        for name, page in pages.items():
+            server.add_page(prefix + name, guarded(page))
+    add_auto_recovery_pages(server, AutoRecoveryPages(metadata))
+
+
+def add_auto_recovery_pages(server: PageServer, pages: AutoRecoveryPages) -> None:
+    """Have `server` answer Apache's paths about AutoRecovery."""
+    for name, page in pages.pages().items():
+        server.add_page(AUTO_RECOVERY + name, guarded(page))
+
+
+async def _heartbeat(_: Request) -> Response:
+    return text(200, "OK\n")
+
 
 NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
 NO_PAIRS = "Request body not found. should contains k-v pairs"
@@ -205,7 +249,11 @@ class BookiePages:
                 " If you want to trigger gc, send a POST to gc endpoint.",
             )
         status = await self._status()
-        running = {one["kind"] for one in status.get("compactions", ()) if one["running"]}
+        running = {
+            compaction["kind"]
+            for compaction in status.get("compactions", ())
+            if compaction["running"]
+        }
         ended = status.get("ended", {})
         asked = await self._gc(Request("GET"))
         details = {
@@ -312,3 +360,161 @@ def settings_of(config: BookieConfig) -> dict[str, Any]:
                 value if isinstance(value, bool | str) or not key.times else value // key.times
             )
     return own | apache
+
+
+PAGE_COUNT = 100
+"""Ledgers a page of `list?print_metadata=true&page=N`; the first page has one fewer, as Apache's."""
+IDS_LISTED_MAX = 500_000
+METADATA_LISTED_MAX = 5_000
+
+
+class LedgerPages:
+    """Those of one metadata store."""
+
+    def __init__(self, metadata: StoreThreads) -> None:
+        self._metadata = metadata
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages by the ends of their paths."""
+        return {"list": self._list, "metadata": self._show}
+
+    async def _list(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, NOT_GET)
+        if request.query.get("print_metadata") != "true":
+            return answer(await self._metadata.call(_ids))
+        page = integer(request, "page", -1)
+        decode = request.query.get("decode_meta") == "true"
+        return answer(
+            await self._metadata.call(lambda store: _described(store, page, decode=decode))
+        )
+
+    async def _show(self, request: Request) -> Response:
+        if request.method != "GET" or "ledger_id" not in request.query:
+            return text(404, NOT_GET)
+        ledger_id = integer(request, "ledger_id", 0, low=0)
+        found = await self._metadata.call(lambda store: store.read_ledger(ledger_id))
+        return answer({str(ledger_id): shown(ledger_id, found.metadata)})
+
+
+def _ids(store: MetadataStore) -> dict[str, None]:
+    listed: dict[str, None] = {}
+    for ledger_id in all_ids(store):
+        listed[str(ledger_id)] = None
+        if len(listed) > IDS_LISTED_MAX:
+            raise ConfigError(
+                f"more than {IDS_LISTED_MAX:,} ledgers: `fastbk ledger list` lists them"
+            )
+    return listed
+
+
+def _described(store: MetadataStore, page: int, *, decode: bool) -> dict[str, Any]:
+    """Return id -> metadata of a page, counted from 1 as Apache does: ledgers 1-99, 100-199, ...; 0 or less: of all."""
+    first, last = ((page - 1) * PAGE_COUNT, page * PAGE_COUNT - 1) if page > 0 else (0, None)
+    chosen = []
+    for number, ledger_id in enumerate(all_ids(store), 1):
+        if last is not None and number > last:
+            break
+        if number >= first:
+            chosen.append(ledger_id)
+        if len(chosen) > METADATA_LISTED_MAX:
+            raise ConfigError(
+                f"more than {METADATA_LISTED_MAX:,} ledgers: ask for pages, page=1, 2 ..."
+            )
+    described: dict[str, Any] = {}
+    for at in range(0, len(chosen), PAGE_COUNT):
+        ids = chosen[at : at + PAGE_COUNT]
+        for ledger_id, found in zip(ids, store.read_ledgers(ids), strict=True):
+            if isinstance(found, VersionedLedger):
+                metadata = found.metadata
+                raw = metadata.to_bytes().decode("utf-8", "replace")
+                described[str(ledger_id)] = shown(ledger_id, metadata) if decode else raw
+    return described
+
+
+def shown(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+    """Return metadata by the names that Apache's JSON has. The password is never told."""
+    digest = metadata.digest_type
+    return {
+        "ledgerId": ledger_id,
+        "metadataFormatVersion": FORMAT_VERSION,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum,
+        "ackQuorumSize": metadata.ack_quorum,
+        "state": metadata.state.name,
+        "length": metadata.length,
+        "lastEntryId": metadata.last_entry_id,
+        "ctime": -1 if metadata.created_ms is None else metadata.created_ms,
+        "digestType": None if digest is None else _DIGESTS[digest.name],
+        "password": "",
+        "customMetadata": {
+            key: base64.b64encode(value).decode() for key, value in metadata.custom.items()
+        },
+        "closed": metadata.is_closed,
+        "allEnsembles": {
+            str(fragment.first_entry_id): [{"id": bookie_id} for bookie_id in fragment.ensemble]
+            for fragment in metadata.fragments
+        },
+        "ctoken": metadata.creation_token,
+    }
+
+
+_DIGESTS = {"CRC32": "CRC32", "HMAC": "MAC", "CRC32C": "CRC32C", "DUMMY": "DUMMY"}
+
+
+class ClusterPages:
+    """Those of one metadata store."""
+
+    def __init__(self, metadata: StoreThreads) -> None:
+        self._metadata = metadata
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages by the ends of their paths."""
+        return {"list_bookies": self._list_bookies, "cluster_info": self._cluster_info}
+
+    async def _list_bookies(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, NOT_GET)
+        found = await self._metadata.call(lambda store: store.list_bookies())
+        is_named = request.query.get("print_hostnames") == "true"
+        listed: dict[str, str | None] = {}
+        for one in found:
+            if one.writable is (request.query.get("type") != "ro"):
+                endpoint = one.service.client_endpoint()
+                listed[one.service.bookie_id] = (
+                    endpoint.host if endpoint is not None and is_named else None
+                )
+        return answer(listed)
+
+    async def _cluster_info(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, "Only GET is supported.")
+        counts = await self._metadata.call(_counts)
+        auditor, is_marked, is_enabled = await self._metadata.call(_recovery_facts)
+        return answer(
+            {
+                "auditorElected": auditor is not None,
+                "auditorId": auditor or "",
+                "clusterUnderReplicated": is_marked,
+                "ledgerReplicationEnabled": is_enabled,
+                **counts,
+            }
+        )
+
+
+def _recovery_facts(store: MetadataStore) -> tuple[str | None, bool, bool]:
+    is_marked = next(store.marks.under_replicated(), None) is not None
+    return store.coordination.auditor(), is_marked, store.coordination.is_enabled()
+
+
+def _counts(store: MetadataStore) -> dict[str, int]:
+    registered = store.list_bookies()
+    alive = {one.service.bookie_id for one in registered}
+    total = alive | {identity.bookie_id for identity in store.list_identities()}
+    writable = sum(one.writable for one in registered)
+    return {
+        "totalBookiesCount": len(total),
+        "writableBookiesCount": writable,
+        "readonlyBookiesCount": len(registered) - writable,
+        "unavailableBookiesCount": len(total - alive),
+    }

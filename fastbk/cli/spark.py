@@ -1,4 +1,8 @@
-"""`fastbk spark JOB`: jobs over the whole data of a cluster, on Spark: their options, and what is printed of each."""
+"""`fastbk spark JOB`: jobs over the whole data of a cluster, on Spark: their options, and what is
+printed of each.
+
+`usage` says how much there is, where, and how it grows.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fastbk.cli.ledger.audit import print_audited, progress_of
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer
+from fastbk.cli.ledger_audit import print_audited, progress_of
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
 from fastbk.cli.progress import ProgressLine, rate_of, size_of
-from fastbk.cli.spark import usage
 from fastbk.errors import ConfigError
-from fastbk.units import format_count, format_size
+from fastbk.units import format_count, format_size, format_span_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
+
+    from fastbk.spark.jobs.usage import Usage, UsageLine
 
 Run: TypeAlias = "Callable[[SparkSession, str], int]"
 """Does a job on the cluster whose metadata is at the URI; returns the exit code."""
@@ -259,6 +266,98 @@ def _restore(options: argparse.Namespace) -> Run:
     return act
 
 
+def add_usage_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--to", metavar="PLACE",
+        help="keep a snapshot there, and tell what changed since those before: wherever Spark can write",
+    )  # fmt: skip
+    parser.add_argument("--chart", type=Path, metavar="FILE.png", help="draw it, too")
+    parser.add_argument(
+        "--top", type=int, default=20, metavar="N",
+        help="namespaces and streams that are told one by one (20)",
+    )  # fmt: skip
+
+
+def _usage(options: argparse.Namespace) -> Callable[[SparkSession, str], int]:
+    """Refuse a chart that cannot be made, and a --top of nothing; return the job, which counts and tells."""
+    if options.top < 1:
+        raise ConfigError(f"--top {options.top} must be 1 or more")
+    if options.chart is not None:
+        import fastbk.spark.charts  # noqa: F401 -- says what is missing
+
+        if options.chart.suffix != ".png":
+            raise ConfigError(f"--chart {options.chart} must end in .png")
+        if not options.chart.absolute().parent.is_dir():
+            raise ConfigError(f"--chart {options.chart}: there is no folder {options.chart.parent}")
+    from fastbk.spark.jobs import usage
+
+    def act(spark: SparkSession, uri: str) -> int:
+        found = usage.run(spark, uri, to=options.to, top=options.top, say=note)
+        if options.chart is not None:
+            from fastbk.spark.jobs import usage_chart
+
+            usage_chart.draw(found, options.chart)
+            note(f"the chart is {options.chart}")
+        return print_answer(options, usage_facts(found), *usage_lines(found))
+
+    return act
+
+
+def usage_facts(found: Usage) -> dict[str, object]:
+    """Return what a script wants to know."""
+    facts = asdict(found)
+    facts["taken"] = found.taken.isoformat()
+    facts["since"] = {what: when.isoformat() for what, when in found.since.items()}
+    facts["history"] = [{"taken": when.isoformat(), "bytes": some} for when, some in found.history]
+    return facts
+
+
+def usage_lines(found: Usage) -> list[str]:
+    """Return the tables, as lines."""
+    spans = {
+        what: format_span_s(round((found.taken - when).total_seconds()))
+        for what, when in found.since.items()
+    }
+    heads = [f"since {spans[what]} ago" for what in spans]
+    if not found.is_by_snapshots:
+        heads = [f"made in {spans[what]}" for what in spans]
+    counts = ["ledgers", "open", "entries", "bytes"]
+    namespaces = [
+        [namespace.name, *_usage_counts(namespace), *_usage_growth(namespace, list(spans))]
+        for namespace in found.namespaces
+    ]
+    total = [
+        found.total.name,
+        *_usage_counts(found.total),
+        *_usage_growth(found.total, list(spans)),
+    ]
+    rows = [["namespace", *counts, *heads], *namespaces, total]
+    lines = table(rows, "<".ljust(len(rows[0]), ">"))
+    for what, some in (("stream", found.streams), ("bookie", found.bookies)):
+        if some:
+            rows = [[what, *counts], *([one.name, *_usage_counts(one)] for one in some)]
+            lines += ["", *table(rows, "<>>>>")]
+    lines += [
+        "",
+        "Bytes are of entries' data, of closed ledgers; those of bookies are estimated by entries.",
+    ]
+    if found.total.open:
+        lines.append(
+            "Of open ledgers, bytes and the entries since their last change of bookies count when they close."
+        )
+    return lines
+
+
+def _usage_counts(one: UsageLine) -> list[str]:
+    return [f"{one.ledgers:,}", f"{one.open:,}", f"{one.entries:,}", format_size(one.bytes)]
+
+
+def _usage_growth(one: UsageLine, spans: Sequence[str]) -> list[str]:
+    sign = {True: "+", False: ""}
+    return [f"{sign[one.growth[what] >= 0]}{format_size(one.growth[what])}" for what in spans]
+
+
 JOBS = {
     "archive": Job(
         "what streams hold as Parquet by stream and day, verified; then only what is new",
@@ -281,6 +380,6 @@ JOBS = {
     ),
     "usage": Job(
         "how much namespaces, streams and bookies hold, and how it grows: tables and a chart",
-        usage.add_arguments, usage.prepare,
+        add_usage_arguments, _usage,
     ),
 }  # fmt: skip

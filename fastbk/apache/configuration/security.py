@@ -1,14 +1,17 @@
-"""Translates Apache's keys about TLS.
+"""Translates Apache's keys about TLS and SASL (DIGEST-MD5).
 
-Apache's bookie with TLS serves clients in the clear, too; so `mode` becomes `prefer`. With its provider that
-authorises by a certificate's role it serves nobody else; so `mode` becomes `require`.
+Apache's bookie with TLS serves clients in the clear, too; so `mode` becomes `prefer`. With its
+provider that authorises by a certificate's role it serves nobody else; so `mode` becomes `require`.
+
+Apache's bookie takes the login configuration of SASL from its JVM
+(`-Djava.security.auth.login.config=FILE`). Here the file has the same name as a key: Apache's
+ignores that.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.apache.configuration.sasl import BY_SASL
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def apply_tls(builder: ConfigBuilder) -> None:
     if (refresh_s := builder.integer("tlsCertFilesRefreshDurationSeconds")) is not None:
         builder.put("tls.refresh_interval_s", refresh_s, "tlsCertFilesRefreshDurationSeconds")
     if versions := source.items("tlsEnabledProtocols"):
-        allowed = sorted(VERSIONS[one] for one in versions if one in VERSIONS)
+        allowed = sorted(VERSIONS[version] for version in versions if version in VERSIONS)
         if not allowed:
             raise source.fault("tlsEnabledProtocols", "a bookie here speaks TLSv1.2 and TLSv1.3")
         builder.put("tls.version_min", allowed[0], "tlsEnabledProtocols")
@@ -124,3 +127,28 @@ def _fault(builder: ConfigBuilder, key: str, reason: str) -> ConfigError:
     if key in builder.source.properties:
         return builder.source.fault(key, reason)
     return ConfigError(f"{key} is not set: {reason}")
+
+
+PROVIDER = "bookieAuthProviderFactoryClass"
+BY_SASL = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+LOGIN_FILE = "java.security.auth.login.config"
+SECTION, ALLOWED = "saslJaasBookieSectionName", "saslJaasClientAllowedIds"
+ALLOWED_DEFAULT = ".*bookkeeper.*"
+
+
+def apply_sasl(builder: ConfigBuilder) -> None:
+    """Set [authentication] where the file has SASL on. Raises ConfigError."""
+    source = builder.source
+    if source.text(PROVIDER) != BY_SASL:
+        return
+    path = source.text(LOGIN_FILE)
+    if not path:
+        raise ConfigError(
+            f"{PROVIDER} is SASL's: name the file of Java's -D{LOGIN_FILE} in the key {LOGIN_FILE}"
+        )
+    builder.put("authentication.methods", ("sasl",), PROVIDER)
+    builder.put("authentication.users_file", path, LOGIN_FILE)
+    builder.put("authentication.users_section", source.text(SECTION) or "Bookie", SECTION)
+    builder.put("authentication.users_allowed", source.text(ALLOWED) or ALLOWED_DEFAULT, ALLOWED)
+    # As Apache's bookie, which does not mind.
+    builder.put("authentication.sasl_without_tls", True, PROVIDER)
