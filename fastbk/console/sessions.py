@@ -109,8 +109,6 @@ if TYPE_CHECKING:
 
     from fastbk.auth.rights import Principal
 
-    # fold: was an import
-
 SESSIONS_MAX = 1000
 """Beyond it the one that was used longest ago ends."""
 IDLE_S = 3600.0

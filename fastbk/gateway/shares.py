@@ -25,7 +25,9 @@ from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from fastbk.client.metadata_calls import MetadataCalls
-    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.api import MetadataStore, Watch
+    from fastbk.meta.gateway.messages import ReadStates
+    from fastbk.meta.subscriptions import Subject
 
 Scale = Callable[[int], int]
 """Returns a bound of connections as it is where the process may have fewer descriptors than all bounds together."""
@@ -160,12 +162,6 @@ class Turns:
         if not self._users[client]:
             del self._users[client], self._turns[client]
 
-
-if TYPE_CHECKING:
-    # fold: was an import
-    from fastbk.meta.api import MetadataStore, Watch
-    from fastbk.meta.gateway.messages import ReadStates
-    from fastbk.meta.subscriptions import Subject
 
 WAITS_MAX, WAITS_OF_ONE_MAX = 2000, 1000
 """Requests that wait, of all clients and of one principal."""
