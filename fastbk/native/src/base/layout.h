@@ -1,7 +1,9 @@
 /* Every struct that leaves one process: in shared memory or on disk.  Little-endian, no implicit
  * padding, sizes asserted.  On-disk formats are described byte by byte in fastbk/storage/README.md;
  * a change of a disk struct comes with a new version number and new golden files, a change of a
- * shared one with a new FBK_LAYOUT_VERSION. */
+ * shared one with a new FBK_LAYOUT_VERSION.
+ *
+ * Decisions 2, 18 and 93. */
 #pragma once
 
 #include "base/base.h"
