@@ -10,7 +10,6 @@ from fastbk.version import VERSION
 
 if TYPE_CHECKING:
     from fastbk import sync as sync
-    from fastbk.auth.credentials import Credentials
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.entries import Batch, Entry, LedgerInfo
     from fastbk.client.ledger_reader import LedgerReader, LedgerReaderStats
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
     from fastbk.observe.latency import Latency
     from fastbk.observe.tracing import Tracing, links_of
     from fastbk.placement.values import PlacementConfig
+    from fastbk.security.credentials import Credentials
+    from fastbk.security.tls import TlsOptions
     from fastbk.stream.client import Client, connect
     from fastbk.stream.cursor.backlog import Backlog
     from fastbk.stream.cursor.cursor import Cursor
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from fastbk.stream.stats import CursorStats, Lag, StreamReaderStats, StreamWriterStats
     from fastbk.stream.stream import Stream
     from fastbk.stream.writer.stream_writer import StreamWriter
-    from fastbk.tls.options import TlsOptions
 
 __version__ = VERSION
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -183,3 +183,26 @@ def _plain(message: str) -> str:
     """Return msgspec's message with the path in front, as the file's own words."""
     text, _, path = message.partition(" - at `$.")
     return f"{key_of(path.rstrip('`'))[0]}: {text}" if path else text
+
+
+class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [metadata], of bookies and gateways."""
+
+    uri: str = ""
+    """`zk+hierarchical://host:2181;host:2181/ledgers`, or for one machine `sqlite:/absolute/path`, which several
+    processes may share."""
+
+    zookeeper_file: str = ""
+    """How to authenticate to ZooKeeper, and whom its nodes belong to (docs/zookeeper-security.md). Empty: what
+    FASTBK_ZOOKEEPER_FILE says.
+    """
+
+    session_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=300_000)] = 10_000
+    """ZooKeeper takes a bookie's registration away when it has heard nothing for so long. Its servers allow 2 to 20 of
+    their ticks, mostly 4 to 40 s, and take the nearest. All processes of the bookie have it.
+    """
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The same in seconds."""
+        return self.session_timeout_ms / 1e3

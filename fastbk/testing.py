@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.tls import TlsOptions
 
 try:
     import pytest

@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.gateway.store import GatewayAccess
@@ -27,11 +25,13 @@ from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.private_files import write_text
+from fastbk.security.authority import Authority
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
+from fastbk.security.tokens import TokenKey
 from fastbk.stream.chain.chain import Chain, get_chain, open_for_append, put_chain
 from fastbk.stream.namespace.tree_records import StreamRecord, put
 from fastbk.stream.paths import chain_path, stream_path
-from fastbk.tls.authority import Authority
-from fastbk.tls.options import TlsOptions
 from tests.fixtures.gateways import GatewayProcess
 from tools.part import print_table, scratch, setting, write
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 import fastbk
-from fastbk.auth.credentials import Credentials
+from fastbk.security.credentials import Credentials
 from fastbk.testing import LocalCluster
 from tests.fixtures.users import as_user, sasl_section
 from tools.part import percentile, print_table, scratch, setting, write

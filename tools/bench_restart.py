@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fastbk.native.load import Load, LoadError
-from fastbk.server.index.hold_mark import VARIABLE
+from fastbk.server.index.process import VARIABLE
 from fastbk.units import GIB
 from tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
 from tools.part import scratch, setting

@@ -16,9 +16,9 @@ import msgspec
 import fastbk
 from fastbk.admin.cluster import bookie_states
 from fastbk.admin.sanity import check_one_bookie
-from fastbk.auth.rights import is_allowed
 from fastbk.errors import ConfigError, Error, NoSuchLedger
 from fastbk.meta import open_store
+from fastbk.security.rights import is_allowed
 
 ENTRIES_MAX = 10_000
 BYTES_MAX = 32 << 20

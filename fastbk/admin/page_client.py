@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from fastbk.auth.credentials import pages_token
 from fastbk.errors import ConfigError, StorageError
 from fastbk.model.ids import MEANT_BOOKIE
+from fastbk.security.credentials import pages_token
 from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
@@ -177,6 +177,6 @@ def client_at(address: str, option: str, timeout_s: float = TIMEOUT_S) -> AdminC
 
 def own_tls() -> ssl.SSLContext:
     """Return the context of the environment, else one that trusts the system's authorities. Raises ConfigError."""
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.tls import TlsOptions
 
     return (TlsOptions.from_environment() or TlsOptions()).context().current()

@@ -70,7 +70,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.meta.uri import is_gateway
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.tls import TlsOptions
     from fastbk.web.certificate_watch import watched_certificates
 
     end_with_lifeline(options)
@@ -122,8 +122,8 @@ async def _audit(
 ) -> tuple[Callable[..., object], Callable[[], list[str]]]:
     """Return what keeps a record of changes until `stack` closes, and its lines of `/metrics`. Raises StorageError."""
     from fastbk.observe import logs
-    from fastbk.server.configuration.settings import AuditSettings
-    from fastbk.server.supervision.audit_log import AuditLog
+    from fastbk.security.audit_log import AuditLog
+    from fastbk.security.settings import AuditSettings
 
     audit = AuditLog(
         AuditSettings(file="" if options.audit is None else str(options.audit.absolute()))

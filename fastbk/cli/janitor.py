@@ -85,8 +85,8 @@ async def _run(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.client.ensembles import client_name
     from fastbk.observe import logs
+    from fastbk.security.tls import TlsOptions
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-    from fastbk.tls.options import TlsOptions
     from fastbk.web.certificate_watch import watched_certificates
 
     end_with_lifeline(options)

@@ -10,9 +10,9 @@ from fastbk.observe.prometheus import family, quoted, single
 from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
+    from fastbk.security.tls import RefreshedContext
     from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
     from fastbk.stream.janitor.janitor import Janitor
-    from fastbk.tls.contexts import RefreshedContext
     from fastbk.web.page_admission import PageAdmission
 
 TEXTS = {

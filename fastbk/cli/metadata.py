@@ -159,7 +159,7 @@ def _acl_id(options: argparse.Namespace) -> int:
     if options.certificate_file:
         if options.user or options.password_file:
             raise ConfigError("give --user and --password-file, or --certificate-file")
-        from fastbk.tls.certificates import java_subject
+        from fastbk.security.certificates import java_subject
 
         return _acl(options, f"x509:{java_subject(options.certificate_file)}")
     if not options.user or not options.password_file:

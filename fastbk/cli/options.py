@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
-    from fastbk.tls.contexts import ClientCertificates, RefreshedContext
+    from fastbk.security.tls import ClientCertificates, RefreshedContext
     from fastbk.web.page_admission import PageAdmission
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
@@ -159,7 +159,7 @@ def http_admission(
     `cluster_id`: the audience of tokens; "" while it is not known.
     """
     from fastbk.config import split_address
-    from fastbk.server.configuration.authentication import AuthenticationSettings, HttpPort
+    from fastbk.security.settings import AuthenticationSettings, HttpPort
     from fastbk.web.page_admission import PageAdmission, nothing, page_credentials
 
     host, _ = split_address(options.http, "--http")
@@ -194,8 +194,7 @@ def http_tls(options: argparse.Namespace) -> RefreshedContext | None:
 
 def server_tls(client_certificates: ClientCertificates, option: str) -> RefreshedContext:
     """Return a server's context by the environment. Raises ConfigError, which begins with `option`."""
-    from fastbk.tls.contexts import RefreshedContext, server_context
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.tls import RefreshedContext, TlsOptions, server_context
 
     files = TlsOptions.from_environment()
     if files is None:
@@ -207,7 +206,7 @@ def server_tls(client_certificates: ClientCertificates, option: str) -> Refreshe
 
 def own_certificate_lines() -> Callable[[], list[str]]:
     """Return what makes the lines of `/metrics` about the certificates of this process."""
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.tls import TlsOptions
 
     files = TlsOptions.from_environment()
     if files is None:

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(options: argparse.Namespace) -> int:
-    from fastbk.auth.tokens import TokenKey, public_entries
+    from fastbk.security.tokens import TokenKey, public_entries
 
     made = TokenKey.generate(options.key_id)
     others = public_entries(str(options.public)) if options.public.exists() else []
@@ -102,7 +102,7 @@ def _key(options: argparse.Namespace) -> int:
 
 
 def _create(options: argparse.Namespace) -> int:
-    from fastbk.auth.tokens import TokenKey
+    from fastbk.security.tokens import TokenKey
 
     key = TokenKey.load(options.key_file)
     try:
@@ -136,7 +136,7 @@ def _write(path: Path, text: str, mode: int) -> None:
 def _show(options: argparse.Namespace) -> int:
     import jwt
 
-    from fastbk.auth.credentials import Credentials
+    from fastbk.security.credentials import Credentials
 
     token = Credentials(token_file=options.file).token()
     try:

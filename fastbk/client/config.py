@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypedDict
 
-from fastbk.auth.credentials import Credentials
 from fastbk.errors import ConfigError
 from fastbk.observe.tracing import Tracing
 from fastbk.option_checks import check_fields, check_options
 from fastbk.placement.values import PlacementConfig
-from fastbk.tls.options import TlsOptions
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
 
 UNLIMITED_S = 1e9
 """An explicit "no deadline" for `timeout=`: 31 years. Infinity is refused, event loops cannot count to it."""
@@ -33,10 +33,10 @@ class ClientConfig:
     """Named to bookies, for their logs."""
     tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
     """TLS to bookies; None: in the clear. Left out, the environment says it: FASTBK_TLS, FASTBK_TLS_CA_FILE and so on
-    (`fastbk.tls.options`)."""
+    (`fastbk.security.tls`)."""
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
     """How to authenticate to bookies beside a certificate; None: not. Left out, the environment says it:
-    FASTBK_TOKEN_FILE, FASTBK_USER and FASTBK_USER_PASSWORD_FILE (`fastbk.auth.credentials`)."""
+    FASTBK_TOKEN_FILE, FASTBK_USER and FASTBK_USER_PASSWORD_FILE (`fastbk.security.credentials`)."""
     namespace: str = ""
     """What new ledgers belong to, unless their metadata says it (`fastbk.namespace`), for tokens that are limited to
     namespaces. Ledgers of streams belong to the stream's."""

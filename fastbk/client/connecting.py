@@ -14,20 +14,20 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbk.auth.credentials import TOKEN, Login
 from fastbk.client.connection import AddListener, Connection
 from fastbk.errors import ConfigError, Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.model import protobuf
 from fastbk.observe.library_log import LibraryLog
-from fastbk.tls.files import Stamp, stamp_of
+from fastbk.security.credentials import TOKEN, Login
+from fastbk.security.tls import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fastbk.auth.credentials import Credentials
     from fastbk.client.apache_translation import ApacheTranslation
     from fastbk.client.config import ClientConfig
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.security.credentials import Credentials
+    from fastbk.security.tls import RefreshedContext
 
 _log = LibraryLog("fastbk.client")
 

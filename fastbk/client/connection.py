@@ -29,8 +29,8 @@ from fastbk.wire.messages import (
 from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
-    from fastbk.auth.credentials import Login
     from fastbk.client.apache_translation import ApacheTranslation
+    from fastbk.security.credentials import Login
 
 # --- request ids of adds --------------------------------------------------------------------------
 #

@@ -13,11 +13,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import is_allowed
-from fastbk.auth.tokens import namespaces_of
 from fastbk.errors import Error, NotEnoughBookies, Unauthorized
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
+from fastbk.security.rights import is_allowed
+from fastbk.security.tokens import namespaces_of
 from fastbk.wire.messages import (
     TAG,
     TAG_WANTED,
@@ -32,13 +32,13 @@ from fastbk.wire.statuses import Status, status_name
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from fastbk.auth.credentials import Credentials
     from fastbk.client.connection import Answer, Connection
     from fastbk.model.ids import BookieId, LedgerId
     from fastbk.model.ledger import LedgerMetadata
+    from fastbk.security.credentials import Credentials
 
 REFRESH_INTERVAL_S = 86_400.0
-"""Of tags, beside that with each new token: a bookie takes no old ones (`AGE_S_MAX`)."""
+"""Of tags, beside that with each new token: a bookie takes no old ones (`TAG_AGE_S_MAX`)."""
 SIGN_AT_ONCE_MAX = 256
 """Tags that a bookie is asked for at once; it refuses who asks for many more on one connection."""
 _log = LibraryLog("fastbk.client")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
-from fastbk.auth.rights import Right
 from fastbk.autorecovery.state import ClusterState
 from fastbk.cli.admin_client import find_bookie
 from fastbk.cli.stream.options import start_of, stream_of
@@ -21,6 +20,7 @@ from fastbk.console.http_engine import read_form
 from fastbk.console.rendering import link
 from fastbk.console.sessions import why_not_change
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.security.rights import Right
 from fastbk.stream.paths import split_stream_path
 
 if TYPE_CHECKING:

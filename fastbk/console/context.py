@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from fastbk.auth.rights import Principal
     from fastbk.console.cluster_view import ClusterView, StreamRow
     from fastbk.console.rendering import Renderer
     from fastbk.overview.values import CursorLag
-    from fastbk.server.supervision.audit_log import AuditLog
+    from fastbk.security.audit_log import AuditLog
+    from fastbk.security.rights import Principal
 
 PART_HEADER = "x-console-part"
 """Of a request for a page's content alone, by which the script keeps an open page up to date."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from fastbk.auth.tokens import TokenError
 from fastbk.console.context import Console, address_of
 from fastbk.console.http_engine import read_form
 from fastbk.errors import ConfigError
+from fastbk.security.tokens import TokenError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

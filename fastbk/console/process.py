@@ -21,9 +21,8 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
 from fastbk.private_files import make_directory, opener
-from fastbk.server.configuration.authentication import HttpPort
-from fastbk.server.configuration.settings import AuditSettings
-from fastbk.server.supervision.audit_log import AuditLog
+from fastbk.security.audit_log import AuditLog
+from fastbk.security.settings import AuditSettings, HttpPort
 from fastbk.web.guards import SiteGuard
 from fastbk.web.listener import HttpListener
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.security.tls import RefreshedContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

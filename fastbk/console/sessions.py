@@ -15,12 +15,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import ALL_RIGHTS, Principal, Right, names_of
-from fastbk.auth.tokens import PAGES, TokenError
 from fastbk.errors import ConfigError
 from fastbk.rate_limit import RateLimit
-from fastbk.server.configuration.authentication import AuthenticationSettings
-from fastbk.server.network.auth_files import AuthFiles
+from fastbk.security.auth_files import AuthFiles
+from fastbk.security.rights import ALL_RIGHTS, Principal, Right, names_of
+from fastbk.security.settings import AuthenticationSettings
+from fastbk.security.tokens import PAGES, TokenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def why_not_change(principal: Principal, namespace: str | None, right: Right = R
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.auth.rights import Principal
+    from fastbk.security.rights import Principal
 
 SESSIONS_MAX = 1000
 """Beyond it the one that was used longest ago ends."""

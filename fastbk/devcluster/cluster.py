@@ -25,13 +25,13 @@ from fastbk.devcluster.tcp_proxy import PROXY_HOST
 from fastbk.errors import ConfigError, StorageError
 from fastbk.observe.event_log import NAME
 from fastbk.private_files import make_directory, opener, write_text
+from fastbk.security.tls import TlsOptions
 from fastbk.server.supervision.spawn import command, environment
-from fastbk.tls.options import TlsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from fastbk.tls.authority import Issued
+    from fastbk.security.authority import Issued
 
 START_TIMEOUT_S = 60.0
 
@@ -288,7 +288,7 @@ class DevTls:
     def __init__(self, directory: Path) -> None:
         """Make it, or take the authority that is there. Raises StorageError."""
         # 50 ms that a cluster without TLS does not pay.
-        from fastbk.tls.authority import Authority
+        from fastbk.security.authority import Authority
 
         directory = directory.absolute()
         self.environment_file = directory / ENVIRONMENT_NAME

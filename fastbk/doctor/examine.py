@@ -21,12 +21,18 @@ from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.errors import ConfigError
 from fastbk.meta.zookeeper.security import use_file
 from fastbk.native.process import UNSUPPORTED, landlock_version
+from fastbk.security.auth_files import check_files
+from fastbk.security.certificates import end_s, names, passwords_of
+from fastbk.security.settings import (
+    authenticates,
+    http_port,
+    keeps_strangers_out,
+    server_tls,
+    tls_files,
+)
 from fastbk.server.configuration import bookie_file
-from fastbk.server.configuration.authentication import check_files, http_port, keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
-from fastbk.server.configuration.tls import authenticates, server_tls, tls_files
-from fastbk.tls.certificates import end_s, names, passwords_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

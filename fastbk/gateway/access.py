@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from fastbk.auth.rights import Principal, names_of
 from fastbk.errors import MetadataUnavailable, StorageError, StreamNotFound, Unauthorized
 from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.hold import HOLD_PATH
+from fastbk.security.rights import Principal, names_of
 from fastbk.stream.chain.chain import PageRef, Segment, get_page
 from fastbk.stream.chain.store import page_path
 from fastbk.stream.namespace.tree_records import ROOT_ID, NamespaceRecord, StreamRecord, get

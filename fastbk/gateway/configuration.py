@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk import config as toml
-from fastbk.config import is_loopback, split_address
+from fastbk.config import MetadataSettings, is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import is_gateway
-from fastbk.server.configuration.authentication import (
+from fastbk.security.auth_files import check_files
+from fastbk.security.settings import (
     HTTP_CURE,
+    AuditSettings,
     AuthenticationSettings,
     AuthorizationSettings,
-    check_files,
+    HttpSettings,
+    TlsSettings,
+    authentication_problems,
     http_port,
+    http_tls,
     keeps_strangers_out,
-    problems,
+    server_tls,
 )
-from fastbk.server.configuration.settings import AuditSettings, HttpSettings, MetadataSettings
-from fastbk.server.configuration.tls import TlsSettings, http_tls, server_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +97,7 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
             f'[gateway] listen = "{config.gateway.listen}": beyond loopback a gateway needs [tls] mode = "require" and'
             " [authentication] methods, else everybody may change metadata"
         )
-    yield from problems(config.authentication, config.authorization, config.tls)
+    yield from authentication_problems(config.authentication, config.authorization, config.tls)
     if config.http.listen:
         try:
             host, _ = split_address(config.http.listen, "[http] listen")

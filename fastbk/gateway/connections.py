@@ -19,7 +19,7 @@ from fastbk.meta.gateway.messages import (
     failure_of,
 )
 from fastbk.observe.logs import LimitLog
-from fastbk.server.network.admission import Client
+from fastbk.security.admission import Client
 from fastbk.web.listener import HANDSHAKES_MAX
 from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fastbk.gateway.service import Service
     from fastbk.gateway.shares import Scale
-    from fastbk.server.network.admission import Admission
+    from fastbk.security.admission import Admission
 
 IDLE_MAX = 2000
 """Connections that wait for a request; beyond it the oldest of the address with the most is closed."""

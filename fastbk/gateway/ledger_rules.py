@@ -14,7 +14,7 @@ from fastbk.gateway.rules import ADD, ADMIN, DELETE, RECOVER, WRITE, ForbiddenCh
 from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
-    from fastbk.auth.rights import Right
+    from fastbk.security.rights import Right
 
 CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = (
     "create",

@@ -20,11 +20,10 @@ from fastbk.meta.zookeeper.security import use_file
 from fastbk.observe import logs
 from fastbk.observe.prometheus import OwnUsage, family, single
 from fastbk.observe.systemd import announced
-from fastbk.server.configuration.authentication import http_port
-from fastbk.server.configuration.tls import http_tls, server_tls, tls_files
-from fastbk.server.network.admission import Admission
-from fastbk.server.network.idle_connections import allow_descriptors
-from fastbk.server.supervision.audit_log import AuditLog
+from fastbk.open_files import allow_descriptors
+from fastbk.security.admission import Admission
+from fastbk.security.audit_log import AuditLog
+from fastbk.security.settings import http_port, http_tls, server_tls, tls_files
 from fastbk.web.certificate_watch import certificate_lines
 from fastbk.web.listener import HANDSHAKES_MAX, HttpListener
 from fastbk.web.page_admission import PageAdmission, page_credentials

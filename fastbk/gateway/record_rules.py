@@ -38,7 +38,7 @@ from fastbk.stream.pattern.record import PatternRecord, get_pattern
 from fastbk.stream.positions import AHEAD_US_MAX
 
 if TYPE_CHECKING:
-    from fastbk.auth.rights import Right
+    from fastbk.security.rights import Right
     from fastbk.stream.policy import PolicyPatch
 
 T = TypeVar("T")

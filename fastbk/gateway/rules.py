@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastbk.auth.rights import Right
 from fastbk.errors import Unauthorized
+from fastbk.security.rights import Right
 
 READ = Right.READ
 WRITE = Right.ADD | Right.RECOVER

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastbk.auth.rights import NOBODY
 from fastbk.errors import (
     ConfigError,
     Error,
@@ -30,13 +29,14 @@ from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.messages import decode_request, encode, failure_of
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
-from fastbk.server.network.admission import Client, Refused
+from fastbk.security.admission import Client, Refused
+from fastbk.security.rights import NOBODY
 
 if TYPE_CHECKING:
     from fastbk.client.metadata_calls import MetadataCalls
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.network.admission import Admission
-    from fastbk.server.supervision.audit_log import AuditLog
+    from fastbk.security.admission import Admission
+    from fastbk.security.audit_log import AuditLog
 
 REQUESTS_MAX = 256
 """That the store works on, or that wait for it; beyond it a client is sent away to try again."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterable, Sequence
 
+    from fastbk.config import MetadataSettings
     from fastbk.gc.dead_ledgers import DeadLedgers
     from fastbk.gc.limbo import LimboWatch
     from fastbk.gc.over_replicated import CopiesWatch
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from fastbk.gc.unconfirmed import UnconfirmedWatch
     from fastbk.meta.api import MetadataStore
     from fastbk.rate_limit import RateLimit
-    from fastbk.server.configuration.settings import MetadataSettings
-    from fastbk.server.configuration.storage_settings import GcSettings
+    from fastbk.server.configuration.settings import GcSettings
 
 
 REOPEN_DELAY_S = 5.0

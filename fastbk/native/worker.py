@@ -258,7 +258,7 @@ class Worker(NativeObject):
         return output
 
     def admit(self, slot: int, rights: int, tagged_rights: int = 0) -> None:
-        """Say what a client may do from now on (INV-N2): bits of `fastbk.auth.rights.Right`.
+        """Say what a client may do from now on (INV-N2): bits of `fastbk.security.rights.Right`.
 
         `tagged_rights`: with ledgers that it shows tags for (INV-N4); those it has shown are forgotten.
         """

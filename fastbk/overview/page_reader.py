@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from fastbk.auth.credentials import pages_token
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL, BookieService, Endpoint
 from fastbk.model.ids import MEANT_BOOKIE
-from fastbk.tls.contexts import RefreshedContext
-from fastbk.tls.options import TlsOptions
+from fastbk.security.credentials import pages_token
+from fastbk.security.tls import RefreshedContext, TlsOptions
 from fastbk.web.client import Reply, encoded_request, exchange
 
 ANSWER_BYTES_MAX = 8 << 20

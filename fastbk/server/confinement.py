@@ -27,7 +27,7 @@ from fastbk.native.process import (
     preload,
 )
 from fastbk.observe import logs
-from fastbk.server.configuration.authentication import folders_of_workers
+from fastbk.security.settings import folders_of_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,7 +176,7 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
             read = (*read, *security.folders)
             modules = (*modules, "encodings.idna")
             if security.tls_files is not None:
-                modules = (*modules, "fastbk.tls.contexts", *MODULES_OF_KEYS)
+                modules = (*modules, "fastbk.security.tls", *MODULES_OF_KEYS)
         may_connect = not is_sqlite
     return Confinement(
         mode=config.bookie.confinement,

@@ -23,22 +23,25 @@ from fastbk.observe import library_log, logs
 from fastbk.observe.event_log import EventLog, events_path
 from fastbk.observe.prometheus import ProcessUsage, usage_lines
 from fastbk.retry import Backoff
+from fastbk.security.audit_log import AuditLog
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.disks.disk_reports import DiskReports
-from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
+from fastbk.server.disks.disk_reports import DiskReports, DiskWait, UsedDirectory
 from fastbk.server.disks.space_thresholds import reserve_bytes
 from fastbk.server.faults import FAULTS_TAKEN
-from fastbk.server.supervision.audit_log import AuditLog
-from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
-from fastbk.server.supervision.child_events import ChildEvents, Lifeline
+from fastbk.server.supervision.boot_order import (
+    BootOrder,
+    ChildDied,
+    ChildEvents,
+    Facts,
+    Lifeline,
+    StopRequested,
+)
 from fastbk.server.supervision.claim import Claim, lock_directories, new_epoch
-from fastbk.server.supervision.gc_admin import GcAdmin
 from fastbk.server.supervision.http_pages import HttpPages
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
-from fastbk.server.supervision.log_level import LogLevel
 from fastbk.server.supervision.metadata_services import MetadataServices
 from fastbk.server.supervision.monitor import Monitor
-from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
+from fastbk.server.supervision.operator_requests import GcAdmin, LogLevel, ReadOnlyAdmin
 from fastbk.server.supervision.registration import Membership, endpoints
 from fastbk.server.supervision.spawn import Boot
 from fastbk.server.supervision.systemd_states import SystemdStates

@@ -95,7 +95,7 @@ class Commits:
         """Held while a generation is taken that will be committed behind later ones, and while a merge is planned: none
         may reach over such a generation."""
         self.is_held = False
-        """For tests (`fastbk.server.index.hold_mark`): manifests count in this life alone, and nothing is unlinked."""
+        """For tests (`fastbk.server.index.process`): manifests count in this life alone, and nothing is unlinked."""
         self._directory = directory
         self._deletion_log = DeletionLog(disk, directory)
         self._clock_s = clock_s

@@ -14,7 +14,7 @@ from fastbk.observe.prometheus import family, number, quoted
 from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
-    from fastbk.tls.files import TlsFiles
+    from fastbk.security.tls import TlsFiles
 
 SOON_S = 14 * 86_400.0
 """As of the alert FastbkCertificateEnds."""
@@ -84,7 +84,7 @@ async def watched_certificates(files: TlsFiles | None) -> AsyncGenerator[None, N
 
 
 async def _watch(files: TlsFiles) -> None:
-    from fastbk.tls.certificates import CertificateEnds  # 40 ms
+    from fastbk.security.certificates import CertificateEnds  # 40 ms
 
     ends, states = CertificateEnds(files), CertificateStates()
     while True:
@@ -94,7 +94,7 @@ async def _watch(files: TlsFiles) -> None:
 
 def certificate_lines(files: TlsFiles) -> Callable[[], list[str]]:
     """Return what makes the lines of `/metrics` about certificate and authorities."""
-    from fastbk.tls.certificates import CertificateEnds  # 40 ms
+    from fastbk.security.certificates import CertificateEnds  # 40 ms
 
     ends = CertificateEnds(files)
 

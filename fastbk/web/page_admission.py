@@ -2,7 +2,7 @@
 
 Each page is of a kind, and each kind needs a right. A request is of the client that its token names, else of the
 certificate that its connection showed, else a stranger's. Where strangers are served at all is decided before the port
-listens (`HttpPort` in `fastbk/server/configuration/authentication.py`).
+listens (`HttpPort` in `fastbk/security/settings.py`).
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbk.auth.revocations import can_be_revoked
-from fastbk.auth.rights import ALL_RIGHTS, Principal, Right, names_of
-from fastbk.auth.tokens import PAGES, TokenError
 from fastbk.config import is_loopback
-from fastbk.server.configuration.authentication import (
+from fastbk.security.auth_files import AuthFiles
+from fastbk.security.peer_certificate import first_role
+from fastbk.security.rights import ALL_RIGHTS, Principal, Right, can_be_revoked, names_of
+from fastbk.security.settings import (
     AuthenticationSettings,
     AuthorizationSettings,
     is_limited,
     rights_of,
 )
-from fastbk.server.network.auth_files import AuthFiles
-from fastbk.tls.roles import first_role
+from fastbk.security.tokens import PAGES, TokenError
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter
     from collections.abc import Iterable
 
-    from fastbk.server.configuration.authentication import HttpPort
+    from fastbk.security.settings import HttpPort
 
 Note = Callable[..., object]
 """Takes an event and its values."""

@@ -31,9 +31,9 @@ from fastbk.web.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor
 from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size
 
 if TYPE_CHECKING:
-    from fastbk.auth.rights import Principal
     from fastbk.observe.event_log import EventLog
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.security.rights import Principal
+    from fastbk.security.tls import RefreshedContext
 
 BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0

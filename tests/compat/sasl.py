@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.auth.credentials import Credentials
 from fastbk.devcluster import DevTls
 from fastbk.private_files import write_text
+from fastbk.security.credentials import Credentials
 from tests.compat.java_cells import run_cells
 from tests.compat.python_cells import CELLS, run_python
 from tests.compat.results import Result, is_wanted

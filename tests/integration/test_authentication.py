@@ -11,13 +11,13 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import TokenKey
 from fastbk.client import connecting
 from fastbk.meta import open_store
 from fastbk.private_files import write_text
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
+from fastbk.security.tokens import TokenKey
 from fastbk.testing import LocalCluster
-from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
 from tests.fixtures.end_to_end import (
     BOOKIE,

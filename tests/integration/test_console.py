@@ -16,9 +16,9 @@ from fastbk.cli.options import server_tls
 from fastbk.console.app import PAGES
 from fastbk.console.context import Console
 from fastbk.private_files import write_text
+from fastbk.security.tls import client_context
 from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster
-from fastbk.tls.contexts import client_context
 from tests.fixtures.console import KEY, Visitor, audit_lines, console_of, signed
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async

@@ -10,8 +10,7 @@ from fastbk.doctor import examine
 from fastbk.doctor.examine import confinement_findings
 from fastbk.doctor.report import Status
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import BookieSettings
-from fastbk.server.configuration.storage_settings import JournalSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings
 from fastbk.testing import LocalCluster
 
 

@@ -21,8 +21,6 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
 from fastbk.meta import MetadataStore, open_store
@@ -32,6 +30,9 @@ from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState
 from fastbk.private_files import write_text
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
+from fastbk.security.tokens import TokenKey
 from fastbk.stream.chain.chain import (
     Chain,
     Contents,
@@ -45,7 +46,6 @@ from fastbk.stream.chain.chain import (
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
-from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.guarded_cluster import KEY, GuardedCluster

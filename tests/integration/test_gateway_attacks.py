@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import TokenKey
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
 from fastbk.gateway.shares import SUBJECTS_OF_ONE_MAX
@@ -25,8 +23,10 @@ from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.private_files import write_text
-from fastbk.tls.authority import Authority, Issued
-from fastbk.tls.options import TlsOptions
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
+from fastbk.security.tokens import TokenKey
 from fastbk.web.listener import REQUEST_BYTES_MAX
 from tests.fixtures.certificates import shown
 from tests.fixtures.gateways import GatewayProcess

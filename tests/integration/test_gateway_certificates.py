@@ -11,8 +11,8 @@ import pytest
 from fastbk.errors import ConfigError, Error, Unauthorized
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.gateway.store import GatewayAccess
-from fastbk.tls.authority import Authority, Issued
-from fastbk.tls.options import TlsOptions
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.tls import TlsOptions
 from tests.fixtures.certificates import shown
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.metadata import metadata, new_cluster

@@ -8,7 +8,7 @@ import pytest
 
 import fastbk.sync
 from fastbk.native.disk import Disk
-from fastbk.server.index.hold_mark import VARIABLE
+from fastbk.server.index.process import VARIABLE
 from fastbk.storage.manifest import Manifest, ManifestSlots
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB

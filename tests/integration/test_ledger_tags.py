@@ -12,15 +12,15 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import TokenKey
 from fastbk.client import connecting
 from fastbk.client.client import Client
 from fastbk.meta import open_store
 from fastbk.model.ids import LedgerId
 from fastbk.private_files import write_text
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
+from fastbk.security.tokens import TokenKey
 from fastbk.testing import LocalCluster
-from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until, wait_until_async
 

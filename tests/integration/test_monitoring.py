@@ -31,9 +31,9 @@ from fastbk.errors import Error
 from fastbk.meta import last_backup, open_store
 from fastbk.meta.records import Change
 from fastbk.observe.names import NAMES
+from fastbk.security.authority import Authority
 from fastbk.stream.writer import engine
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority
 from fastbk.units import MIB
 from tests.fixtures.cli import Cli
 from tests.fixtures.exposition import parsed, scraped_at

@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 
 import fastbk
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import BOOKIES, GATEWAYS, PAGES, TokenKey
 from fastbk.devcluster import DevTls
 from fastbk.devcluster.processes import free_port
 from fastbk.errors import NoSuchLedger
 from fastbk.exit_codes import USAGE
 from fastbk.meta import open_store
 from fastbk.private_files import write_text
+from fastbk.security.credentials import Credentials
+from fastbk.security.tokens import BOOKIES, GATEWAYS, PAGES, TokenKey
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess

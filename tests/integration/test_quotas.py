@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastbk
-from fastbk.auth.credentials import Credentials
+from fastbk.security.credentials import Credentials
 from fastbk.testing import LocalCluster
 from tests.fixtures.users import as_user, sasl_section
 

@@ -17,9 +17,9 @@ from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.placement.values import PlacementConfig
+from fastbk.security.authority import Authority
 from fastbk.storage.last_metadata import read_last_metadata
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority
 from fastbk.units import MIB
 from tests.fixtures.cli import Cli
 from tests.fixtures.mounts import KIND, small_disk

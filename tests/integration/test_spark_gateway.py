@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import fastbk.sync
-from fastbk.auth.credentials import Credentials
 from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.security.credentials import Credentials
 from fastbk.spark.session import light_home
 from tests.fixtures.guarded_cluster import GuardedCluster
 from tests.fixtures.spark import SETTINGS

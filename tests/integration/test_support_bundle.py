@@ -16,8 +16,8 @@ from fastbk.admin import support_bundle
 from fastbk.admin.page_client import AdminClient, BookieSilent, client_at
 from fastbk.admin.redaction import Redactor
 from fastbk.admin.support_bundle import SupportBundle
-from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.cluster import DevService
+from fastbk.security.tokens import TokenKey
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until

@@ -24,11 +24,11 @@ import fastbk.sync
 from fastbk.client.connecting import START_TLS_DONE
 from fastbk.config import from_document
 from fastbk.devcluster.processes import free_port
+from fastbk.security.authority import Authority
+from fastbk.security.tls import TlsOptions
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority
-from fastbk.tls.options import TlsOptions
 from tests.fixtures.certificates import shown
 from tests.fixtures.cli import Cli
 from tests.fixtures.end_to_end import (

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fastbk.devcluster import DevService, DevTls
+from fastbk.security.tls import TlsOptions
 from fastbk.testing import LocalCluster
-from fastbk.tls.options import TlsOptions
 from tests.fixtures.wait import wait_until
 
 

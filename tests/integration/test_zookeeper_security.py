@@ -21,8 +21,8 @@ from fastbk.meta.zookeeper import security as zookeeper_security
 from fastbk.meta.zookeeper.security import VARIABLE
 from fastbk.meta.zookeeper.session import server_zxid
 from fastbk.private_files import write_text
+from fastbk.security.authority import Authority
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority
 from tests.fixtures.cli import Cli
 from tests.fixtures.logs import text_of
 

@@ -15,7 +15,7 @@ import yaml
 
 import fastbk
 from fastbk.devcluster.processes import free_port
-from fastbk.tls.authority import Authority
+from fastbk.security.authority import Authority
 from tests.fixtures.logs import events
 from tests.fixtures.wait import wait_until
 from tests.style.tree import ROOT

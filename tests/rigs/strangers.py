@@ -25,17 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastbk
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.digest_md5 import DigestClient, SaslError
-from fastbk.auth.ledger_tags import sign_tag
-from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.processes import is_alive
 from fastbk.errors import Error
 from fastbk.meta import open_store
 from fastbk.native import client_codec as codec
 from fastbk.private_files import write_text
+from fastbk.security.authority import Authority
+from fastbk.security.credentials import Credentials
+from fastbk.security.digest_md5 import DigestClient, SaslError
+from fastbk.security.tokens import TokenKey, sign_tag
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority
 from fastbk.wire.messages import (
     MAGIC,
     REPORT,

@@ -43,7 +43,7 @@ COPIES = [
     fault(
         "repair-names-a-bookie-started-anew",
         "a bookie that lost a repair's copies, and came back without a doubt, is named for them",
-        (f"{_REPAIR}._name", "metadata_timeout_s, share.identity)", "metadata_timeout_s)"),
+        (f"{_REPAIR}._name", "metadata_timeout_s, share.identity", "metadata_timeout_s"),
     ),
     fault(
         "rebirth-voids-no-names",

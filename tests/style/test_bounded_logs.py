@@ -8,11 +8,21 @@ from pathlib import Path
 import fastbk
 
 PACKAGE = Path(fastbk.__file__).parent
-PEERS_REACH = ("server/network", "server/admin", "apache/http", "gateway", "console", "web")
+PEERS_REACH = (
+    "security",
+    "server/network",
+    "server/admin",
+    "apache/http",
+    "gateway",
+    "console",
+    "web",
+)
 DIRECT = re.compile(
     r"\blogs\.(?:info|warning|error|write)\(\s*([^\s,)]+)|(default_exception_handler)"
 )
 ALLOWED = {
+    '"audit.broken_end"': "once, at a start",
+    '"audit.head"': "at a start, at an end, and once an hour",
     '"authentication.files_not_taken"': "once for each change of the files",
     '"certificate.renewed"': "once for each certificate",
     "_EVENTS[state]": "once for each state of a certificate",
@@ -27,6 +37,7 @@ ALLOWED = {
     '"ledger.bookie_replaced"': "an event; who sends more than REPORTS_PER_S is refused",
     '"quota.kept_again"': "at most one in KEPT_S",
     '"quota.reached"': "at most one in KEPT_S",
+    '"tls.files_not_taken"': "once for each change of the files",
     '"worker.connections_limited"': "once",
     '"worker.drained"': "once",
     '"worker.ready"': "once",

@@ -27,13 +27,14 @@ LAYERS = [
         "config",
         "private_files",
     }
-    | {"durable_files", "formats", "printable_text", "rate_limit", "retry"},
+    | {"durable_files", "formats", "open_files", "printable_text", "rate_limit", "retry"},
     {"model"},
     {"observe"},
-    {"tls", "auth", "web.client"},
+    {"security", "web.client"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
+    {"web"},
     {"client", "server", "gc"},
     {"stream"},
     {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
@@ -44,8 +45,10 @@ LAYERS = [
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
 SIBLINGS = [LAYERS[0], LAYERS[-1]]
 
-# Parts of the server that lie elsewhere: with what else is Apache's, and web as long as it takes users' files from it.
-PARTS = {"apache.configuration": "server", "apache.http": "server", "web": "server"}
+# Parts of the server that lie with what else is Apache's: for the layers they are the server.
+PARTS = {"apache.configuration": "server", "apache.http": "server"}
+# Services of their own: what they share with a bookie lies in web and security.
+WITHOUT_A_BOOKIE = ("gateway", "console")
 
 # What every child process does first, gc's included, lies in the server's folder; so do the messages to the index.
 CHILD_FACES = ("fastbk.server.child", "fastbk.server.configuration")
@@ -89,6 +92,7 @@ HOMES = {
     # The library logs by `library_log`; an application's stderr is its own.
     "fastbk.observe.logs": [
         "fastbk/observe/",
+        "fastbk/security/",
         "fastbk/server/",
         "fastbk/apache/http/",
         "fastbk/gc/",
@@ -204,6 +208,8 @@ def layer_faults(relative: str, text: str) -> list[str]:
         theirs = layer_of(other)
         if theirs is None:
             faults.append(f"{relative}:{line}: fastbk.{other} is in no layer")
+        elif package in WITHOUT_A_BOOKIE and other in ("server", "gc"):
+            faults.append(f"{relative}:{line}: fastbk.{package} does without a bookie")
         elif theirs > mine:
             faults.append(f"{relative}:{line}: fastbk.{other} is above fastbk.{package}")
         elif relative.startswith("fastbk/gc/") and name.startswith(faces_for(relative)):
@@ -281,6 +287,7 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/gc/dead_ledgers.py", "import fastbk.server.child\n"),
         (layer_faults, "fastbk/gc/dead_ledgers.py", "from ..server import child\n"),
         (layer_faults, "fastbk/novel/x.py", "import os\n"),
+        (layer_faults, "fastbk/gateway/x.py", "from fastbk.server import child\n"),
         (layer_faults, "fastbk/apache/novel.py", "import os\n"),
         (layer_faults, "fastbk/apache/http/pages.py", "from fastbk.apache.shell import context\n"),
         (layer_faults, "fastbk/stream/paths.py", "from fastbk.apache.importer import logs\n"),

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.disks.disk_reports import DiskReports
-    from fastbk.server.supervision.gc_admin import GcAdmin
     from fastbk.server.supervision.lifecycle import Lifecycle
-    from fastbk.server.supervision.log_level import LogLevel
-    from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
+    from fastbk.server.supervision.operator_requests import GcAdmin, LogLevel, ReadOnlyAdmin
 
 T = TypeVar("T")
 

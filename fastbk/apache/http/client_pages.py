@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
-from fastbk.auth.credentials import Credentials
 from fastbk.errors import StorageError
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
-from fastbk.tls.options import TlsOptions
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
 from fastbk.units import format_apache_size
 from fastbk.web.page_server import Request, Response
 

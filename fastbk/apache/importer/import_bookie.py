@@ -29,7 +29,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.process import kill_point
 from fastbk.printable_text import printable
 from fastbk.server.identity import Directory, content_of, places, stamp_cookies
-from fastbk.server.index.holdings_check import holds
+from fastbk.server.index.gc_port import holds
 from fastbk.storage import cookie_file as cookie_file
 from fastbk.storage import identity, limbo
 from fastbk.storage.directories import (

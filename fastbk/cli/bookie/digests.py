@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from fastbk.server.supervision.digest_service import read_digests
+from fastbk.server.supervision.metadata_services import read_digests
 from fastbk.storage.digest_check import NO_TYPE, KnownDigest, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from fastbk.server.supervision.digest_service import Read
+    from fastbk.server.supervision.metadata_services import ReadLedgers
     from fastbk.storage.check import TypesOf
 
 LEDGERS_MAX = 65_536
@@ -23,7 +23,7 @@ METADATA_TIMEOUT_S = 30.0
 class MetadataTypes:
     """`TypesOf` by a metadata store."""
 
-    def __init__(self, read: Read, ledgers_max: int = LEDGERS_MAX) -> None:
+    def __init__(self, read: ReadLedgers, ledgers_max: int = LEDGERS_MAX) -> None:
         """`read`: gives several ledgers' metadata."""
         self._read = read
         self._types = KnownTypes(ledgers_max)

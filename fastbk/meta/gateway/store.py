@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from fastbk.auth.credentials import Credentials
 from fastbk.config import is_loopback, split_address
 from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable
 from fastbk.meta.api import (
@@ -70,16 +69,16 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, from_json, to_json
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
-from fastbk.tls.options import TlsOptions
+from fastbk.security.credentials import Credentials
+from fastbk.security.tls import TlsOptions
 from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.auth.credentials import Credentials
     from fastbk.meta.coordination import Coordination
-    from fastbk.tls.contexts import RefreshedContext
-    from fastbk.tls.options import TlsOptions
+    from fastbk.security.credentials import Credentials
+    from fastbk.security.tls import RefreshedContext, TlsOptions
 
 
 T = TypeVar("T")

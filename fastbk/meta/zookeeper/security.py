@@ -31,7 +31,7 @@ import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.private_files import read_password, read_secret
-from fastbk.tls.files import TlsFiles
+from fastbk.security.tls import TlsFiles
 
 if TYPE_CHECKING:
     import ssl
@@ -107,7 +107,7 @@ class ZooKeeperSecurity:
         """Return that of encrypted connections, by the files as they are; None: not encrypted. Raises ConfigError."""
         if self.tls_files is None:
             return None
-        from fastbk.tls.contexts import client_context
+        from fastbk.security.tls import client_context
 
         return client_context(self.tls_files, verify_name=self.verify_name)
 
@@ -192,7 +192,7 @@ def load(path: str) -> ZooKeeperSecurity:
 def _tls_files(read: _File, path: str) -> TlsFiles | None:
     if not read.tls:
         return None
-    from fastbk.tls.contexts import client_context
+    from fastbk.security.tls import client_context
 
     files = TlsFiles(
         ca_file=read.ca_file,

@@ -34,7 +34,7 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
 
 if TYPE_CHECKING:
-    from fastbk.tls.files import TlsFiles
+    from fastbk.security.tls import TlsFiles
 
 
 SESSION_TIMEOUT_S = 10.0
@@ -916,7 +916,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, files: TlsFiles, *, verify_name: bool) -> None:
         """Read the files. Raises ConfigError."""
         # Here and not above: most clusters' connections to ZooKeeper are not encrypted.
-        from fastbk.tls.contexts import RefreshedContext, client_context
+        from fastbk.security.tls import RefreshedContext, client_context
 
         super().__init__()
         self.problem = ""

@@ -1,5 +1,7 @@
 /* The client's hot path: many adds into one buffer, one received buffer into few events, entries
- * checked. */
+ * checked.
+ *
+ * Decision 8. */
 struct fbk_client_ledger {
     int64_t ledger_id;
     uint32_t digest_type;

@@ -1,5 +1,7 @@
 /* What a process gives up for good once it is set up: paths, and system calls by its role.  Linux
- * only. */
+ * only.
+ *
+ * Decision 119. */
 
 #define FBK_PATH_READ 1  /* files and directories below it */
 #define FBK_PATH_WRITE 2 /* the same, and to make, change, rename and delete them */

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.disks.disk_reports import DiskReports
-    from fastbk.server.supervision.gc_admin import GcAdmin
+    from fastbk.server.supervision.operator_requests import GcAdmin
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 

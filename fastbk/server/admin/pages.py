@@ -21,11 +21,10 @@ from fastbk.model.health import BookieFacts as HealthFacts
 from fastbk.model.health import DiskFacts, reasons_of_bookie, verdict_of
 from fastbk.native.disk import Disk
 from fastbk.native.segment import HotLedger, HotWindow, hot_window
+from fastbk.security.settings import http_port, requires_authentication, tls_files
 from fastbk.server.admin.metrics import FAMILIES
-from fastbk.server.configuration.authentication import http_port, requires_authentication
-from fastbk.server.configuration.tls import tls_files
 from fastbk.server.supervision.lifecycle import reasons_of
-from fastbk.server.supervision.log_level import PATH as LOG_LEVEL
+from fastbk.server.supervision.operator_requests import PATH as LOG_LEVEL
 from fastbk.storage.identity import read_identity
 from fastbk.storage.scrub_state import read_scrub_state
 from fastbk.web.certificate_watch import certificate_lines, watched_certificates

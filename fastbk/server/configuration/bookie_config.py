@@ -12,28 +12,26 @@ from typing import Any
 
 import msgspec
 
-from fastbk.server.configuration.authentication import (
+from fastbk.config import MetadataSettings
+from fastbk.security.settings import (
+    AuditSettings,
     AuthenticationSettings,
     AuthorizationSettings,
-)
-from fastbk.server.configuration.quotas import QuotaSettings
-from fastbk.server.configuration.settings import (
-    AuditSettings,
-    BookieSettings,
     HttpSettings,
-    LimitSettings,
-    MetadataSettings,
-    MetricsSettings,
-    NetworkSettings,
+    TlsSettings,
 )
-from fastbk.server.configuration.storage_settings import (
+from fastbk.server.configuration.settings import (
+    BookieSettings,
     DiskSettings,
     GcSettings,
     JournalSettings,
     LedgerSettings,
+    LimitSettings,
+    MetricsSettings,
+    NetworkSettings,
+    QuotaSettings,
     ScrubSettings,
 )
-from fastbk.server.configuration.tls import TlsSettings
 from fastbk.storage.disk_health import Thresholds
 
 PAGE_BYTES = 4096

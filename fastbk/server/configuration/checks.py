@@ -13,16 +13,19 @@ from fastbk.config import (
 )
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
-from fastbk.server import process_table
-from fastbk.server.configuration import authentication, quotas
-from fastbk.server.configuration.authentication import (
+from fastbk.security.settings import (
     HTTP_CURE,
-    check_files,
+    AuthenticationSettings,
+    authenticates,
+    authentication_problems,
     http_port,
+    http_tls,
     keeps_strangers_out,
     requires_authentication,
+    server_tls,
 )
-from fastbk.server.configuration.tls import authenticates, http_tls, server_tls
+from fastbk.server import process_table
+from fastbk.server.configuration.settings import quota_problems
 from fastbk.server.disks import space_thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
@@ -59,7 +62,10 @@ def check_processors(config: BookieConfig) -> None:
 
 def check_security_files(config: BookieConfig) -> None:
     """Refuse files of [tls] and [authentication] that are not good. Raises ConfigError."""
-    check_files(config.authentication)
+    if config.authentication != AuthenticationSettings():  # 100 ms that other starts do not pay
+        from fastbk.security.auth_files import check_files
+
+        check_files(config.authentication)
     if config.tls.mode != "off":
         server_tls(config.tls)
     http_tls(config.http, config.tls)
@@ -82,8 +88,8 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             " [bookie] allow_unauthenticated_remote = true"
         )
     yield from _registration_problems(config, host)
-    yield from authentication.problems(config.authentication, config.authorization, config.tls)
-    yield from quotas.problems(config.quotas, has_names=bool(config.authentication.methods))
+    yield from authentication_problems(config.authentication, config.authorization, config.tls)
+    yield from quota_problems(config.quotas, has_names=bool(config.authentication.methods))
     if config.tls.authorized_roles and not authenticates(config.tls):
         yield '[tls] authorized_roles needs mode = "require" and client_certificates = "require"'
     if config.tls.mode == "off" and config.tls.certificate_file and not config.http.tls:

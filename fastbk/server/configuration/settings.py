@@ -1,16 +1,21 @@
 """The sections of a bookie's configuration file, one struct each; `fastbk bookie --example` prints their texts.
 
 A setting is added by one field here: its unit is in its name, its range in its type, and the file's key is the name
-without the unit (`fastbk.config.key_of`). Read once at start; a change needs a restart.
+without the unit (`fastbk.config.key_of`). Read once at start; a change needs a restart. The sections that say who is
+served are in `fastbk/security/settings.py`, [metadata] is in `fastbk/config.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 import msgspec
 
-from fastbk.units import GIB, KIB, MIB
+from fastbk.errors import ConfigError
+from fastbk.units import GIB, KIB, MIB, parse_size
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Size = Annotated[int, msgspec.Meta(ge=4 * KIB, le=1 << 50)]
@@ -92,74 +97,6 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     0: 300 MiB, 100 MiB more for each worker above one, and 100 MiB and 40 MiB a worker for each
     journal/index pair above one.
     """
-
-
-class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [metadata]."""
-
-    uri: str = ""
-    """`zk+hierarchical://host:2181;host:2181/ledgers`, or for one machine `sqlite:/absolute/path`, which several
-    processes may share."""
-
-    zookeeper_file: str = ""
-    """How to authenticate to ZooKeeper, and whom its nodes belong to (docs/zookeeper-security.md). Empty: what
-    FASTBK_ZOOKEEPER_FILE says.
-    """
-
-    session_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=300_000)] = 10_000
-    """ZooKeeper takes a bookie's registration away when it has heard nothing for so long. Its servers allow 2 to 20 of
-    their ticks, mostly 4 to 40 s, and take the nearest. All processes of the bookie have it.
-    """
-
-    @property
-    def session_timeout_s(self) -> float:
-        """The same in seconds."""
-        return self.session_timeout_ms / 1e3
-
-
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [http]: /metrics, /livez, /readyz."""
-
-    listen: str = "127.0.0.1:0"
-    """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
-
-    tls: bool = False
-    """Whether the pages are served with TLS, by certificate, key and ca of [tls], and not in the clear."""
-
-    client_certificates: Literal["none", "request", "require"] = "none"
-    """Whether clients of the pages have to show a certificate; as in [tls]."""
-
-    changing_roles: tuple[str, ...] = ()
-    """Only certificates whose first role is one of these may change the bookie by its pages; needs `tls` and
-    `client_certificates`. Empty: everybody whom the pages are served to.
-    """
-
-    public: tuple[Literal["health", "metrics", "entries"], ...] = ()
-    """Pages for everybody who reaches the port, where others need authentication: `health` (/livez, /readyz),
-    `metrics`, and `entries` (`ledger/read`, which reads with the bookie's own credentials).
-    """
-
-    allow_unauthenticated_remote: bool = False
-    """Whether everybody who reaches the port from another machine may use all its pages, and so delete ledgers."""
-
-    allowed_hosts: tuple[str, ...] = ()
-    """Names that clients may call this server by (the `Host` of their requests), without a port. Addresses, localhost,
-    the machine's own name, `[bookie] advertised` and the name in `listen` need not be listed. Requests with another
-    name get 403: a web page could otherwise reach the bookie through a name of its own (DNS rebinding).
-    Beyond loopback, pages of health and metrics answer by any name."""
-
-
-class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [audit]: a log of who was let in, refused, or changed something."""
-
-    file: str = ""
-    """Where it is; its folder has to be there. Empty: there is none."""
-
-    file_size_bytes_max: Size = 64 * MIB
-    """A file that is larger becomes FILE.1, and a new one begins."""
-
-    files_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """So many are kept; the oldest goes."""
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -285,3 +222,276 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     apache_reads_in_progress_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     """The same for reads."""
+
+
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [journal]."""
+
+    directory: str = ""
+    """Where journal files lie; a disk of its own is worth it. Made if missing."""
+
+    directories: tuple[str, ...] = ()
+    """Instead of `directory`: those of several journals, up to 8, each with the index of the same place in
+    `[ledgers] directories`. Ledgers are spread over these pairs by their ids. The order is for good; more
+    pairs are added by `fastbk bookie expand`.
+    """
+
+    @property
+    def all_directories(self) -> tuple[str, ...]:
+        """One for each pair."""
+        return self.directories or (self.directory,)
+
+    backend: Annotated[str, msgspec.Meta(pattern="^(auto|io_uring|plain)$")] = "auto"
+    """How disks are written: `auto` chooses by a probe with real writes."""
+
+    sync: Annotated[str, msgspec.Meta(pattern="^(always|never)$")] = "always"
+    """`never`: adds are acknowledged before they are durable, for test clusters and for data that its
+    writers can make again. After a crash such a bookie says of no ledger that something is missing,
+    and takes no adds to the ledgers it had, until they are repaired or found whole.
+    """
+
+    limit_bytes: Annotated[int, msgspec.Meta(ge=32 * MIB)] = 512 * MIB
+    """Most journal behind the mark: bounds replay time; beyond it only fences and recovery adds."""
+
+    first_file_size_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
+    """The first file's size: small, since it is written with zeros before the bookie is ready."""
+
+    file_size_bytes: Annotated[int, msgspec.Meta(ge=16 * MIB, le=4 * GIB)] = 128 * MIB
+    """Later files' size, zeroed ahead or recycled."""
+
+    batch_size_bytes_max: Size = 1 * MIB
+    """A batch is written once it holds this much, at most 31MiB. It has at least one record, whatever its size."""
+
+    second_batch_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 64 * KIB
+    """A second batch is submitted behind the one under way once this much waits."""
+
+
+class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [ledgers]: what the index process keeps and caches."""
+
+    directory: str = ""
+    """Where entry logs and locations lie. Made if missing."""
+
+    directories: tuple[str, ...] = ()
+    """Instead of `directory`: one for each of `[journal] directories`. Caches are divided among them."""
+
+    @property
+    def all_directories(self) -> tuple[str, ...]:
+        """One for each pair."""
+        return self.directories or (self.directory,)
+
+    write_cache_size_bytes: Size = 48 * MIB
+    """Memory of one of the two write caches: one fills while the other is flushed."""
+
+    read_cache_size_bytes: Size = 16 * MIB
+    block_cache_size_bytes: Size = 8 * MIB
+    entry_log_size_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 1 * GIB
+    """An entry log is appended to until it holds this much; it is deleted only as a whole."""
+
+    merge_rate_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 64 * MIB
+    """A second, read and written by merges of locations and by counting what lives, at most; more while they lag."""
+
+    readers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    """Threads that read disks; also the most reads a disk sees at once."""
+
+    read_jobs_max: Annotated[int, msgspec.Meta(ge=16, le=65_536)] = 1024
+    """Reads that wait for a disk or a thread; above it TOO_MANY_REQUESTS."""
+
+    waiters_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 65_536
+    """Long polls that wait for a LAC."""
+
+    flush_interval_ms: Milliseconds = 60_000
+    """A cache that is never full is flushed after this long, so that a restart replays little."""
+
+
+class DiskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [disk]: when a directory's disk is full, failing or slow, and what is refused then."""
+
+    warn_ratio: Ratio = 0.90
+    """Above this share of use it is said (log, metric, `/readyz`), and nothing else happens. 1.0: never."""
+
+    full_ratio: Ratio = 0.95
+    """Above it a ledger directory takes no normal adds; recovery adds and fences go on. 1.0: never."""
+
+    low_water_ratio: Ratio = 0.90
+    """Below it that ends."""
+
+    free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The same by free bytes, whatever the share. 0: one and a half times what a flush of a full journal may need."""
+
+    high_priority_free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Below this much free space recovery adds and fences are refused too. 0: one and a quarter times what a
+    flush of a full journal may need; what is kept is for that flush and for compaction.
+    """
+
+    check_interval_ms: Milliseconds = 10_000
+    """Between two looks at a disk."""
+
+    near_check_interval_ms: Milliseconds = 1_000
+    """The same while something is wrong with it or about to be."""
+
+    slow_commit_ms: Milliseconds = 250
+    """A journal's disk that needs longer for half of its commits is called slow."""
+
+    slow_flush_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * MIB
+    """A ledger directory's disk that takes fewer bytes per second in a flush is called slow."""
+
+
+class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [gc]: what is deleted and when, and how space that it leaves is won back."""
+
+    interval_ms: Milliseconds = 60_000
+    """Between two looks for ledgers that metadata no longer lists; longer where a look takes long, so that looking
+    takes at most a twentieth of the time.
+    """
+
+    delete_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
+    """At most this share of the ledgers here is deleted in one cycle: more is likelier the wrong
+    metadata store than the truth. 1.0 allows everything; `fastbk bookie gc run --force` allows it once.
+    """
+
+    unchecked_ledgers_max: Annotated[int, msgspec.Meta(ge=0)] = 20
+    """With no more ledgers than this the share does not matter."""
+
+    listing_rate: Annotated[int, msgspec.Meta(ge=1)] = 50_000
+    """Ids a second that are listed from metadata, at most, in pages with pauses."""
+
+    lookup_rate: Annotated[int, msgspec.Meta(ge=1)] = 200
+    """Ledgers a second whose metadata is read to find copies here that it counts on no more, at most; each local ledger
+    once every `over_replicated_age`.
+    """
+
+    unconfirmed_age_ms: Annotated[int, msgspec.Meta(ge=100, le=86_400_000)] = 600_000
+    """A ledger that metadata was never seen to list is forgotten when metadata has not listed it for so long, or for
+    `interval` where it is proven that metadata did not go back. Metadata that is away, or on hold after a rollback,
+    stops that clock.
+    """
+
+    over_replicated_age_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000
+    """A copy of a closed ledger goes when metadata did not name this bookie for so long, and nothing was written to it
+    here meanwhile. Must be far longer than a repair of one ledger may stand still.
+    """
+
+    minor_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.2
+    """Minor compaction moves what lives in entry logs of which a smaller share than this lives."""
+
+    minor_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
+    major_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.5
+    """The same for major compaction, which begins more rarely and moves more."""
+
+    major_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000
+    compaction_rate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 32 * MIB
+    """A second, read and written by compaction, at most."""
+
+    compaction_time_max_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
+    """A compaction that is not done by then stops where it is; the rest is for the next one."""
+
+
+class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [scrub]: what is stored is read again now and then, to find damage while other replicas are whole."""
+
+    cycle_ms: Annotated[int, msgspec.Meta(ge=1000, le=366 * 86_400_000)] = 7 * 86_400_000
+    """Everything is looked at once in so long, as evenly as can be."""
+
+    rate_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
+    """A second, read at most, however long the cycle gets by that; 0 switches the scrub off."""
+
+
+Bound = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+
+QUOTA_NAMES = ("connections_max", "adds_rate", "data_rate", "ledgers_rate")
+"""What an exception may change."""
+
+
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [quotas]: what each principal may take of this bookie. Needs [authentication]; 0: no bound."""
+
+    connections_max: Bound = 0
+    """Connections of a principal. One more is refused."""
+
+    adds_rate: Bound = 0
+    """Entries a second that a principal may add, over all its connections. Beyond it the bookie reads them more slowly.
+    """
+
+    data_rate_bytes: Bound = 0
+    """Bytes of entries a second, in the same way."""
+
+    ledgers_rate: Bound = 0
+    """Ledgers a second that a principal may begin, in the same way. Each worker remembers about 4,096 ledgers that a
+    principal added to or fenced last. An add to another ledger, a recovery add too, or its fence begins it.
+    """
+
+    exceptions: tuple[str, ...] = ()
+    """Other bounds for some: a pattern of principals and what differs, such as `user:batch-* adds_rate=100
+    data_rate=1MiB connections_max=4`. The first that matches counts.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The bounds of one principal; 0: none."""
+
+    connections_max: int = 0
+    adds_rate: int = 0
+    data_rate: int = 0
+    ledgers_rate: float = 0
+
+    def share(self, workers: int) -> Quota:
+        """Return the bounds of one of so many workers: whole numbers rounded up, and the exact part of `ledgers_rate`.
+
+        Rates of ledgers are small: rounded up they would be several times as much.
+        """
+        parts = (self.connections_max, self.adds_rate, self.data_rate)
+        connections_max, adds_rate, data_rate = (-(-part // workers) for part in parts)
+        return Quota(connections_max, adds_rate, data_rate, self.ledgers_rate / workers)
+
+
+def has_quotas(settings: QuotaSettings) -> bool:
+    """Return whether anybody has a bound."""
+    return settings != QuotaSettings()
+
+
+def rules_of(settings: QuotaSettings) -> list[tuple[str, Quota]]:
+    """Return patterns and their bounds, in the order in which they count. Raises ConfigError."""
+    usual = Quota(
+        settings.connections_max,
+        settings.adds_rate,
+        settings.data_rate_bytes,
+        settings.ledgers_rate,
+    )
+    rules = [_exception(text, usual) for text in settings.exceptions]
+    return [*rules, ("*", usual)]
+
+
+def quota_of(rules: list[tuple[str, Quota]], principal: str) -> Quota:
+    """Return the bounds of a principal."""
+    return next(quota for pattern, quota in rules if fnmatchcase(principal, pattern))
+
+
+def quota_problems(settings: QuotaSettings, *, has_names: bool) -> Iterator[str]:
+    """Yield what is wrong. `has_names`: clients are authenticated."""
+    try:
+        rules_of(settings)
+    except ConfigError as error:
+        yield f"[quotas] exceptions: {error.message}"
+    if has_quotas(settings) and not has_names:
+        yield "[quotas] needs [authentication] methods: nobody has a name without them"
+
+
+def _exception(text: str, usual: Quota) -> tuple[str, Quota]:
+    pattern, *words = text.split()
+    quota = usual
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in QUOTA_NAMES:
+            raise ConfigError(f"{text!r}: {name!r} is none of {', '.join(QUOTA_NAMES)}")
+        try:
+            amount = 0 if value == "0" else parse_size(value) if name == "data_rate" else int(value)
+        except ValueError as error:
+            raise ConfigError(f"{text!r}: {error}") from None
+        if not 0 <= amount <= 1 << 40:
+            raise ConfigError(f"{text!r}: {name} must be 0 to 2^40")
+        quota = replace(quota, **{name: amount})
+    if not words:
+        raise ConfigError(f"{text!r}: write PATTERN and what differs, such as adds_rate=100")
+    return pattern, quota

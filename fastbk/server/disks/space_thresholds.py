@@ -11,7 +11,7 @@ from fastbk.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fastbk.server.configuration.storage_settings import DiskSettings, JournalSettings
+    from fastbk.server.configuration.settings import DiskSettings, JournalSettings
 
 GROWTH = 1.5
 """What lies in the journal takes at most this much more once flushed: an entry's run and location beside its record."""

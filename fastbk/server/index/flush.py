@@ -16,8 +16,12 @@ from fastbk.invariant import check
 from fastbk.native.index import ids_without
 from fastbk.native.process import kill_point
 from fastbk.server.index.background import DirectBackground, DirectJobs
-from fastbk.server.index.forgetting import DELETED_KEPT_S, FENCED_KEPT_S
-from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop
+from fastbk.server.index.maintenance import (
+    DELETED_KEPT_S,
+    FENCED_KEPT_S,
+    MERGE_BYTES_PER_S,
+    MaintenanceLoop,
+)
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 from fastbk.storage.commits import DeletionLog
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,15 +29,10 @@ from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch, require_mo
 from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.server.gc_messages import Space
 from fastbk.server.index.background import Background, FlushThread
-from fastbk.server.index.digests import DigestTypes
-from fastbk.server.index.disk import IndexDisk
-from fastbk.server.index.explicit_lacs import ExplicitLacs
 from fastbk.server.index.flush import Flusher
-from fastbk.server.index.gc_port import GcPort
-from fastbk.server.index.hold_mark import hold_mark_if_set
-from fastbk.server.index.holdings_check import HeldCheck
+from fastbk.server.index.gc_port import GcPort, HeldCheck
 from fastbk.server.index.replay import Replayed, replay
-from fastbk.server.index.scrub import Scrubber
+from fastbk.server.index.scrub import DigestTypes, Scrubber
 from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings, random_bits
 from fastbk.storage.disk_health import Takes
@@ -45,8 +40,16 @@ from fastbk.storage.identity import pair_of
 from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.maintenance import CompactionSettings
 from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.small_files import read_explicit_lacs, write_explicit_lacs
 from fastbk.storage.unclean import mark_lost
 from fastbk.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.server.index.background import DirectJobs
+    from fastbk.storage.commits import Commits
+
 
 STEP_TIMEOUT_MS = 100
 DRAIN_STEP_TIMEOUT_MS = 5
@@ -404,6 +407,166 @@ def main(child: Child) -> None:
         loop.step(STEP_TIMEOUT_MS)
     loop.drain()
     child.send({"type": "drained", "mark": parts.index.status.mark_sequence})
+
+
+FLUSH_NAME = "the flush"
+HANG_INTERVAL_S = 0.05
+FLUSH_BYTES_MIN = 8 * MIB
+"""The time of a smaller flush is that of its syncs."""
+FLUSH_HANGS_S = 15.0
+"""A full cache at the slowest rate that is not called slow takes twelve seconds."""
+
+
+class IndexDisk:
+    """Keeps the index's word to workers and journal in step with the disk."""
+
+    def __init__(
+        self,
+        index: Index,
+        flusher: Flusher,
+        watch: DiskWatch,
+        *,
+        slow_flush_bytes_per_s: int,
+        durable_bytes: Callable[[], int],
+        loses_states: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with what `watch` has seen.
+
+        Args:
+            slow_flush_bytes_per_s: fewer in a flush is a slow disk.
+            durable_bytes: of all entry logs, by the newest manifest.
+            loses_states: fences may have been forgotten: normal adds are refused for good.
+        """
+        self.watch = watch
+        self._index = index
+        self._flusher = flusher
+        self._slow_flush_bytes_per_s = slow_flush_bytes_per_s
+        self._durable_bytes = durable_bytes
+        self._loses_states = loses_states
+        self._failure = ""
+        self._clock_s = clock_s
+        self._flushing_since_s = clock_s()
+        self._flushes = flusher.flushes
+        self._was_durable_bytes = durable_bytes()
+        self._refused = 0
+        self._next_look_s = 0.0
+        self.poll()
+
+    @property
+    def may_flush(self) -> bool:
+        """Whether a flush may begin: not where the path leads to somebody else's disk (INV-D2)."""
+        return not self.watch.is_gone
+
+    def poll_if_due(self, now_s: float) -> None:
+        """Look, but not at every step: a failure is shown for longer than the pause between two looks."""
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + HANG_INTERVAL_S
+            self.poll()
+
+    def poll(self) -> None:
+        """Take in what happened since the last look."""
+        flusher = self._flusher
+        if flusher.failure and flusher.failure is not self._failure:
+            self.watch.failed(FLUSH_NAME, flusher.failure)
+        self._failure = flusher.failure
+        now_s = self._clock_s()
+        if flusher.flushes != self._flushes or not flusher.is_busy:
+            self._flushing_since_s = now_s
+        if flusher.flushes != self._flushes:
+            self._flushes = flusher.flushes
+            self._flushed()
+        elif now_s - self._flushing_since_s > FLUSH_HANGS_S and not flusher.failure:
+            self.watch.set_slow(f"a flush has been under way for {FLUSH_HANGS_S:.0f} s and more")
+        self.watch.poll()
+        self._refuse(max(self.watch.takes, Takes.REPAIRS if self._loses_states else Takes.ALL))
+
+    def _flushed(self) -> None:
+        self.watch.worked(FLUSH_NAME)
+        # Between two flushes at most a cache is written: a floor is never passed by more than that unseen.
+        self.watch.wake()
+        bytes_now = self._durable_bytes()
+        said = slow_flush(
+            bytes_now - self._was_durable_bytes,
+            self._flusher.flush_took_s,
+            self._slow_flush_bytes_per_s,
+        )
+        self._was_durable_bytes = bytes_now
+        if said is not None or self.watch.health.slow.startswith("a flush has"):
+            self.watch.set_slow(said or "")
+
+    def _refuse(self, takes: Takes) -> None:
+        if takes == self._refused:
+            return
+        self._refused = int(takes)
+        self._index.set_reads_only(self._refused)
+        logs.warning(
+            "index.adds_refused" if takes else "index.adds_taken",
+            takes=takes.name.lower(),
+            reason=self.watch.health.reason or ("ledger states are lost" if takes else ""),
+        )
+
+
+def slow_flush(size_bytes: int, took_s: float, bytes_per_s_min: int) -> str | None:
+    """Return why a flush shows a slow disk, empty if it shows a quick one, None if it shows nothing."""
+    if size_bytes < FLUSH_BYTES_MIN or took_s <= 0:
+        return None
+    rate = size_bytes / took_s
+    if rate >= bytes_per_s_min:
+        return ""
+    return (
+        f"the last flush wrote {rate / MIB:.1f} MiB/s ({size_bytes // MIB} MiB in {took_s:.1f} s)"
+    )
+
+
+EXPLICIT_LACS_JOB = "explicit_lacs"
+
+
+class ExplicitLacs:
+    """Of one index; the main thread's, but for the write, which is a job of the flush thread."""
+
+    def __init__(self, index: Index, disk: Disk, directory: str) -> None:
+        """`disk`: the flush thread's."""
+        self._index = index
+        self._disk = disk
+        self._directory = directory
+        self._written = 0
+
+    def load(self) -> int:
+        """Take back what the last life kept, behind replay. Returns how many. Raises FormatTooNewError, OSError."""
+        taken = self._index.put_explicit_lacs(read_explicit_lacs(self._disk, self._directory))
+        self._written = self._index.explicit_lacs_kept()
+        return taken
+
+    def write(self, jobs: FlushThread | DirectJobs) -> None:
+        """Have them written if there are new ones; one that fails is written with the next."""
+        kept = self._index.explicit_lacs_kept()
+        if kept == self._written:
+            return
+        bodies = self._index.explicit_lacs()
+
+        def job() -> None:
+            write_explicit_lacs(self._disk, self._directory, bodies)
+            self._written = kept
+
+        jobs.submit(EXPLICIT_LACS_JOB, job)
+
+
+VARIABLE = "FASTBK_HOLD_MARK"
+
+
+def hold_mark_if_set(index: Index, commits: Commits, *, log: Callable[..., None]) -> None:
+    """Hold the mark from now on if the environment says so, and say it aloud. After replay, in the main loop."""
+    if os.environ.get(VARIABLE, "0") in ("", "0"):
+        return
+    commits.is_held = True
+    index.hold_mark()
+    log(
+        "index.mark_is_held",
+        variable=VARIABLE,
+        mark=commits.manifest.mark,
+        next="for tests only: the journal grows to its limit, and each start replays all of it",
+    )
 
 
 if __name__ == "__main__":

@@ -1,38 +1,46 @@
 """The main loop's side of the scrub: when a cycle begins, how fast it goes, what is remembered, and what it found.
 
 Whoever else meets damage tells it here, too: reads of clients, merges and compactions. All of it is logged, told as an
-event, counted, and kept in quarantine as far as the entries are known and no other copy here is whole.
+event, counted, and kept in quarantine as far as the entries are known and no other copy here is whole. What is
+remembered is written by the background thread, too: the main loop never waits for a disk.
 
-What is remembered is written by the background thread, too: the main loop never waits for a disk.
+`DigestTypes` knows which digests ledgers have. The background thread requests them from the supervisor, which reads
+metadata, and waits, a little at a time; the main loop only takes the answers. What metadata cannot tell now is not
+waited for again for a while, and its entries stay unchecked in this cycle.
+
+    index → supervisor {"type": "digests_wanted", "ledgers": [id, ...]}
+    supervisor → index {"type": "digests_known", "digests": [[id, type, HMAC's key in hex, or null], ...]}
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fastbk.server.index.background import SCRUB, Task
-from fastbk.storage.digest_check import DigestCount
+from fastbk.storage.digest_check import NO_TYPE, DigestCount, KnownDigest, KnownTypes
 from fastbk.storage.directories import locations_path
 from fastbk.storage.scrub import Recheck, ScrubCycle, Verify
 from fastbk.storage.scrub_state import Quarantined, ScrubState, read_scrub_state, write_scrub_state
 from fastbk.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.native.scrub import Run
     from fastbk.native.store import Store
-    from fastbk.server.configuration.storage_settings import ScrubSettings
+    from fastbk.server.configuration.settings import ScrubSettings
     from fastbk.server.index.background import Background, DirectBackground
     from fastbk.storage.checkpoint import Checkpoint
     from fastbk.storage.digest_check import DigestSource
     from fastbk.storage.scrub import Damaged
+
 
 SAVE_INTERVAL_S = 60.0
 RETRY_S = 60.0
@@ -424,3 +432,124 @@ class Scrubber:
         self._saved_s = self._monotonic_s()
         save = Save(self._disk, self._directory, self.state)
         self._background.submit(Task("scrub_save", SCRUB, save, self._bucket))
+
+
+DIGESTS_MAX = 16_384
+"""Whose types are kept: some 2.5 MiB, 1 more where all have HMACs."""
+DIGEST_AGE_S_MAX = 3600.0
+"""Of what is kept."""
+ASKED_MAX = 1024
+"""Ledgers in one message."""
+VAIN_MAX = 4096
+"""Ledgers that are remembered for not having been answered."""
+DIGEST_WAIT_S = 0.02
+"""Longest wait at once: merges and compactions wait behind it."""
+PATIENCE_S = 10.0
+"""How long a slice of the scrub waits for the next answer."""
+PATIENCE_QUIET_S = 0.1
+"""The same where the last wait heard nothing at all, for PAUSE_S or until something is heard."""
+PAUSE_S = 60.0
+"""How long a ledger that was asked for in vain is not asked for again."""
+
+
+class DigestTypes:
+    """`fastbk.storage.digest_check.DigestSource` of one index process."""
+
+    def __init__(
+        self,
+        ask: Callable[[dict[str, Any]], bool],
+        *,
+        ledgers_max: int = DIGESTS_MAX,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ask`: sends a message to the supervisor without waiting; False: not now. Called by the background thread."""
+        self._ask = ask
+        self._monotonic_s = monotonic_s
+        self._change = threading.Condition()
+        self._types = KnownTypes(ledgers_max)
+        self._heard_s = monotonic_s() - PAUSE_S
+        """When the last answer came."""
+        self._quiet_until_s = monotonic_s() - PAUSE_S
+        # The background thread's own.
+        self._since_s = monotonic_s()
+        self._began_s: float | None = None
+        """When the wait under way began."""
+        self._asked: set[int] = set()
+        """In it."""
+        self._vain_until_s: dict[int, float] = {}
+
+    # ---- main loop
+
+    def put_answers(self, digests: Sequence[Sequence[int | str | None]]) -> None:
+        """Take an answer: pairs of ledger and type, or key in hex."""
+        with self._change:
+            for ledger_id, kind in digests:
+                if isinstance(ledger_id, int):
+                    self._types.put(ledger_id, _known_of(kind))
+            self._heard_s = self._monotonic_s()
+            self._quiet_until_s = self._heard_s
+            self._change.notify_all()
+
+    # ---- background thread
+
+    def begin_cycle(self) -> None:
+        """Begin anew: ids may have got other ledgers."""
+        self._began_s = None
+        self._forget(self._monotonic_s())
+
+    def want(self, ledger_ids: Iterable[int]) -> bool:
+        """Ask for what is not known; return whether an answer may still come in time."""
+        now_s = self._monotonic_s()
+        if now_s - self._since_s > DIGEST_AGE_S_MAX:
+            self._forget(now_s)
+        with self._change:
+            missing = [one for one in ledger_ids if self._types.get(one) is None]
+        missing = [one for one in missing if self._vain_until_s.get(one, now_s) <= now_s]
+        if not missing:
+            self._began_s = None
+            return False
+        if self._began_s is None:
+            self._began_s = now_s
+            self._asked.clear()
+        new = [one for one in missing if one not in self._asked][:ASKED_MAX]
+        if new and self._ask({"type": "digests_wanted", "ledgers": new}):
+            self._asked.update(new)
+        return self._has_patience(missing, self._began_s, now_s)
+
+    def wait(self) -> None:
+        """Wait for an answer, for one slice."""
+        with self._change:
+            self._change.wait(DIGEST_WAIT_S)
+
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, KnownDigest]:
+        """Return the types of those ledgers that are known."""
+        with self._change:
+            types = {one: self._types.get(one) for one in ledger_ids}
+        return {ledger_id: kind for ledger_id, kind in types.items() if kind is not None}
+
+    def _forget(self, now_s: float) -> None:
+        self._since_s = now_s
+        with self._change:
+            self._types.clear()
+
+    def _has_patience(self, missing: list[int], began_s: float, now_s: float) -> bool:
+        with self._change:
+            heard_s = max(began_s, self._heard_s)
+            patience_s = PATIENCE_QUIET_S if now_s < self._quiet_until_s else PATIENCE_S
+            if now_s - heard_s < patience_s:
+                return True
+            if self._heard_s < began_s:
+                self._quiet_until_s = now_s + PAUSE_S
+        for ledger_id in missing:
+            self._vain_until_s.pop(ledger_id, None)  # to the end
+            self._vain_until_s[ledger_id] = now_s + PAUSE_S
+        while len(self._vain_until_s) > VAIN_MAX:
+            del self._vain_until_s[next(iter(self._vain_until_s))]
+        self._began_s = None
+        return False
+
+
+def _known_of(told: int | str | None) -> KnownDigest:
+    if told is None:
+        return NO_TYPE
+    return bytes.fromhex(told) if isinstance(told, str) else told

@@ -18,14 +18,14 @@ from fastbk.native.worker import TLS_FAILED, TLS_HANDSHAKES
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
 from fastbk.rate_limit import RateLimit
-from fastbk.server.configuration.tls import server_tls
+from fastbk.security.settings import server_tls
 from fastbk.server.network.connection import Connection
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine
 
-    from fastbk.server.configuration.tls import TlsSettings
+    from fastbk.security.settings import TlsSettings
     from fastbk.server.network.connection import Owner
 
 TLS_FIRST_BYTE = b"\x16"

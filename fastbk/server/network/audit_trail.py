@@ -1,26 +1,41 @@
-"""What a worker's clients do that the audit log wants to know, on its way to the supervisor; some of it are events.
+"""What a worker's clients do and report: records for the audit log, on their way to the supervisor, and events.
 
-Bounded: what is too much for a second, or finds the supervisor's socket full, is counted and lost.
+Fences and the first recovery add of a ledger come from C, by way of the audit trail. A writer's report, that it has
+replaced a bookie, comes in a later hello. A report is not verified: a client with the right to write can report
+anything, under the name that it authenticated itself by.
+
+All of it is bounded: what is too much for a second, or finds the supervisor's socket full, is counted and
+lost.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastbk.server.network.client_reports import FENCED, RECOVERED, LedgerEvents
+import msgspec
+
+from fastbk.observe import logs
+from fastbk.printable_text import printable
+from fastbk.rate_limit import RateLimit
+from fastbk.security.rights import Right
+from fastbk.wire.messages import REPORT_BYTES_MAX, ErrorReply, encode_reply
+from fastbk.wire.statuses import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Client
+    from fastbk.security.admission import Client
+
 
 RECORDS_MAX = 400
 """In one message: 300 bytes each."""
 MESSAGES_MAX = 4
 """In one sweep, which is a second."""
 OPERATIONS = {1: "add", 2: "read", 3: "fence", 4: "recover", 5: "other"}
+FENCED, RECOVERED = "ledger.fenced", "ledger.recovery_began"
 EVENTS = {3: FENCED, 4: RECOVERED}
 """Which of them, when they are allowed, are events (`fastbk.observe.event_kinds`)."""
 VERDICTS = {0: "ok", 21: "wrong password", 28: "no right"}
@@ -109,3 +124,113 @@ class AuditTrail:
             else:
                 self._dropped += len(part)
                 break
+
+
+FENCES_PER_S, FENCES_BURST_S = 5.0, 10.0
+REPORTS_PER_S, REPORTS_BURST_S = 2.0, 20.0
+"""Of all clients of one worker; more are refused."""
+TEXT_CHARACTERS_MAX = 500
+RECENT_MAX = 256
+
+
+class BookieReplaced(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ledger.bookie_replaced"
+):
+    """A bookie of a ledger was replaced, from an entry on.
+
+    Attributes:
+        cause: what the client did: `writer`, `recovery`, `repair` or `autorecovery`. client: its host and process.
+    """
+
+    ledger_id: int
+    first_entry_id: int
+    bookie: str
+    replacement: str
+    index: int
+    reason: str
+    cause: str
+    client: str
+
+
+class LedgerEvents:
+    """Fences and recoveries that one worker saw; what is too much is counted in the next event."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._limit = RateLimit(
+            FENCES_PER_S, clock_s=clock_s, burst_s=FENCES_BURST_S, is_rested=True
+        )
+        self._more = 0
+        self._recent: dict[tuple[str, int, int], None] = {}
+        """Event, ledger and connection, the newest last: a recovery fences with each of its reads."""
+
+    def note(self, event: str, ledger_id: int, client: Client) -> None:
+        """Record one. Below the usual level of the log: a client that recovers thousands of ledgers would fill that."""
+        key = (event, ledger_id, client.slot)
+        if key in self._recent:
+            return
+        self._recent[key] = None
+        if len(self._recent) > RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
+        if self._limit.wait_s() > 0:
+            self._more += 1
+            return
+        self._limit.take(1)
+        more = {"more_ledgers": self._more} if self._more else {}
+        self._more = 0
+        logs.debug(
+            event,
+            ledger_id=ledger_id,
+            address=client.address,
+            principal=client.principal.name,
+            **more,
+        )
+
+
+class ClientReports:
+    """Answers to what clients report, of one worker."""
+
+    def __init__(
+        self, accept: Callable[[int, bytes], bytes], clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`accept`: returns the reply to a hello, given the request's id and what it gives the client."""
+        self._accept = accept
+        self._limit = RateLimit(
+            REPORTS_PER_S, clock_s=clock_s, burst_s=REPORTS_BURST_S, is_rested=True
+        )
+
+    def answer(self, request_id: int, payload: bytes, client: Client) -> bytes:
+        """Log a report, and return the answer to it."""
+        if not client.principal.rights & (Right.ADD | Right.RECOVER):
+            return _error(
+                request_id,
+                Status.FORBIDDEN,
+                "only who may add entries reports what becomes of ledgers",
+            )
+        if self._limit.wait_s() > 0:
+            return _error(
+                request_id, Status.TOO_MANY_REQUESTS, "this bookie takes no more reports now"
+            )
+        self._limit.take(1)
+        try:
+            if len(payload) > REPORT_BYTES_MAX:
+                raise msgspec.ValidationError(f"more than {REPORT_BYTES_MAX} bytes")
+            report = msgspec.json.decode(payload, type=BookieReplaced)
+        except (ValueError, RecursionError) as error:
+            return _error(
+                request_id, Status.BAD_REQUEST, f"no report that this bookie knows: {error}"
+            )
+        values = {
+            name: printable(value, TEXT_CHARACTERS_MAX) if isinstance(value, str) else value
+            for name, value in msgspec.structs.asdict(report).items()
+        }
+        logs.info(
+            "ledger.bookie_replaced",
+            **values,
+            address=client.address,
+            principal=client.principal.name,
+        )
+        return self._accept(request_id, b"")
+
+
+def _error(request_id: int, status: Status, message: str) -> bytes:
+    return encode_reply(request_id, status, ErrorReply(message=message))

@@ -27,17 +27,16 @@ from fastbk.native.worker import (
     RESUME,
     WRITE,
 )
-from fastbk.server.network.admission import Client
+from fastbk.security.admission import Client
 from fastbk.server.network.handlers import begins_sasl, begins_with_start_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Admission
+    from fastbk.security.admission import Admission
     from fastbk.server.network.audit_trail import AuditTrail
-    from fastbk.server.network.digest_requests import DigestRequests
-    from fastbk.server.network.handlers import ApacheHandlers, Handlers
+    from fastbk.server.network.handlers import ApacheHandlers, DigestRequests, Handlers
 
 START_TLS_WAIT_S = 1.0  # a client that begins SASL in the clear, where that is refused, may still upgrade for so long
 COLD_REQUESTS_A_TURN = 2

@@ -4,7 +4,7 @@ INV-N4: of a client that is limited to namespaces C serves only requests for led
 connection, signed by a key of `tag_keys_file`, for this cluster, with a namespace that the client may work with.
 
 No add waits for metadata: a client shows a tag in front of its first request for a ledger, and that is checked here.
-Only who has no tag yet waits: the supervisor (`supervision/tag_service.py`) reads the ledger's metadata and signs one.
+Only who has no tag yet waits: the supervisor (`supervision/metadata_services.py`) reads the metadata and signs one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbk.auth.ledger_tags import verify_tag
-from fastbk.auth.tokens import TokenError
 from fastbk.model.ids import ID_MAX
 from fastbk.native.worker import REFUSED_RIGHTS
+from fastbk.security.tokens import TokenError, verify_tag
 from fastbk.wire.messages import TAG, ErrorReply, Hello, encode_reply
 from fastbk.wire.statuses import Status
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Worker
-    from fastbk.server.network.admission import Admission, Client
+    from fastbk.security.admission import Admission, Client
     from fastbk.server.network.audit_trail import AuditTrail
 
 LEDGERS_MAX = 1024

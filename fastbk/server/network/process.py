@@ -12,11 +12,11 @@ import uvloop
 from fastbk.native.segment import seal_segment
 from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
+from fastbk.open_files import allow_descriptors
+from fastbk.security.admission import Admission
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
-from fastbk.server.configuration.quotas import has_quotas
-from fastbk.server.network.admission import Admission
-from fastbk.server.network.idle_connections import allow_descriptors
+from fastbk.server.configuration.settings import has_quotas
 from fastbk.server.network.network import Network
 
 DRAIN_TIMEOUT_S_MAX = 5.0

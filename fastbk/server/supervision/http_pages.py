@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import split_address
 from fastbk.errors import StorageError
-from fastbk.server.configuration.tls import http_tls
+from fastbk.security.settings import http_tls
 from fastbk.web.listener import HttpListener
 
 if TYPE_CHECKING:

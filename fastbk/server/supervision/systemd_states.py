@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import contextlib
 
     from fastbk.server.supervision.lifecycle import Lifecycle
-    from fastbk.server.supervision.watchdog import Watchdog
+    from fastbk.server.supervision.monitor import Watchdog
 
 EXTENSION_S, EXTEND_EVERY_S = 60.0, 15.0
 """A replay or a drain may last as long as it wants; whoever hangs in one is killed by the watchdog."""

@@ -12,8 +12,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a janitor does not look for cursors of patterns",
         (
             "fastbk.stream.janitor.janitor:Janitor._pattern_marks",
-            "return [] if record is None else",
-            "return [] and",
+            "if record is None",
+            "if True",
         ),
     ),
     fault(

@@ -21,7 +21,6 @@ from fastbk.admin.cluster import marked
 from fastbk.admin.metadata_backup import backup, restore
 from fastbk.admin.metadata_rebuild import remade_store
 from fastbk.admin.unlisted_segments import unlisted_segments
-from fastbk.auth.rights import OPERATIONS
 from fastbk.autorecovery.auditor import Auditor, MarkingScan
 from fastbk.autorecovery.state import ClusterState, WorkerReport
 from fastbk.autorecovery.worker import MarkedLedgers
@@ -51,6 +50,7 @@ from fastbk.model.missing_replica import MissingReplica
 from fastbk.overview.poller import CursorReader, HealingReader
 from fastbk.rate_limit import RateLimit
 from fastbk.replication.repair_options import CopyRate
+from fastbk.security.rights import OPERATIONS
 from fastbk.stream.client import Client
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.tree_records import ROOT_ID

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.server.configuration.tls import TlsSettings
+from fastbk.security.settings import TlsSettings
 from tests.fixtures.apache_cases import FACTORY, PEM, PKCS12, ROLES, SASL, TRUST
 from tests.unit.apache.test_configuration import BASE, accepted, translated
 

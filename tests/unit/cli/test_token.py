@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.auth.tokens import TokenKeys
+from fastbk.security.tokens import TokenKeys
 from tests.fixtures.cli import Cli
 
 

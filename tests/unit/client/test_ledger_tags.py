@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from fastbk.auth.credentials import Credentials
-from fastbk.auth.tokens import TokenKey
 from fastbk.client import ledger_tags
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_tags import LedgerTags, show
@@ -18,6 +16,8 @@ from fastbk.errors import NotEnoughBookies, Unauthorized
 from fastbk.model.ids import BookieId
 from fastbk.native import client_codec as codec
 from fastbk.private_files import write_text
+from fastbk.security.credentials import Credentials
+from fastbk.security.tokens import TokenKey
 from fastbk.wire.messages import ErrorReply, HelloReply, encode_reply
 from fastbk.wire.statuses import Status
 from tests.fixtures.metadata import metadata

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from fastbk.auth.credentials import Credentials, Login
 from fastbk.client import connecting
 from fastbk.client.config import ClientConfig
 from fastbk.client.connecting import TokenRenewal
 from fastbk.errors import QuorumTimeout
 from fastbk.private_files import write_text
-from fastbk.tls.options import TlsOptions
+from fastbk.security.credentials import Credentials, Login
+from fastbk.security.tls import TlsOptions
 
 if TYPE_CHECKING:
     from fastbk.client.connection import Connection

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.auth.tokens import TokenError
 from fastbk.console import sessions as module
 from fastbk.console.sessions import (
     IDLE_S,
@@ -19,6 +18,7 @@ from fastbk.console.sessions import (
     why_not_change,
 )
 from fastbk.errors import ConfigError
+from fastbk.security.tokens import TokenError
 from tests.fixtures.console import AUDIENCE, signed, with_tokens
 
 

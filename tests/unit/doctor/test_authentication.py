@@ -6,9 +6,8 @@ from pathlib import Path
 
 from fastbk.doctor.examine import Tradeoffs
 from fastbk.doctor.report import Status
-from fastbk.server.configuration.authentication import AuthenticationSettings
+from fastbk.security.settings import AuditSettings, AuthenticationSettings
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import AuditSettings
 
 
 def test_files_of_authentication(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fastbk.doctor.examine import Tradeoffs
 from fastbk.doctor.report import Status
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.settings import TlsSettings
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.tls import TlsSettings
-from fastbk.tls.authority import Authority, Issued
 
 
 def examined(issued: Issued) -> list[tuple[Status, str]]:

@@ -41,7 +41,7 @@ from fastbk.native.store import (
     StoreOptions,
 )
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.server.index.replay import LOST_STATES
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings

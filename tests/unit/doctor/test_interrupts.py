@@ -10,8 +10,7 @@ import pytest
 from fastbk.doctor.machine import Disks, disk_of, interrupts_of
 from fastbk.doctor.report import Status
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import BookieSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 
 TEXT = """\
            CPU0       CPU1       CPU4

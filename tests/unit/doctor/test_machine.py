@@ -11,8 +11,7 @@ from fastbk.doctor.machine import Disks, Mount, System, mount_of, parse_mounts
 from fastbk.doctor.report import Finding, Status, ok, run_checks
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import BookieSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.storage.identity_check import DirectoryPlace
 
 

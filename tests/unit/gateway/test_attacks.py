@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from fastbk.auth.rights import OPERATIONS
 from fastbk.errors import (
     ConfigError,
     MetadataUnavailable,
@@ -30,6 +29,7 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import SqliteRecords
+from fastbk.security.rights import OPERATIONS
 from fastbk.stream.chain import chain as chains
 from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
 from fastbk.stream.chain.drafts import ledgers_named

@@ -12,9 +12,9 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from fastbk.auth.rights import ROLES, Right
 from fastbk.gateway.chain_rules import Change, change_of
 from fastbk.gateway.rules import ForbiddenChange
+from fastbk.security.rights import ROLES, Right
 from fastbk.stream.chain import chain as chains
 from fastbk.stream.chain.chain import NONE, Chain, Contents, PageRef, Segment, SegmentState
 from fastbk.stream.positions import DLSN

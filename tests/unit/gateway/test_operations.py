@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from fastbk.auth.rights import OPERATIONS
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, Unauthorized
 from fastbk.gateway.access import is_above
 from fastbk.meta import MetadataStore
@@ -18,6 +17,7 @@ from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
 from fastbk.model.ledger import PLACEHOLDER, SEGMENT_KEY, LedgerMetadata, custom_of_stream
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.security.rights import OPERATIONS
 from fastbk.stream.chain import chain as chains
 from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.auth.rights import OPERATIONS
 from fastbk.errors import ConfigError
 from fastbk.meta import MetadataStore, open_store
+from fastbk.security.rights import OPERATIONS
 from tests.fixtures.gateway_store import behind_gateway, principal
 from tests.unit.meta import test_metadata_store as ledgers
 from tests.unit.meta import test_records as records

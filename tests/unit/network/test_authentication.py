@@ -12,15 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastbk.auth.digest_md5 import DigestClient
-from fastbk.auth.tokens import TokenKey
 from fastbk.private_files import write_text
-from fastbk.server.configuration.authentication import (
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.digest_md5 import DigestClient
+from fastbk.security.settings import (
     AuthenticationSettings,
     AuthorizationSettings,
 )
+from fastbk.security.tokens import TokenKey
 from fastbk.server.network import connection, network
-from fastbk.tls.authority import Authority, Issued
 from fastbk.wire.messages import (
     SASL,
     TOKEN,

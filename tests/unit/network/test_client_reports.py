@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fastbk.auth.rights import ANYBODY, ROLES, Principal
 from fastbk.observe import logs
-from fastbk.server.network.admission import Client
-from fastbk.server.network.client_reports import (
+from fastbk.security.admission import Client
+from fastbk.security.rights import ANYBODY, ROLES, Principal
+from fastbk.server.network.audit_trail import (
     FENCED,
     FENCES_BURST_S,
     FENCES_PER_S,

@@ -11,12 +11,12 @@ from typing import NoReturn
 import pytest
 
 from fastbk.native.ffi import PoisonedError
-from fastbk.server.configuration.authentication import AuthenticationSettings
+from fastbk.security import tls
+from fastbk.security.admission import Client as Met
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.settings import AuthenticationSettings
 from fastbk.server.network import network as network_module
-from fastbk.server.network.admission import Client as Met
 from fastbk.server.network.connection import Connection
-from fastbk.tls import contexts
-from fastbk.tls.authority import Authority, Issued
 from fastbk.wire.messages import ErrorReply, decode_reply, encode_info
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
@@ -322,10 +322,10 @@ async def test_a_handshake_that_raises_anything_is_one_that_failed(
     own = trusting(authority, authority.issue(tmp_path / "own"))
     with WorkerHarness() as harness:
         async with served(harness, rules) as bookie:
-            plain = contexts._Peer.getpeercert
+            plain = tls._Peer.getpeercert
             with monkeypatch.context() as fault:
                 fault.setattr(
-                    contexts._Peer,
+                    tls._Peer,
                     "getpeercert",
                     lambda self: fail() if self.server_side else plain(self),
                 )

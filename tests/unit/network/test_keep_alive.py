@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from fastbk.server.configuration.settings import NetworkSettings
-from fastbk.server.network.idle_connections import keep_alive
+from fastbk.server.network.network import keep_alive
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of
 from tests.fixtures.worker_harness import Served, WorkerHarness, served, until

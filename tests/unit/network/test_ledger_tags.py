@@ -13,19 +13,18 @@ from typing import Any, cast
 
 import pytest
 
-from fastbk.auth.ledger_tags import sign_tag
-from fastbk.auth.tokens import TokenKey
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_tags import LedgerTag, show
 from fastbk.errors import Error
 from fastbk.native import client_codec as codec
 from fastbk.native.worker import TAGS_MAX as TAGS_MAX_IN_C
 from fastbk.private_files import write_text
-from fastbk.server.configuration.authentication import (
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.settings import (
     AuthenticationSettings,
 )
+from fastbk.security.tokens import TokenKey, sign_tag
 from fastbk.server.network import ledger_tags
-from fastbk.tls.authority import Authority, Issued
 from fastbk.wire.messages import (
     TAG,
     TAG_WANTED,

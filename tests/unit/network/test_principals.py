@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fastbk.auth.rights import ALL_RIGHTS, Principal
+from fastbk.security.rights import ALL_RIGHTS, Principal
 from fastbk.server.network.principals import Principals
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.observe import logs
-from fastbk.server.network.quotas import KEPT_S, QuotaWaits
+from fastbk.server.network.principals import KEPT_S, QuotaWaits
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.server.configuration.authentication import (
+from fastbk.security.settings import (
     AuthenticationSettings,
     AuthorizationSettings,
 )

@@ -10,7 +10,7 @@ import pytest
 from fastbk.native.client_codec import put_read
 from fastbk.native.worker import ABORT, COLD, COLLECT, PAUSE, Worker
 from fastbk.observe.names import SLOTS
-from fastbk.server.network import idle_connections, network
+from fastbk.server.network import network
 from fastbk.wire.statuses import Status
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of, entry_bytes
@@ -247,8 +247,8 @@ async def test_silent_connections_make_room_once_most_are_in_use(
     fast_sweeps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that never said anything first, and none that something is under way for."""
-    monkeypatch.setattr(idle_connections, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(idle_connections, "SILENT_SWEEPS", 4)
+    monkeypatch.setattr(network, "SEARCH_INTERVAL_S", 0.0)
+    monkeypatch.setattr(network, "SILENT_SWEEPS", 4)
     with WorkerHarness() as worker_harness:
         async with served(worker_harness, connections_max=16) as bookie:
             busy = [await greeted(bookie) for _ in range(4)]

@@ -18,8 +18,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from fastbk.security.authority import Authority, Issued
 from fastbk.server.network import network
-from fastbk.tls.authority import Authority, Issued
 from fastbk.wire.messages import ErrorReply, decode_reply
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames

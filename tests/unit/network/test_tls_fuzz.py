@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.tls.authority import Authority
-from fastbk.tls.contexts import client_context
-from fastbk.tls.files import TlsFiles
+from fastbk.security.authority import Authority
+from fastbk.security.tls import TlsFiles, client_context
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.counters import counted

@@ -16,10 +16,10 @@ import pytest
 
 from fastbk.native.worker import UNAUTHENTICATED_CLOSED
 from fastbk.observe.names import SLOTS
-from fastbk.server.configuration.authentication import AuthenticationSettings
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.settings import AuthenticationSettings
 from fastbk.server.network import network
 from fastbk.server.network.acceptor import Turns
-from fastbk.tls.authority import Authority, Issued
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.apache_wire import EOK, hear_v3

@@ -15,8 +15,7 @@ from fastbk.server.configuration.bookie_config import (
     JournalConfig,
     WorkerConfig,
 )
-from fastbk.server.configuration.settings import BookieSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.server.process_table import (
     GC,
     INDEX,
@@ -27,8 +26,17 @@ from fastbk.server.process_table import (
     journal,
     worker,
 )
-from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
-from fastbk.server.supervision.child_events import ChildEvents, Event, Exited, Message, Stop
+from fastbk.server.supervision.boot_order import (
+    BootOrder,
+    ChildDied,
+    ChildEvents,
+    Event,
+    Exited,
+    Facts,
+    Message,
+    Stop,
+    StopRequested,
+)
 from fastbk.server.supervision.spawn import Boot
 
 REPLAYED = {

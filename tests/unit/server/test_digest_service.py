@@ -19,8 +19,8 @@ from fastbk.meta import open_store
 from fastbk.meta.api import MetadataStore, VersionedLedger
 from fastbk.model.entry import DigestType, mac_key
 from fastbk.server.process_table import INDEX, Process, worker
-from fastbk.server.supervision import digest_service, metadata_reader
-from fastbk.server.supervision.digest_service import DigestService
+from fastbk.server.supervision import metadata_services
+from fastbk.server.supervision.metadata_services import DigestService
 from tests.fixtures.hashes import DIGEST_CRC32C
 from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until_async
@@ -90,8 +90,8 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest_service, "READ_PAUSE_S", 0.0)
-    monkeypatch.setattr(digest_service, "AWAY_PAUSE_S", 0.0)
+    monkeypatch.setattr(metadata_services, "READ_PAUSE_S", 0.0)
+    monkeypatch.setattr(metadata_services, "AWAY_PAUSE_S", 0.0)
 
 
 async def test_each_type_has_its_number(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_an_old_answer_is_read_again(tmp_path: Path, monkeypatch: pytest.M
         here.store.create_ledger(77, metadata())
         here.ask(worker(0), 77)
         assert here.told[worker(0)] == {77: None}
-        monkeypatch.setattr(digest_service, "ANSWER_AGE_S_MAX", 0.0)
+        monkeypatch.setattr(metadata_services, "ANSWER_AGE_S_MAX", 0.0)
         here.ask(worker(0), 77)
         await here.until(lambda: here.told[worker(0)] == {77: 3})
 
@@ -198,8 +198,8 @@ async def test_damaged_metadata_keeps_nobody_from_the_others(tmp_path: Path) -> 
 async def test_all_that_can_grow_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_reader, "WAITING_MAX", 100)
-    monkeypatch.setattr(digest_service, "ANSWERS_MAX", 10)
+    monkeypatch.setattr(metadata_services, "WAITING_MAX", 100)
+    monkeypatch.setattr(metadata_services, "ANSWERS_MAX", 10)
     async with harness(tmp_path) as here:
         here.may_read.clear()
         here.ask(worker(0), 10_000)
@@ -210,7 +210,7 @@ async def test_all_that_can_grow_has_a_bound(
         here.may_read.set()
         await here.until(lambda: len(here.told[worker(0)]) == 101)
         assert here.told[worker(1)] == {99: None}, "the others may ask again"
-        assert max(map(len, here.reads)) == metadata_reader.READ_AT_ONCE_MAX
+        assert max(map(len, here.reads)) == metadata_services.READ_AT_ONCE_MAX
         assert len(here.service._answers) == 10
         here.service.request(worker(0), {"type": "digests_wanted"})
 

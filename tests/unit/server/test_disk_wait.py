@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from fastbk.server.directories import LOCK_NAME, DirectoryLock, lock_all
-from fastbk.server.disks import disk_wait
-from fastbk.server.disks.disk_reports import DiskReports
-from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory, boot_problems, why_not_writable
+from fastbk.server.disks import disk_reports
+from fastbk.server.disks.disk_reports import (
+    DiskReports,
+    DiskWait,
+    UsedDirectory,
+    boot_problems,
+    why_not_writable,
+)
 from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.server.supervision.lifecycle import Lifecycle, State
 from fastbk.storage.disk_health import DiskState
@@ -69,7 +74,7 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
             "Input/output error" if Path(directory).name in folders else why_not_writable(directory)
         )
 
-    monkeypatch.setattr(disk_wait, "why_not_writable", why)
+    monkeypatch.setattr(disk_reports, "why_not_writable", why)
 
 
 async def test_well_disks_let_everything_pass_and_keep_nothing(harness: Harness) -> None:
@@ -142,7 +147,7 @@ async def test_a_start_that_lacks_room_for_its_flush_is_the_disks_fault(
 ) -> None:
     """A13: replay has to flush; until somebody frees room no start can succeed, and none counts."""
     rooms = [True]
-    monkeypatch.setattr(disk_wait, "lacks_room", lambda *_: rooms[0])
+    monkeypatch.setattr(disk_reports, "lacks_room", lambda *_: rooms[0])
     assert await harness.gate.explains("index", was_serving=False)
     assert not await harness.gate.explains("index", was_serving=True)
     assert not await harness.gate.explains("journal", was_serving=False)

@@ -14,12 +14,12 @@ import pytest
 
 from fastbk.errors import StorageError
 from fastbk.native.segment import BUCKET_COUNT, Histogram, bucket_from
-from fastbk.server.configuration.storage_settings import DiskSettings, JournalSettings
+from fastbk.server.configuration.settings import DiskSettings, JournalSettings
 from fastbk.server.directories import LOCK_NAME, lock_all
 from fastbk.server.disks import disk_watch, space_thresholds
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskReport, DiskWatch, require_mounted
-from fastbk.server.index.disk import FLUSH_HANGS_S, IndexDisk, slow_flush
-from fastbk.server.journal.disk import COMMITS_MIN, CommitSpeed
+from fastbk.server.index.process import FLUSH_HANGS_S, IndexDisk, slow_flush
+from fastbk.server.journal.process import COMMITS_MIN, CommitSpeed
 from fastbk.storage.disk_health import FAILED_BEARS_S, DirectorySample, DiskState, Takes, Thresholds
 from fastbk.units import MIB
 from tests.fixtures.wait import wait_until

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import ConfigError
 from fastbk.server.process_table import GC, INDEX
-from fastbk.server.supervision.gc_admin import GcAdmin, GcGone
+from fastbk.server.supervision.operator_requests import GcAdmin, GcGone
 
 
 def boot(sent: list[dict[str, Any]], *, is_alive: bool = True) -> Any:

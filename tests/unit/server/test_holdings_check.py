@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.model.quorum import share, write_set
 from fastbk.server.gc_messages import Share
-from fastbk.server.index.holdings_check import HeldCheck, holds
+from fastbk.server.index.gc_port import HeldCheck, holds
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fastbk.server.index import digests
-from fastbk.server.index.digests import DigestTypes
+from fastbk.server.index import scrub
+from fastbk.server.index.scrub import DigestTypes
 from fastbk.storage.digest_check import NO_TYPE
 
 
@@ -55,17 +55,15 @@ def test_a_key_comes_in_hex_and_is_kept_as_it_is() -> None:
 
 def test_patience_ends_and_is_short_while_nobody_answers() -> None:
     harness = Harness()
-    assert harness.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
+    assert harness.waits_s(1) == pytest.approx(scrub.PATIENCE_S, abs=0.1)
     assert harness.waits_s(1) == 0, "asked in vain a moment ago"
-    assert harness.waits_s(1, 2) == pytest.approx(digests.PATIENCE_QUIET_S, abs=0.1)
+    assert harness.waits_s(1, 2) == pytest.approx(scrub.PATIENCE_QUIET_S, abs=0.1)
     assert harness.asked == [[1], [2]], "and asked all the same"
     harness.types.put_answers([[2, 1]])
     assert harness.types.known([1, 2]) == {2: 1}
-    assert harness.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), (
-        "somebody is there again"
-    )
-    harness.now_s += digests.PAUSE_S
-    assert harness.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
+    assert harness.waits_s(3) == pytest.approx(scrub.PATIENCE_S, abs=0.1), "somebody is there again"
+    harness.now_s += scrub.PAUSE_S
+    assert harness.waits_s(1) == pytest.approx(scrub.PATIENCE_S, abs=0.1)
     assert harness.asked[-1] == [1]
 
 
@@ -75,7 +73,7 @@ def test_one_that_nobody_can_tell_of_does_not_cost_the_others_theirs() -> None:
     harness.types.put_answers([[2, 3]])
     harness.waits_s(1, 2)
     assert harness.types.want([1, 3])
-    harness.now_s += digests.PATIENCE_S / 2
+    harness.now_s += scrub.PATIENCE_S / 2
     assert harness.types.want([1, 3]), "something was heard in that wait: patience is whole"
     harness.types.put_answers([[3, 3]])
     assert not harness.types.want([1, 3])
@@ -86,7 +84,7 @@ def test_answers_that_come_one_by_one_are_waited_for() -> None:
     wanted = list(range(50))
     for ledger_id in wanted:
         assert harness.types.want(wanted)
-        harness.now_s += 0.9 * digests.PATIENCE_S
+        harness.now_s += 0.9 * scrub.PATIENCE_S
         harness.types.put_answers([[ledger_id, 3]])
     assert not harness.types.want(wanted)
     assert len(harness.asked) == 1
@@ -103,10 +101,10 @@ def test_a_full_socket_is_tried_again() -> None:
 
 def test_messages_and_memory_are_bounded() -> None:
     harness = Harness(ledgers_max=100)
-    many = list(range(digests.ASKED_MAX + 10))
+    many = list(range(scrub.ASKED_MAX + 10))
     assert harness.types.want(many)
     assert harness.types.want(many)
-    assert [len(one) for one in harness.asked] == [digests.ASKED_MAX, 10]
+    assert [len(one) for one in harness.asked] == [scrub.ASKED_MAX, 10]
     harness.types.put_answers([[ledger_id, 3] for ledger_id in many])
     known = harness.types.known(many)
     assert list(known) == many[-100:]
@@ -119,7 +117,7 @@ def test_ids_may_get_other_ledgers() -> None:
     harness.types.begin_cycle()
     assert harness.types.known([1, 2]) == {}
     harness.types.put_answers([[1, 1]])
-    harness.now_s += digests.AGE_S_MAX + 1
+    harness.now_s += scrub.DIGEST_AGE_S_MAX + 1
     assert harness.types.want([1])
 
 

@@ -15,8 +15,7 @@ from fastbk.server.gc_messages import Space
 from fastbk.server.index import maintenance
 from fastbk.server.index.background import FlushThread, Task
 from fastbk.server.index.flush import Flusher
-from fastbk.server.index.gc_port import GcPort
-from fastbk.server.index.holdings_check import HeldCheck
+from fastbk.server.index.gc_port import GcPort, HeldCheck
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.commits import DeletionLog
 from fastbk.storage.directories import LOCATIONS, log_path

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.index import ids_without
-from fastbk.server.index.forgetting import DELETED_KEPT_S
+from fastbk.server.index.maintenance import DELETED_KEPT_S
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK

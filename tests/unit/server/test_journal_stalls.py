@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.native.segment import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.observe import logs
-from fastbk.server.supervision.journal_stalls import LOGGED_S, QUICK_S, WINDOW_S, JournalStalls
+from fastbk.server.supervision.monitor import LOGGED_S, QUICK_S, WINDOW_S, JournalStalls
 
 MS = 1_000_000
 

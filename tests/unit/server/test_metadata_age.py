@@ -16,7 +16,7 @@ from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_hold
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, read_mark
 from fastbk.model.ids import BookieId
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.server.supervision.metadata_age import AGE_INTERVAL_S, POLL_INTERVAL_S, MetadataAge
 from fastbk.storage.metadata_mark import NAME

@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.config import MetadataSettings
 from fastbk.server import process_table
 from fastbk.server.configuration import bookie_config
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
-from fastbk.server.configuration.settings import BookieSettings, LimitSettings, MetadataSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import (
+    BookieSettings,
+    JournalSettings,
+    LedgerSettings,
+    LimitSettings,
+)
 from fastbk.server.process_table import GC, INDEX, JOURNAL, Segment
 from fastbk.units import KIB, MIB
 

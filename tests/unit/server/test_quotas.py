@@ -10,8 +10,14 @@ import pytest
 
 from fastbk.errors import ConfigError
 from fastbk.native.worker import COLD, COLLECT, QUOTAS_MAX, Worker
-from fastbk.server.configuration.quotas import Quota, QuotaSettings, problems, quota_of, rules_of
-from fastbk.server.network.quotas import Quotas
+from fastbk.server.configuration.settings import (
+    Quota,
+    QuotaSettings,
+    quota_of,
+    quota_problems,
+    rules_of,
+)
+from fastbk.server.network.principals import Quotas
 from tests.fixtures import frames
 from tests.fixtures.worker_harness import WorkerHarness
 
@@ -85,12 +91,12 @@ def test_what_is_wrong_is_named(text: str, reason: str) -> None:
     settings = QuotaSettings(exceptions=(text,))
     with pytest.raises(ConfigError, match=reason):
         rules_of(settings)
-    assert any(reason in problem for problem in problems(settings, has_names=True))
+    assert any(reason in problem for problem in quota_problems(settings, has_names=True))
 
 
 def test_a_bound_needs_names() -> None:
-    assert list(problems(QuotaSettings(), has_names=False)) == []
-    assert "nobody has a name" in next(problems(SETTINGS, has_names=False))
+    assert list(quota_problems(QuotaSettings(), has_names=False)) == []
+    assert "nobody has a name" in next(quota_problems(SETTINGS, has_names=False))
 
 
 def test_connections_are_counted_by_principal() -> None:

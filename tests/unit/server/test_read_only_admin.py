@@ -14,7 +14,7 @@ from fastbk.native.disk import Disk
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
-from fastbk.server.supervision.read_only_admin import ASKED, ReadOnlyAdmin
+from fastbk.server.supervision.operator_requests import ASKED, ReadOnlyAdmin
 from fastbk.storage import small_files
 
 

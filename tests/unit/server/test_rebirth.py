@@ -19,8 +19,7 @@ from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.native.disk import Disk
 from fastbk.server import identity
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import LimitSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings, LimitSettings
 from fastbk.server.identity import ledgers_of, settle
 from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.limbo import read_limbo

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 import fastbk
+from fastbk.config import MetadataSettings
 from fastbk.errors import ConfigError, Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.formats import LEVEL_MAX
 from fastbk.meta import format_level
@@ -13,11 +14,10 @@ from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.format_level import raise_level
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore
+from fastbk.security.settings import TlsSettings
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import BookieSettings, MetadataSettings
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
-from fastbk.server.configuration.tls import TlsSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.server.directories import lock_all
 from fastbk.server.supervision import registration
 from fastbk.server.supervision.registration import Membership

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.native.scrub import take_damage
 from fastbk.native.store import Store
-from fastbk.server.configuration.storage_settings import ScrubSettings
+from fastbk.server.configuration.settings import ScrubSettings
 from fastbk.server.index.background import DirectBackground, Task
 from fastbk.server.index.scrub import (
     LOG_WINDOW_S,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastbk.server.configuration.storage_settings import ScrubSettings
+from fastbk.server.configuration.settings import ScrubSettings
 from fastbk.server.index import scrub
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.scrub import Scrubber

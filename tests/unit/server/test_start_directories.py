@@ -23,7 +23,7 @@ from fastbk.model.cookie import Cookie, decode
 from fastbk.model.ids import BookieId
 from fastbk.server import identity
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity_check import IdentityError

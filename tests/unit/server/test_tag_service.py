@@ -13,15 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fastbk.auth.ledger_tags import LedgerTag, verify_tag
-from fastbk.auth.tokens import TokenKey, TokenKeys
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import LedgerRead
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.private_files import write_text
+from fastbk.security.tokens import LedgerTag, TokenKey, TokenKeys, verify_tag
 from fastbk.server.process_table import Process, worker
-from fastbk.server.supervision.tag_service import TagService
+from fastbk.server.supervision.metadata_services import TagService
 from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until_async
 

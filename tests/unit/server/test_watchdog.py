@@ -8,7 +8,7 @@ import pytest
 from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, Segment, Stats, create_segment
 from fastbk.server.process_table import GC, INDEX, JOURNAL, Process, worker
 from fastbk.server.supervision.lifecycle import Lifecycle, State
-from fastbk.server.supervision.watchdog import JOB_S, POLL_S, SILENT_S, Watchdog, process_state
+from fastbk.server.supervision.monitor import JOB_S, POLL_S, SILENT_S, Watchdog, process_state
 
 RINGS = {"worker": [65536, 65536], "index": [65536]}
 CHILDREN = [worker(0), JOURNAL, INDEX, GC]
@@ -168,7 +168,7 @@ def test_the_state_of_a_process_is_read_from_proc() -> None:
 HIDDEN = """
 import os, signal, time
 from fastbk.native.process import confine
-from fastbk.server.supervision.watchdog import process_state
+from fastbk.server.supervision.monitor import process_state
 reader, writer = os.pipe()
 pid = os.fork()
 if pid == 0:

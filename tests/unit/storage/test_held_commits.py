@@ -1,4 +1,4 @@
-"""What a checkpoint does while its commits are held (`fastbk.server.index.hold_mark`)."""
+"""What a checkpoint does while its commits are held (`fastbk.server.index.process`)."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from fastbk.auth.rights import ALL_RIGHTS, Principal, Right
-from fastbk.auth.tokens import TokenKey
-from fastbk.server.configuration.authentication import (
+from fastbk.security.authority import Authority
+from fastbk.security.rights import ALL_RIGHTS, Principal, Right
+from fastbk.security.settings import (
     AuthenticationSettings,
     AuthorizationSettings,
     HttpPort,
 )
-from fastbk.tls.authority import Authority
+from fastbk.security.tokens import TokenKey
 from fastbk.web.page_admission import (
     Kind,
     PageAdmission,

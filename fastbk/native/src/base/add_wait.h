@@ -1,6 +1,8 @@
 /* How long normal adds wait in a bookie, from a worker's receipt to the publication of their batch:
  * one word of the journal, read by whoever answers copying.  The upper half says when it was
- * written (low bits of the monotonic clock). */
+ * written (low bits of the monotonic clock).
+ *
+ * Decision 113. */
 #pragma once
 
 #include "base/ring.h"

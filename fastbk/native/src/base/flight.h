@@ -3,7 +3,9 @@
  *
  * Nothing here runs once an entry.  A stage's times are those that a batch or wake-up has anyway;
  * only what was slow costs more.  Bounded: the newest FBK_FLIGHT_RECORDS a process.  The supervisor
- * reads and judges (fastbk/server/supervision/slow_reports.py). */
+ * reads and judges (fastbk/server/supervision/slow_reports.py).
+ *
+ * Decision 86. */
 #pragma once
 
 #include "base/layout.h"

@@ -7,7 +7,9 @@
  * alone would give the key away.  A rewritten header passes with less than one chance in 2^28, and
  * each attempt that fails ends the boot, whose key is gone with it.
  *
- * A CRC would not do: who chooses a header's bytes chooses its CRC. */
+ * A CRC would not do: who chooses a header's bytes chooses its CRC.
+ *
+ * Decision 92. */
 #pragma once
 
 #include "base/layout.h"

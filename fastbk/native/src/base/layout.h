@@ -1,7 +1,9 @@
 /* Every struct that leaves one process: in shared memory or on disk.  Little-endian, no implicit
  * padding, sizes asserted.  On-disk formats are described byte by byte in fastbk/storage/README.md;
  * a change of a disk struct comes with a new version number and new golden files, a change of a
- * shared one with a new FBK_LAYOUT_VERSION. */
+ * shared one with a new FBK_LAYOUT_VERSION.
+ *
+ * Decisions 2, 18 and 93. */
 #pragma once
 
 #include "base/base.h"
@@ -132,7 +134,7 @@ struct fbk_histogram { /* log-linear: 8 buckets an octave; base/stats.h */
     _Atomic uint64_t buckets[FBK_HISTOGRAM_BUCKETS];
 };
 /* Each word is written by one thread, and read by the supervisor's watchdog
- * (fastbk/server/supervision/watchdog.py).  A loop adds 1 in each of its turns.  A thread that
+ * (fastbk/server/supervision/monitor.py).  A loop adds 1 in each of its turns.  A thread that
  * works off jobs adds 1 when it begins one and 1 when it ends it: odd while it works. */
 struct fbk_heartbeat {
     _Alignas(64) _Atomic uint64_t beats;

@@ -5,7 +5,9 @@
  * them: a state costs its 72 bytes and 4.6 to 9.2 of index.  The place of a removed one is taken by
  * the next that is added.  When the index doubles, a few of its slots move with each new ledger, so
  * that no single add pays for all of them: with millions of ledgers that would be a pause that
- * everybody notices. */
+ * everybody notices.
+ *
+ * Decision 58. */
 #pragma once
 
 #include "base/layout.h"

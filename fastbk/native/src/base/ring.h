@@ -4,7 +4,9 @@
  * never wraps.  Positions count bytes since the segment was made and never go back.  Each cursor
  * has one writer and lies in that writer's own segment (INV-R1); the other side maps it read-only.
  * A consumer copies a header once, checks the copy, and uses the copy: the producer may be
- * broken. */
+ * broken.
+ *
+ * Decision 6. */
 #pragma once
 
 #include "base/layout.h"

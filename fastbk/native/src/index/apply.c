@@ -4,7 +4,9 @@
  * by ring.  So first all records that the journal accepted for good are taken in; then those to be
  * checked, in the order of the exceptions, which is the journal's; and only after that the reads of
  * this batch's fences are answered.  A fence therefore sees every add that was accepted before it,
- * and an accepted add is never refused for a checked one behind it. */
+ * and an accepted add is never refused for a checked one behind it.
+ *
+ * Decision 22. */
 #include "index/index.h"
 
 #include "base/fault.h"

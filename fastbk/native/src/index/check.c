@@ -5,7 +5,9 @@
  * is read.  For each of its entries: stored with the same data: fine; stored with other data:
  * conflict, the stored one stays; not stored: it comes into the cache now.  "Not stored" is decided
  * in the journal's order among checks of the same id, because that is the order in which replay
- * would decide. */
+ * would decide.
+ *
+ * Decision 23. */
 #include "index/index.h"
 
 #include "base/digest.h"

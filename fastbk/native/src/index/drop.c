@@ -6,7 +6,9 @@
  * an add was acknowledged by after somebody decided to drop it.  Hence: every add to a ledger
  * changes its changed_sequence, also one that stores nothing; a drop names the one it was decided
  * by; and from then until what is stored is gone, it answers no check.  Adds that do not need a
- * look at what is stored pass: they land behind what is dropped. */
+ * look at what is stored pass: they land behind what is dropped.
+ *
+ * Decision 39. */
 #include "index/index.h"
 
 #define STATES_A_SLICE 65536u

@@ -6,7 +6,9 @@
  * deleted ledger.  So the journal is asked, and answers with the order of the first batch that
  * it decides without the state; when all before it are taken in, the state goes here.  It answers
  * "kept" when something came of the ledger that was not flushed when it was asked: a fence, or
- * a copy that we still compare with what is stored. */
+ * a copy that we still compare with what is stored.
+ *
+ * Decision 59. */
 #include "index/index.h"
 
 #define STATES_A_SLICE 4096u

@@ -10,7 +10,9 @@
  * a branch.
  *
  * Pure: the caller brings the time.  The index publishes each window in its segment, for the
- * supervisor. */
+ * supervisor.
+ *
+ * Decision 130. */
 #pragma once
 
 #include "base/layout.h"

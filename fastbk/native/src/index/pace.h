@@ -12,7 +12,9 @@
  * history gets all.  Reads that a write cache answers count only beside adds: what was just written
  * and is read from its beginning comes out of the same cache, and is nobody's tail.
  *
- * Pure: the caller brings the time. */
+ * Pure: the caller brings the time.
+ *
+ * Decision 55. */
 #pragma once
 
 #include "base/base.h"

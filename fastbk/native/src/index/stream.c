@@ -6,7 +6,9 @@
  * streams together have half of the cache.  A read that arrives before its run waits for the job
  * that is bringing it, without a thread.
  *
- * A stream is only a guess about what will be asked: what is answered never hangs on it. */
+ * A stream is only a guess about what will be asked: what is answered never hangs on it.
+ *
+ * Decision 56. */
 #include "index/index.h"
 
 #define STREAM_WAYS 4u

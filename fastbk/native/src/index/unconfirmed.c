@@ -3,7 +3,9 @@
  * A ledger is in metadata before its first add.  So one that metadata does not list is no ledger,
  * or one that was deleted, and goes after a while: first the journal takes nothing to it any more
  * (EXPIRING), then metadata is read once more, and only what it does not list then is deleted. What
- * was acknowledged before that is of a ledger that this reading shows. */
+ * was acknowledged before that is of a ledger that this reading shows.
+ *
+ * Decision 87. */
 #include "index/index.h"
 
 #define FORGOTTEN_S 1u /* deleted so long ago that any merge of everything forgets it */

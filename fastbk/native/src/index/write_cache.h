@@ -22,7 +22,9 @@
  * main loop may read them beside the flush thread without a lock.  The flush thread alone writes
  * what lies between the entries of chunks.
  *
- * Items, chunks and runs are named by references: position in the arena / 8, + 1; 0 = none. */
+ * Items, chunks and runs are named by references: position in the arena / 8, + 1; 0 = none.
+ *
+ * Decisions 25 and 103. */
 #pragma once
 
 #include "base/layout.h"

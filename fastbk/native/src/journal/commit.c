@@ -1,4 +1,5 @@
-/* A batch on its way to the disk, and the change from one file to the next. */
+/* A batch on its way to the disk, and the change from one file to the next.
+ * Decision 13. */
 
 #include "journal/journal.h"
 

@@ -1,6 +1,8 @@
 /* The journal's format on disk, and what a valid record, batch and header is; used by the writer,
  * which makes them, and by the scan.  A record is struct fbk_record of base/layout.h, whose rules
- * hold here, too. */
+ * hold here, too.
+ *
+ * Decision 3. */
 #pragma once
 
 #include "journal/scan.h"

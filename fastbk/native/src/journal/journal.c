@@ -1,4 +1,5 @@
-/* The journal's life and its step.  The loop around it is Python's. */
+/* The journal's life and its step.  The loop around it is Python's.
+ * Decision 29. */
 
 #include "journal/journal.h"
 

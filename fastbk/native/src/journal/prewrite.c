@@ -1,7 +1,9 @@
 /* The next journal file, ahead of need, by a thread of its own.  A new one is filled with zeros:
  * blocks that were only allocated cost half as much again at each commit (one more disk write for
  * the extent); a second Python thread doubles the journal's p99.9, so this one never sees the
- * interpreter. */
+ * interpreter.
+ *
+ * Decision 12. */
 
 #include "base/fault.h"
 #include "journal/journal.h"

@@ -1,5 +1,7 @@
 /* How the journal stands: poisoned or not, for Python; and what Python knows of its files, for the
- * counters. */
+ * counters.
+ *
+ * Decision 43. */
 #include "journal/journal.h"
 
 int32_t

@@ -5,7 +5,9 @@
  * is for readers.  Every entry is checked against its own checksum.  What is damaged is not moved
  * and stops nothing: its ids get a location that stands for damage.  A log with so many bad runs
  * that the disk rather than some of its sectors must be at fault stays as it is.  Background
- * thread. */
+ * thread.
+ *
+ * Decisions 50 and 51. */
 #include "store/compact.h"
 
 #include "base/fault.h"

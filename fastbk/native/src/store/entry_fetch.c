@@ -3,7 +3,9 @@
  * Read and checked are the run's header, its item table and the entry.  The entry goes into the
  * read cache as a run of one. Whoever reads more of the same run soon has it read whole: once
  * SINGLES_MAX entries of it are in the cache alone.  Reader threads read small runs whole at once:
- * there a second read of the disk costs more than the rest of the run. */
+ * there a second read of the disk costs more than the rest of the run.
+ *
+ * Decision 104. */
 #include "base/checksum.h"
 #include "store/entry_log.h"
 #include "store/parts.h"

@@ -1,4 +1,5 @@
-/* Runs in entry logs: building them, and checking what a disk gave back. */
+/* Runs in entry logs: building them, and checking what a disk gave back.
+ * Decision 7. */
 #pragma once
 
 #include "store/file_writer.h"

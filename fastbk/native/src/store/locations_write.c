@@ -1,5 +1,7 @@
 /* Writing a locations file: for a flush and for a merge.  Its header comes last: a file that was
- * cut short has none and can't be taken for a whole one. */
+ * cut short has none and can't be taken for a whole one.
+ *
+ * Decision 5. */
 #include "base/checksum.h"
 #include "store/parts.h"
 

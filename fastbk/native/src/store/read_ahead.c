@@ -2,7 +2,9 @@
  *
  * Runs of one ledger from one flush lie side by side in a log: neighbours are read in one go, up to
  * GROUP_BYTES, each into a buffer of its own, so that it can leave the cache alone.  Whatever goes
- * wrong here is noted and passed over; the reader's own job finds out and says so. */
+ * wrong here is noted and passed over; the reader's own job finds out and says so.
+ *
+ * Decision 81. */
 #include "store/entry_log.h"
 #include "store/location_cursor.h"
 

@@ -6,7 +6,9 @@
  * the order they came.  Under pressure SCAN has at most half of the bytes: however much history is
  * read, what single reads come back to stays.  A single read of a run in SCAN makes it a kept one.
  *
- * Called with the store's mutex held. */
+ * Called with the store's mutex held.
+ *
+ * Decision 57. */
 #pragma once
 
 #include "store/store.h"

@@ -77,7 +77,9 @@
  *   syncs the log and its folder.  _write_locations, behind it: one locations file for all that was
  * moved or found damaged. _damaged: (ledger, first, last) of what was found damaged, at most
  * ranges_max; returns how many there are, until the locations are written.  Always ended by _free.
- * fbk_store_ledger_bytes: like _log_bytes, of one ledger, in the searched set. */
+ * fbk_store_ledger_bytes: like _log_bytes, of one ledger, in the searched set.
+ *
+ * Decision 48. */
 #pragma once
 
 #include "base/layout.h"

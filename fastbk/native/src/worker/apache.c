@@ -1,6 +1,8 @@
 /* Apache's clients at a worker: each of their requests becomes one of ours, whose id is that of a
  * context (contexts.c).  What takes several of ours (a poll, then a read; a fence, then a batch; a
- * list, page by page) is one context that takes one step after the other. */
+ * list, page by page) is one context that takes one step after the other.
+ *
+ * Decision 61. */
 #include "worker/worker.h"
 
 #include "base/segment.h"

@@ -1,4 +1,5 @@
-/* Which digest the entries of a ledger have, as far as it is known here . */
+/* Which digest the entries of a ledger have, as far as it is known here .
+ * Decision 68. */
 #include "worker/worker.h"
 
 #include "base/digest.h"

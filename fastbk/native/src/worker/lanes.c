@@ -2,7 +2,9 @@
  * does a record look like, when do others see it, and when may the worker sleep.
  *
  * A record is written behind the published cursor, so a refused one (a bad digest is only known
- * after the copy) leaves no trace. */
+ * after the copy) leaves no trace.
+ *
+ * Decisions 19 and 44. */
 #include "worker/worker.h"
 
 #include "base/fault.h"

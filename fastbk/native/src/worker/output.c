@@ -2,7 +2,9 @@
  *
  * While the transport is empty they are sent from here; what the socket does not take is handed to
  * the transport, and until that has written it all nothing is sent past it, nor read from that
- * connection (INV-B1). */
+ * connection (INV-B1).
+ *
+ * Decisions 91 and 96. */
 #include "worker/worker.h"
 
 #include "base/fault.h"

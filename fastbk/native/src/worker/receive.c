@@ -1,5 +1,7 @@
 /* Received bytes: split into frames, read, dispatched.  What is left (part of a frame, or frames
- * that have to wait) is kept by the connection, and lies in front of what it receives next. */
+ * that have to wait) is kept by the connection, and lies in front of what it receives next.
+ *
+ * Decisions 20 and 90. */
 #include "worker/worker.h"
 
 #include "wire/schema.h"

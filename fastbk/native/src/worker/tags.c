@@ -3,7 +3,9 @@
  * A table of ids with open addresses, at most half full, and a circle of the same ids by age: one
  * more ledger than FBK_TAGS_MAX takes the place of the oldest.  The client knows the bound, and
  * shows a tag again that has fallen out.  It counts a tag that is refused, too, until it hears so:
- * what it then shows again is here still, and becomes the youngest. */
+ * what it then shows again is here still, and becomes the youngest.
+ *
+ * Decisions 116 and 121. */
 #include "worker/worker.h"
 
 #include "base/segment.h"

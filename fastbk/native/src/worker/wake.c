@@ -1,5 +1,7 @@
 /* What a worker does when it is woken: by its bell, for answers, or by sockets that are
- * readable. */
+ * readable.
+ *
+ * Decision 21. */
 #include "worker/worker.h"
 
 #include "base/fault.h"
