@@ -182,8 +182,7 @@ _HOMES = {
     "client.config": "ClientConfig ClientOptions",
     "client.entries": "Batch Entry LedgerInfo",
     "client.ledger_reader": "LedgerReader LedgerReaderStats",
-    "client.ledger_writer": "LedgerWriter",
-    "client.writer_stats": "WriterStats",
+    "client.ledger_writer": "LedgerWriter WriterStats",
     "meta.api": "BookieRegistration",
     "model.ledger": "LedgerMetadata",
     "placement.values": "PlacementConfig",
@@ -205,10 +204,10 @@ _HOMES = {
     "stream.stats": "CursorStats Lag StreamReaderStats StreamWriterStats",
     "stream.stream": "Stream",
     "stream.writer.stream_writer": "StreamWriter",
-    "auth.credentials": "Credentials",
+    "security.credentials": "Credentials",
     "observe.latency": "Latency",
     "observe.tracing": "Tracing links_of",
-    "tls.options": "TlsOptions",
+    "security.tls": "TlsOptions",
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""
 

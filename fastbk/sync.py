@@ -4,6 +4,8 @@ Names and meanings are those of the asyncio client (`fastbk.connect`), and it is
 that does the work: all clients of a process share one event loop in a thread
 (`fastbk/client/loop_thread.py`). Calls of several threads run side by side. gevent can patch the
 thread and its sockets.
+
+Decision 88.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Everything else passes them over: listings, pages, gc, AutoRecovery, janitor, backup. So they are found by the same
 calls, which name what they pass over, and by decoding each record as whoever reads it does.
+
+Decision 145.
 """
 
 from __future__ import annotations

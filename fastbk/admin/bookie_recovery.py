@@ -18,6 +18,8 @@ asked for all that it should hold of every ledger that names it, or of the range
 found damaged. What it cannot show is copied to it. A ledger in limbo leaves it by itself once its
 bookie holds all that the metadata of the closed ledger says (`fastbk/gc/limbo.py`). Ledgers are
 repaired by rising id, so an interrupted repair goes on behind the last one that was done.
+
+Decisions 54 and 107.
 """
 
 from __future__ import annotations

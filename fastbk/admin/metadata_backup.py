@@ -24,6 +24,8 @@ A restore's order is the reverse: ledgers, then the records that name them, then
 identities, without which no bookie starts. An item that nobody can read is named, and all else is
 written (INV-M17): whoever restores decides, before the hold is confirmed, whether a rebuild from
 the bookies brings it back.
+
+Decision 111.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 rebuilt. It writes nothing to the directories, and locks them, so that no bookie changes them
 meanwhile. What lies there, and a file that `collect` has written, may be from anybody. What cannot
 be is named as damage, and the rest counts. No link is followed out of a directory.
+
+Decision 109.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ starts use the same cluster. Order, the first that names a cluster:
 4. `FASTBK_CONTEXT`, then the context in use. A variable that is set wins over the context's value.
 
 So credentials of a context never go to a cluster that was named in another way.
+
+Decision 127.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 `ExplicitLacSender` does so on the application's event loop. While the application keeps that loop for itself, the
 thread of a `LacGuard` does (INV-C7).
+
+Decisions 155 and 161.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 An asynchronous generator that an exception has left is at its end. Whoever asked it for more would be told that there
 is nothing more, and would pass over all that it did not yield.
+
+Decision 156.
 """
 
 from __future__ import annotations

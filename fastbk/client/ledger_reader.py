@@ -1,4 +1,7 @@
-"""The asyncio reader of one ledger: the reading procedures as calls and iterators."""
+"""The asyncio reader of one ledger: the reading procedures as calls and iterators.
+
+Decisions 79 and 152.
+"""
 
 from __future__ import annotations
 

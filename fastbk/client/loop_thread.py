@@ -16,6 +16,8 @@ owner at every moment. Three rules keep it:
 
 CPython raises such exceptions when a function begins, behind a call of a C function, and when a loop
 jumps back. Between other instructions, and when Python functions return, it raises none.
+
+Decision 98.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The reader of `fastbk.sync`: the asyncio reader on the loop's thread."""
+"""The reader of `fastbk.sync`: the asyncio reader on the loop's thread.
+
+Decision 148.
+"""
 
 from __future__ import annotations
 

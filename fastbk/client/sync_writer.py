@@ -4,6 +4,8 @@ threads.
 Appends are numbered and counted in the thread of the caller, so ids and BufferFull come at once.
 They wait in a queue that the loop is woken for once. Crossing over to the loop's thread costs more
 than many appends.
+
+Decision 97.
 """
 
 from __future__ import annotations

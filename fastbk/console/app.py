@@ -1,4 +1,7 @@
-"""The console as an ASGI application: which path is which page, and what faults look like."""
+"""The console as an ASGI application: which path is which page, and what faults look like.
+
+Decision 131.
+"""
 
 from __future__ import annotations
 

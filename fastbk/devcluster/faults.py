@@ -3,6 +3,8 @@
 Processes are frozen by SIGSTOP. A full disk and a slow journal are asked of the bookie, which has them for real from
 there on (`fastbk.server.faults`). Networks are cut in proxies, one before each bookie and one between each bookie and
 each server of ZooKeeper: bookies advertise 127.0.0.2, where at the same port their proxy listens.
+
+Decision 129.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A stream is created, renamed or deleted by several records at once: its name, its record, and what is counted of the
 namespaces above it. So no record is judged alone: a name without its record, or a stream that is not counted, is
 refused.
+
+Decision 163.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the rules of a gateway have in common: what a change needs, and how one is refused. Pure."""
+"""What the rules of a gateway have in common: what a change needs, and how one is refused. Pure.
+
+Decision 124.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@
 - `Turns`: how many threads of the store one client may have at once.
 - `Waits`: requests that wait for a change of what their clients watch. The gateway watches in the metadata store what
   they wait for, once for all clients.
+
+Decision 132.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ Deleting a live ledger loses data, keeping a dead one costs space; so every doub
 - an id has to be missing in two complete cycles, and reading it once more has to say so too;
 - metadata that was rolled back, or that an operator holds, deletes nothing (INV-M4);
 - a cycle that would delete most of what is here deletes nothing: more likely than that is a wrong metadata URI.
+
+Decisions 17 and 40.
 """
 
 from __future__ import annotations

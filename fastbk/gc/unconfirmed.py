@@ -18,6 +18,8 @@ ghost: a ledger that was deleted again, or that never was. Dropping a real one l
   What was acknowledged before is of a ledger that was in metadata before that reading.
 
 While many ghosts leave no room, the newest ledgers that metadata lists for this bookie are let in by name.
+
+Decisions 95 and 143.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Everything changes by compare-and-set on the version that was read (INV-M1): a c
 decide anew. A call that fails with MetadataUnavailable may have taken effect: re-read before trying again.
 
 Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after `close`, or in a forked child).
+
+Decision 153.
 """
 
 from __future__ import annotations

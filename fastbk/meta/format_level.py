@@ -12,6 +12,8 @@ INV-U2: the level of a cluster never falls. It rises only while every registered
 that reports has it; a bookie that lacks it does not start, and one that runs leaves the cluster.
 INV-U5: a janitor, AutoRecovery, gateway or console that lacks the level of the cluster does not start. One that runs
 reads the level at least every ten seconds, ends when it lacks it, and a janitor deletes nothing by then.
+
+Decision 126.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """When a cluster's metadata was last written into a backup that is whole: a record for metrics, alerts and people.
 
 It is no part of a backup, and none of a restored store: there the cluster has no backup yet.
+
+Decision 146.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A path is names with slashes between them, such as `streams/1f/1f07/chain`; a record may have others below it. What is
 empty is no record. Versions are numbers of at most 64 bits (INV-M14) that mean nothing but "the same as when I read
 it".
+
+Decision 67.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ it has stored, and by `RESERVE_IDS` more for ids that were drawn between its las
 
 Ids that somebody chose without metadata do not count (`is_counted`): the highest id is what the store's counter has
 given out, and what its listings contained near it. Else one ledger with a high id would leave no room for the floor.
+
+Decision 84.
 """
 
 from __future__ import annotations

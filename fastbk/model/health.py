@@ -3,6 +3,8 @@
 `fastbk cluster status`, `fastbk top`, the console, `fastbk doctor` and `/readyz` say the same words for the same fact:
 each brings the facts that it has, and `reasons_of_bookie` and `verdict_of` decide. A fact that one of them cannot have,
 as metadata in `/readyz`, is left out there. A reason whose verdict is "well" is a remark: it changes no exit code.
+
+Decision 147.
 """
 
 from __future__ import annotations

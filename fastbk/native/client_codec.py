@@ -2,6 +2,8 @@
 
 One call turns everything that a socket gave into a few events. All buffers are plain Python ones; nothing here does
 I/O or keeps state but `AnswerBuffer`, which owns a receive buffer.
+
+Decision 80.
 """
 
 from __future__ import annotations

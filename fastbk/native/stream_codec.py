@@ -1,6 +1,8 @@
 """Typed face of the codec of streams' entries (`stream/codec.c`): records into an entry, entries into tables.
 
 One call an entry written, two calls a batch of entries read, however many records they hold.
+
+Decision 66.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 An event is not a second call beside the log line: `EventLog` gets every line of the process, and keeps those that
 stand here. docs/events.md has the same table for people.
+
+Decision 125.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A library never writes to an application's stderr by itself. Without configuration nothing is written, also no warning:
 the logger `fastbk` has a NullHandler. fastbk's own commands and servers call `forward`, which writes the events as
 lines of `fastbk.observe.logs`. Processes that never use the client or metadata do not import this, nor `logging`.
+
+Decision 85.
 """
 
 from __future__ import annotations

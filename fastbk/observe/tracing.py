@@ -2,6 +2,8 @@
 
 The application sets up OpenTelemetry's SDK and says by `fastbk.connect(tracing=fastbk.Tracing())` that it wants spans
 of fastbk. Without that, nothing here is called, and the package is not imported. docs/tracing.md has the spans.
+
+Decision 128.
 """
 
 from __future__ import annotations

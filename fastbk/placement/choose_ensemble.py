@@ -3,6 +3,8 @@
 Pure: what is known of the bookies, the wishes and the chance all come as arguments. How a choice is made stands
 in README.md. Below the calls stand the rules (what each write set needs), the candidates (who may be taken, in
 which order) and the search (the best arrangement around the ring).
+
+Decision 36.
 """
 
 from __future__ import annotations

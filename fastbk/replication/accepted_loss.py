@@ -17,6 +17,8 @@ Only this procedure closes so (INV-Q4), and it names what it gives up:
    LOSS_KEY keeps what was given up.
 
 Nothing is written again: a copy on one bookie stays on one until the repair. A dry run does steps 2 to 4 without FENCE.
+
+Decision 139.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ The short runs of a striped ledger's share are read many at once (`ReadSpan`). W
 one by one where a bookie does not take several: one of Apache's, or one that has some of them otherwise.
 
 Copying rests for the rate and for the bookies' back-pressure, at the source and at the target.
+
+Decisions 110 and 112.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ metadata (`.known`). When a bookie fails for longer than the policy bears, a *ch
 
 To close: wait until nothing is in flight, or `end(error, now_s)`; then `stop(now_s)` (no change is begun any more; what
 is under way is given up), then run `closing(timeout_s)`. To force: run `forcing(timeout_s)`, then `forced(its value)`.
+
+Decision 138.
 """
 
 from __future__ import annotations

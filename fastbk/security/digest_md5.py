@@ -3,6 +3,8 @@
 Quality of protection is `auth`: what follows is neither signed nor encrypted, so this belongs behind TLS. Both sides
 prove that they know the password; neither sends it. One challenge serves one response, with a nonce of its own: a
 response that somebody has recorded is refused.
+
+Decision 118.
 """
 
 from __future__ import annotations

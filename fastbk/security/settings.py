@@ -1,5 +1,7 @@
 """The sections of a configuration that say who is served, of bookies and gateways: [tls], [http], [authentication],
 [authorization] and [audit]; what they make, and what is wrong with them.
+
+Decision 135.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ verified by. (Refusing to resume would be worse: Java's clients would have every
 
 Files are PEM or PKCS12. A PKCS12 store is read as the PEM that OpenSSL's contexts take. Java's own format (JKS) is
 refused with the cure.
+
+Decisions 115 and 134.
 """
 
 from __future__ import annotations

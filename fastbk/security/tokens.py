@@ -10,6 +10,8 @@ A tag names the namespace of a ledger. A bookie that has read it in the ledger's
 `ledger` (the id), `ns` (the namespace, "" where metadata names none), `aud` (the cluster's id), `iat`. A tag is good
 for TAG_AGE_S_MAX, since a ledger may be moved to another namespace; clients have it signed anew each day. A token is
 no tag, and a tag no token, even with one key for both.
+
+Decisions 117 and 136.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ by a segment each for every pair, so that a pair sees nothing of the others.
 Everything that starts or connects processes reads this file; nothing else knows who talks to whom.
 The picture in ARCHITECTURE.md shows the same set. Memory is a table too: start-up adds it up
 and refuses what is above the total.
+
+Decision 47.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ steps. When a child dies, the supervisor ends the others, and the next boot repl
 has all acknowledged entries. When children die again and again, it boots without journal and gc:
 the bookie serves reads only. After a pause that grows it tries a whole boot again. If the boot
 for reads fails too, no process runs until then.
+
+Decision 11.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Offsets count records, so a limit of records is kept to the record, whatever their sizes; a limit of bytes is turned
 into one of records by what they have had on average. The checkpoint says where to go on; options only where to begin.
+
+Decision 78.
 """
 
 from __future__ import annotations

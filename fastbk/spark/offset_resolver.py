@@ -1,6 +1,8 @@
 """What is there: streams and ledgers found, where they begin and end now, options' places resolved. In the driver.
 
 Nothing here fences anybody or looks beyond what is published.
+
+Decision 144.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Everything before it was read. Numbers of 64 bits are text, so that no reader of
 
 A checkpoint is a file that others may have changed, and options come from anywhere. So each field is
 checked here, and a name that is not known is an error: whoever wrote it meant something by it.
+
+Decision 75.
 """
 
 from __future__ import annotations

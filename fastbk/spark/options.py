@@ -1,4 +1,7 @@
-"""The options of `format("fastbk")`: names, forms, and what is said of those that are wrong."""
+"""The options of `format("fastbk")`: names, forms, and what is said of those that are wrong.
+
+Decision 82.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What Spark calls to write: the batch and the streaming writer, both exactly once. See README.md here."""
+"""What Spark calls to write: the batch and the streaming writer, both exactly once. See README.md here.
+
+Decision 83.
+"""
 
 from __future__ import annotations
 

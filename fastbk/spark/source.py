@@ -1,4 +1,7 @@
-"""What Spark calls: the data source `fastbk`."""
+"""What Spark calls: the data source `fastbk`.
+
+Decision 74.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Names, listing and the order of files; `JournalPool` makes and recycles them. The formats are in
 README.md beside this file. Everything here looks only at headers; batches are read by
 `fastbk.native.journal.JournalScan`.
+
+Decision 15.
 """
 
 from __future__ import annotations

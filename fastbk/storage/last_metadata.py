@@ -9,6 +9,8 @@ records, the last one of a ledger counts; it is rewritten in order of the ids, b
 With a body, that is Apache's bytes of ledger metadata, and the number is the version that the store gave them. Without
 one, metadata listed no ledger from the id to the number any more. A torn or damaged record ends what is read: what lay
 behind it is seen again in the next round, but for deletions.
+
+Decision 108.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ and removes it. The file counts only for the incarnation that it names.
 
     "FBKLIMBO" | version u32 | count u32 | incarnation u64 | CRC32C of the ids u32 | CRC32C of the 28 bytes so far u32
     | count ids, i64
+
+Decisions 53 and 137.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Two slots, `manifest.0` and `manifest.1`. A commit overwrites the slot of the lo
 the only commit point of a flush (INV-X3). Then the same bytes go to the other slot, before anything is unlinked or
 the journal is told: from then on losing either slot loses nothing. Written by the index (its flush thread), and
 once by the supervisor when a directory is born.
+
+Decisions 1 and 16.
 """
 
 from __future__ import annotations

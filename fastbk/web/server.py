@@ -7,6 +7,8 @@ leads to ends that connection alone.
 
 What is served is a `Site`: pages, one answer a connection (`page_server.py`), or a gateway's operations, on connections
 that stay open. Heads are parsed here and by no library: docs/decisions.md 164 has the figures.
+
+Decision 164.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Builds the wheels: the sdist of this tree, compiled for each target by the C compiler of zig.
 
 zig has the C library's headers and symbol versions of every target with it, so one machine builds all wheels.
+
+Decision 123.
 """
 
 from __future__ import annotations

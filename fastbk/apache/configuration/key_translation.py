@@ -12,6 +12,8 @@ Nothing is put where something else lies: a directory that is for both holds ent
 the journal in a folder, and a journal directory that several ledger directories share has a folder
 for each but the first. So a bookie's directories stay where they are when others are added behind
 them.
+
+Decision 60.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ cluster.
 `add_pages` and `add_auto_recovery_pages` have the paths. The pages behind them come in this order:
 the bookie alone (its state, files, garbage and settings), ledgers' metadata (bounded by what one
 answer may hold), and the cluster as metadata has it.
+
+Decision 63.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ only if metadata has heard of it already, nothing but the marks is left to remov
 Nobody knows whether a stopped Apache bookie still has all that it acknowledged: its files have no checksums, and it may
 have run without syncs. So each ledger that may count on the bookie comes in limbo, unless it is closed and all that
 metadata says is here is here. So does a ledger of which an index names an entry that no file holds.
+
+Decision 62.
 """
 
 from __future__ import annotations

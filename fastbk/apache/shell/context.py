@@ -5,6 +5,8 @@ read their words.
 `Option` read a call as Apache's shell reads it. An option has a short and a long name, each with
 one dash or two: `-rw`, `--rw`, `-readwrite` and `--readwrite` are the same. What is not known is an
 error that names the verb's options; Apache prints the verb's whole usage.
+
+Decision 99.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ autorecovery/votes                the number of the last vote; votes/<number> is
 autorecovery/locks/<ledger>       the lock of a ledger: its holder and session
 
 A vote or lock counts while its session lives (`fastbk.meta.sqlite.coordination`).
+
+Decision 105.
 """
 
 from __future__ import annotations

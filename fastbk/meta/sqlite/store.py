@@ -4,6 +4,8 @@ Leases are compared by the machine's own monotonic clock, which all its processe
 boot id) every lease has run out. Watches are served by one thread that compares versions.
 
 `MemoryStore` is the same without a file.
+
+Decision 101.
 """
 
 from __future__ import annotations

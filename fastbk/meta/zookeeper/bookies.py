@@ -3,6 +3,8 @@
 A registration lives as long as the session it was made in. When that expired, `renew` makes it anew in the next one;
 nobody has to restart anything. A node that an earlier process of the same data left behind is taken over at once,
 since whoever holds an incarnation holds its directories' locks; a node of other data is left alone.
+
+Decisions 33 and 35.
 """
 
 from __future__ import annotations

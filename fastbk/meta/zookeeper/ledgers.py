@@ -6,6 +6,8 @@ an answer from behind would have bookies free what is alive.
 
 Deleted ids are remembered in nodes of ours, one for 4,096 neighbours, written in the same transaction as the deletion;
 a creation checks in its transaction that the node it read is still the same. Apache's own clients do neither.
+
+Decisions 32 and 34.
 """
 
 from __future__ import annotations

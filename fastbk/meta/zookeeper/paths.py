@@ -12,6 +12,8 @@
 Apache's listings, `metaformat` and `nukeexistingcluster` know what may lie below the root by its name, and take what
 begins with `ID-` for a remainder of drawn ids, which they pass by, or remove with the rest. Any other name has
 `nukeexistingcluster` refuse.
+
+Decision 72.
 """
 
 from __future__ import annotations

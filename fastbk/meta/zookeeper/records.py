@@ -11,6 +11,8 @@ INV-M15: a change is made on the very content that it names, also where that rec
 change is on its way. ZooKeeper can compare a node's own version only, and that begins at 0 with each node of the name.
 So each deletion of a node also changes a counter, one of `_COUNTERS` by the node's path, in the same transaction; and
 each change of a node that is there compares that counter, which it has read before the node.
+
+Decision 141.
 """
 
 from __future__ import annotations

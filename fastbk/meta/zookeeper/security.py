@@ -15,6 +15,8 @@ FASTBK_ZOOKEEPER_FILE names a file that others than owner and group must not be 
     admins = ["digest:admin:..."]
 
 `fastbk metadata acl-id` prints such an id. All processes of a cluster have the same [acl].
+
+Decision 120.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ All but the last three hold protobuf's text form. Every byte is as Apache's book
 
 A lock of ours has a second ephemeral node, `<own>/lock_holders/<id>`, made and deleted in the lock's transactions. It
 tells the lock from one that another session made under the same name.
+
+Decision 106.
 """
 
 from __future__ import annotations

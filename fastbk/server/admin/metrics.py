@@ -4,6 +4,8 @@ Counters of several workers are added up: one series a bookie (a dashboard that 
 counters by bookie must not count twice). Journals and indexes of several pairs have a series each, with
 the label `pair`: disks fail one by one; a single pair has no label. Counters begin anew with each
 boot, as Prometheus expects of a restart.
+
+Decision 70.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A thread looks (a disk that hangs must not stop the loop): rarely, and often when something is wrong or near. The loop
 takes the looks in, adds the failures that it saw itself, and tells the supervisor.
+
+Decision 42.
 """
 
 from __future__ import annotations

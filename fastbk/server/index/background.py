@@ -5,6 +5,8 @@ The flush thread does one job after the other, and alone commits manifests and u
 The background thread does merges, recounts, compactions and scrubbing, a slice of some milliseconds at a time. It
 writes with a disk of its own and commits nothing: what is written is handed to the flush thread. Of the tasks that may
 go on the one with the lowest priority number is given the next slice, so a merge never waits behind a compaction.
+
+Decision 49.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 `Flusher` is the main loop's side of the flush thread (`fastbk.server.index.background`): it says what is to be done
 next and installs what came out of it. The order of each job's steps is in `fastbk.storage.checkpoint`; merges and
 compactions are `fastbk.server.index.maintenance`'s.
+
+Decision 41.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ checkpoint moves the mark. Afterwards all old journal files lie behind it.
 Damage goes on record in the commit of replay's flush, and off it in that of a later replay's (INV-X6). In between the
 supervisor has listed the ledgers that may have lost something, and replay puts them into limbo. Each is in doubt by its
 own state from then on, and is healed by itself; of all others "no" is the truth again.
+
+Decision 4.
 """
 
 from __future__ import annotations

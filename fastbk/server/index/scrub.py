@@ -10,6 +10,8 @@ waited for again for a while, and its entries stay unchecked in this cycle.
 
     index → supervisor {"type": "digests_wanted", "ledgers": [id, ...]}
     supervisor → index {"type": "digests_known", "digests": [[id, type, HMAC's key in hex, or null], ...]}
+
+Decisions 52 and 69.
 """
 
 from __future__ import annotations

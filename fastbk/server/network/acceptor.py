@@ -4,6 +4,8 @@ That byte is looked at and left in the socket, since what a transport has receiv
 it is there the connection has a slot and no transport: C's poll waits for it, and silent ones make room as all others.
 With TLS it waits for the client's whole first record, too: who sends less costs no handshake. Handshakes begin at a
 bounded rate, and the addresses that want one take turns, so that an address that wants many waits for itself.
+
+Decision 114.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Order: record, copy, record says moved, identities, drop at the source, no record. Everything happens with all
 directories locked; what is left of it at the next start is undone or finished by `end_move` before anybody looks at
 the identities.
+
+Decision 46.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ and registration follow these states, nothing else. Conditions are the named rea
 a bookie now. `/readyz` answers for data: 503 while a condition of `data` stands. `/readyz/metadata`
 answers for both: 503 while a condition of `data` or `metadata` stands. A `notice` is reported and
 changes no status.
+
+Decision 27.
 """
 
 from __future__ import annotations

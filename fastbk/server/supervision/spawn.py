@@ -3,6 +3,8 @@
 A `Boot` is made under a new epoch and never repaired: when any of its processes dies, all of it
 goes and another one is made. Children are spawned with a minimal environment and exactly the
 descriptors that `fastbk.server.process_table` names for them.
+
+Decision 10.
 """
 
 from __future__ import annotations

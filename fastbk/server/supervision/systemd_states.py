@@ -1,4 +1,7 @@
-"""Tells systemd a bookie's states: ready once it serves, alive while nothing that data passes through stands still."""
+"""Tells systemd a bookie's states: ready once it serves, alive while nothing that data passes through stands still.
+
+Decision 122.
+"""
 
 from __future__ import annotations
 

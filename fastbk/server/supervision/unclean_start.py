@@ -7,6 +7,8 @@ kept and served. A ledger leaves limbo when it is found whole or repaired.
 
 Damage that a manifest has on record is one more reason, whoever put it there: listed after that, the ledgers take the
 doubt over, each by its own state, and the record ends (INV-X6, `fastbk/server/index/replay.py`).
+
+Decision 37.
 """
 
 from __future__ import annotations

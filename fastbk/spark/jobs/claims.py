@@ -7,6 +7,8 @@ A run's number is the claim's. That of a run which did not end by itself is neve
 in common, also where one of them was given up by mistake. A claim whose processes are dead is passed by where this can
 be known: on the machine it ran on. On a store that does not create exclusively a later claim replaces one of the same
 moment; whoever had that one finds another's text in it and stops (`Claim.check`).
+
+Decision 102.
 """
 
 from __future__ import annotations

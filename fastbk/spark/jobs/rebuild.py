@@ -8,6 +8,8 @@ A run reads what is new since the last version, reduces it part by part, then by
 writes another one, whose number is its claim's: higher than any before, but not always by one. Its manifest comes last
 and is what makes a version count: what a run that was cut off has left is deleted by the next. All counts come out of
 the pass that writes, summed behind the shuffle, so a task that is run again counts once.
+
+Decision 76.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ own that never change (`PageRef`).
 
 The last segments may be open: the one that is written, and one that was made ready behind it, so that a roll needs no
 metadata. All others are closed, and what they hold is known here. The second part has the changes.
+
+Decision 64.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Drafts are ledgers that are written to be attached later, named below their stre
 
 A draft belongs to the key and number under which its ledgers are to be attached; several attempts at the same number
 make a draft each, and one of them is attached. The draft's record decides which (INV-S13): see README.md.
+
+Decision 142.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Opening a stream for append: the former writer is fenced, what it left is closed, and a new epoch begins (INV-S6)."""
+"""Opening a stream for append: the former writer is fenced, what it left is closed, and a new epoch begins (INV-S6).
+
+Decision 65.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A durable cursor: a reader that remembers what is done, over restarts and from holder to holder."""
+"""A durable cursor: a reader that remembers what is done, over restarts and from holder to holder.
+
+Decision 158.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 What the former holder was told is kept is in the record, or in the ledger that the record names, which is fenced
 first. A ledger that cannot be read now makes this fail, and not go back to the record's older state.
+
+Decision 133.
 """
 
 from __future__ import annotations

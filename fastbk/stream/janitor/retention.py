@@ -5,6 +5,8 @@ within both the age and the size that are kept; so at least that much is kept, a
 truncation is exact to the record. A time that lies ahead of this machine's clock keeps nothing for ever: `_ended_us`.
 
 Rows in pages are looked at by pages first: all of a page goes, or none, or its rows have to be read (`page_needed`).
+
+Decisions 140 and 149.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Each names the versions of the usage records that it was decided by: of two changes of one namespace's names one wins,
 and the other is decided anew.
+
+Decision 71.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The reader of all streams that a pattern chooses: their records in one sequence, each stream's in its order."""
+"""The reader of all streams that a pattern chooses: their records in one sequence, each stream's in its order.
+
+Decisions 77 and 160.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A stream that the record does not name is held from its first record on (INV-S20): so one that was created a moment
 ago, and that no holder has seen yet, loses nothing. A position is written when something was done, or where the cursor
 does not begin at the first record.
+
+Decision 159.
 """
 
 from __future__ import annotations

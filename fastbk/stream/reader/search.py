@@ -2,6 +2,8 @@
 
 The chain says which segment, its pages included; the index entry of a segment that was ended in order says which
 entries; otherwise the heads of some entries at a time are read, in parallel, until one is left.
+
+Decision 162.
 """
 
 from __future__ import annotations

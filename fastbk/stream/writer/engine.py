@@ -4,6 +4,8 @@
 acknowledgements, and ends the writer by the first failure. Acknowledgements come in the order of the
 entries, and so futures resolve in the order of the calls (INV-S5). `segment_lifecycle.py` creates
 segments and ends them, beside this path.
+
+Decision 150.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 One task a writer, one thing at a time: what ends is ended before more is made, so that at most two segments are open.
 Metadata or bookies that are away delay this, with growing pauses, and nothing else: the writer goes on in the segment
 it has.
+
+Decisions 89 and 94.
 """
 
 from __future__ import annotations

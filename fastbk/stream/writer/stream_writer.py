@@ -1,6 +1,8 @@
 """The writer of a stream: takes records, waits for room, and says when they are kept.
 
 `engine.py` has the way of the records to the ledgers.
+
+Decision 154.
 """
 
 from __future__ import annotations
