@@ -1,6 +1,6 @@
 """One process's HTTP page: a bookie's, a janitor's or a healer's; where it is, and what its refusals become.
 
-Blocking, for commands; `fastbk.overview.page_reader` reads the pages of hundreds at once.
+Blocking, for commands; `fastbk.overview.poller` reads the pages of hundreds at once.
 """
 
 from __future__ import annotations

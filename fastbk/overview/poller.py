@@ -4,11 +4,16 @@ A bookie that does not answer costs a round its timeout, once, beside the others
 in the background (`BackgroundValue`): a round shows what was read last, and why there is nothing
 newer. The readers of metadata follow the poller: healing, the newest backup, ledgers that wait to
 be closed, cursors, and what the hot ledgers are.
+
+A page is bounded in time and size, and hundreds are read at once on one loop.
+`fastbk.admin.page_client` is for one page: it blocks, and its errors are sentences for a command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -16,25 +21,130 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
+import msgspec
+
 from fastbk.admin.cluster import uncloseable
 from fastbk.autorecovery.state import ClusterState
-from fastbk.errors import Error
-from fastbk.meta.api import BookieRegistration, Endpoint, VersionedLedger
+from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.meta.api import (
+    HTTP_PROTOCOL,
+    HTTPS_PROTOCOL,
+    BookieRegistration,
+    BookieService,
+    Endpoint,
+    VersionedLedger,
+)
 from fastbk.meta.hold import read_hold
 from fastbk.meta.last_backup import backup_age_s
 from fastbk.meta.records import VersionedRecord
 from fastbk.meta.unfinished_recoveries import unfinished_recoveries
 from fastbk.model.health import NO_OPEN_LEDGERS, OpenLedgerFacts
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import MEANT_BOOKIE, BookieId, LedgerId
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.overview.bookie_history import NAMES, BookieHistory, BookieSample, MetricText
-from fastbk.overview.page_reader import PageError, PageReader, page_endpoint
 from fastbk.overview.values import ClusterOverview, CursorLag, Healing, HotLedger, HotStream
+from fastbk.security.credentials import pages_token
+from fastbk.security.tls import RefreshedContext, TlsOptions
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
 from fastbk.stream.janitor.all_streams import Namespaces, all_streams
 from fastbk.stream.namespace.tree_records import StreamRecord, get
 from fastbk.stream.paths import stream_path
+from fastbk.web.client import Reply, encoded_request, exchange
+
+ANSWER_BYTES_MAX = 8 << 20
+REASON_CHARACTERS_MAX = 200
+
+
+class PageError(StorageError):
+    """A page was not answered, or not with 200. `status`: of HTTP; 0: no answer."""
+
+    default_retryable = True
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PageReader:
+    """Reads pages by GET. A connection a page, as bookies want it."""
+
+    def __init__(
+        self, *, parallel_max: int = 128, timeout_s: float = 1.5, tls: TlsOptions | None = None
+    ) -> None:
+        """`timeout_s`: for a page, from its turn on. `tls`: for https; None: as the environment says."""
+        self._turns = asyncio.Semaphore(parallel_max)
+        self._timeout_s = timeout_s
+        self._options = tls
+        self._tls: RefreshedContext | None = None
+
+    async def read(self, endpoint: Endpoint, target: str, bookie_id: str = "") -> bytes:
+        """Return the body of a page; `bookie_id`: whose is meant, "": whoever's. Raises PageError, ConfigError."""
+        where = f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}{target}"
+        async with self._turns:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await self._exchange(endpoint, target, bookie_id)
+            except TimeoutError as error:
+                raise PageError(f"{where}: no answer within {self._timeout_s:g} s") from error
+            except ssl.SSLError as error:
+                text = getattr(error, "verify_message", "") or error.reason or str(error)
+                raise PageError(f"{where}: TLS failed: {text}; check FASTBK_TLS_CA_FILE") from error
+            except OSError as error:
+                # asyncio puts a sentence of its own in place of the reason.
+                number = error.errno or 0
+                reason = os.strerror(number) if number > 0 else error.strerror or error
+                raise PageError(f"{where}: {reason}") from error
+        if answer.status != 200:
+            text = " ".join(answer.body.decode("utf-8", "replace").split())
+            reason = text[:REASON_CHARACTERS_MAX]
+            raise PageError(f"{where} answered {answer.status}: {reason}", answer.status)
+        return answer.body
+
+    async def read_object(
+        self, endpoint: Endpoint, target: str, bookie_id: str = ""
+    ) -> dict[str, Any]:
+        """Return the JSON object of a page, as `read` has it. Raises PageError, ConfigError."""
+        body = await self.read(endpoint, target, bookie_id)
+        try:
+            found = msgspec.json.decode(
+                body
+            )  # unlike `json` it takes no lone surrogates: nobody could show them
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise PageError(
+                f"{endpoint.host}:{endpoint.port}{target}: answered no JSON object", 200
+            )
+        return found
+
+    async def _exchange(self, endpoint: Endpoint, target: str, bookie_id: str) -> Reply:
+        tls = self._context() if endpoint.protocol == HTTPS_PROTOCOL else None
+        # In the clear anybody on the way would have the token.
+        token = b"" if tls is None else await asyncio.to_thread(pages_token)
+        headers = {"Authorization": f"Bearer {_header_text(token)}"} if token else {}
+        headers |= {MEANT_BOOKIE: bookie_id} if bookie_id else {}
+        host, port = endpoint.host, endpoint.port
+        request = encoded_request("GET", host, port, target, headers)
+        return await exchange(host, port, request, tls=tls, bytes_max=ANSWER_BYTES_MAX)
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = (self._options or TlsOptions.from_environment() or TlsOptions()).context()
+        return self._tls.current()
+
+
+def _header_text(token: bytes) -> str:
+    text = token.decode("ascii", "replace")
+    if not text.isascii() or not text.isprintable():
+        raise ConfigError("the file of FASTBK_PAGES_TOKEN_FILE or FASTBK_TOKEN_FILE has no token")
+    return text
+
+
+def page_endpoint(service: BookieService) -> Endpoint | None:
+    """Return where a registered bookie answers HTTP; with TLS where it has both."""
+    return service.endpoint(HTTPS_PROTOCOL) or service.endpoint(HTTP_PROTOCOL)
+
 
 PAGE_TIMEOUT_S = 1.5
 METADATA_TIMEOUT_S = 10.0

@@ -2,7 +2,7 @@
 
 It speaks to fastbk's own ports and to what stands before them. So it follows no redirect and keeps no cookie, and an
 answer has a bound on its size. What its callers make of an answer is theirs: pages of a bookie
-(`fastbk/admin/page_client.py`), pages of hundreds (`fastbk/overview/page_reader.py`), a gateway's operations
+(`fastbk/admin/page_client.py`), pages of hundreds (`fastbk/overview/poller.py`), a gateway's operations
 (`fastbk/meta`).
 """
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from fastbk.meta.api import Endpoint
-from fastbk.overview.page_reader import ANSWER_BYTES_MAX, PageError, PageReader
+from fastbk.overview.poller import ANSWER_BYTES_MAX, PageError, PageReader
 from tests.fixtures.wait import beats
 
 pytestmark = pytest.mark.no_service

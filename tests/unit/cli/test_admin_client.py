@@ -18,7 +18,7 @@ from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieRegistration, BookieService, Endpoint
 from fastbk.model.ids import BookieId
-from fastbk.overview.page_reader import PageError, PageReader
+from fastbk.overview.poller import PageError, PageReader
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.pages import AdminServer
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
