@@ -25,7 +25,7 @@ from fastbk.placement.choose_ensemble import (
 )
 from fastbk.placement.values import BookieView, Chance, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
-from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.wire.messages import REPORT, REPORT_BYTES_MAX, Hello, encode_hello, error_text
 from fastbk.wire.statuses import Status
 

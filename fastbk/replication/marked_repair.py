@@ -29,7 +29,7 @@ from fastbk.replication.actions import MarkReplicas, Outcome
 from fastbk.replication.copy_check import is_expected, verified_copies
 from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.copying import LedgerCopied
-from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.ledger_repair import RepairLedger
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.re_replication import BegunCopies, ReReplicateLedger

@@ -28,7 +28,7 @@ from fastbk.replication.actions import (
     Reply,
 )
 from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
-from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.metadata_update import PAUSE_MAX_S, PAUSE_MIN_S, MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.repair_options import RepairOptions

@@ -38,7 +38,7 @@ from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import missing_proof, write_set, write_sets
 from fastbk.replication.actions import AddEntry, Choose, Found, Outcome, ReadEntry, Replaced, Reply
-from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.lac_procedures import QuorumCoverage
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure

@@ -28,7 +28,7 @@ from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.replication.actions import MarkReplicas, Outcome
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change_result import check_open
+from fastbk.replication.ensemble_change import check_open
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.retry import Backoff, exact

@@ -60,7 +60,7 @@ from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import every_write_set_has
 from fastbk.replication.actions import Choose, ForceLedger, MarkReplicas, Outcome, Replaced, Reply
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change_result import EnsembleChange, Replacement, check_open
+from fastbk.replication.ensemble_change import EnsembleChange, Replacement, check_open
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import WriterOptions

@@ -10,7 +10,7 @@ from tests.simulation.planting import fault
 
 _ADDS = "fastbk.replication.add_machine:AddMachine"
 _BOOKIE = "tests.fixtures.decide:LedgerTable"
-_CHANGE = "fastbk.replication.ensemble_change_result:EnsembleChange"
+_CHANGE = "fastbk.replication.ensemble_change:EnsembleChange"
 _CLOSE = "fastbk.replication.writer_machine:CloseLedger"
 _COPY = "fastbk.replication.copying:CopyShare"
 _FENCE = "fastbk.replication.recovery:FenceEnsemble"
