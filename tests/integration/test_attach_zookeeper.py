@@ -23,7 +23,13 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.spark.task_attempt import TaskAttempt
-from fastbk.stream.chain.drafts import KEY_CHARACTERS_MAX, LEDGERS_MAX, Draft, begin, drafts_of
+from fastbk.stream.chain.drafts import (
+    ATTACHED_MAX,
+    DRAFT_KEY_CHARACTERS_MAX,
+    Draft,
+    begin,
+    drafts_of,
+)
 from fastbk.stream.context import StreamContext
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
@@ -33,7 +39,7 @@ from tests.fixtures.sink_harness import SinkHarness
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")
-KEY = "spark/".ljust(KEY_CHARACTERS_MAX - 2, "k")
+KEY = "spark/".ljust(DRAFT_KEY_CHARACTERS_MAX - 2, "k")
 """The longest there may be, as it stands in the names of drafts: the slash takes three characters."""
 AT_ONCE = 256
 
@@ -76,12 +82,12 @@ async def test_as_many_ledgers_as_may_be_are_attached_by_one_change(
         await space.create()
         context = await (await space.create_stream("orders")).context()
         stream = space.stream("orders")
-        drafts = await drafts_made(context, cluster, client, LEDGERS_MAX)
-        assert len(drafts) == LEDGERS_MAX
+        drafts = await drafts_made(context, cluster, client, ATTACHED_MAX)
+        assert len(drafts) == ATTACHED_MAX
         for _ in range(2):
             await stream.attach_drafts(drafts, 0)
             info = await stream.info()
-            assert (info.segments, info.records) == (LEDGERS_MAX, LEDGERS_MAX)
+            assert (info.segments, info.records) == (ATTACHED_MAX, ATTACHED_MAX)
         assert await stream.drafts() == []
         assert [one.ledger_id for one in await stream.segments()] == [
             one.ledgers[0] for one in drafts

@@ -278,10 +278,10 @@ def test_a_place_in_an_open_segment_is_told_only_where_nothing_is(
         target = OffsetResolver(reader._options).nows_of(
             {stream.path: StreamOffset(DLSN(1, 0, 0), 0, place["id"])}
         )
-        assert not reader._cluster.is_beyond(
+        assert not reader._resolver.is_beyond(
             target[stream.path], StreamOffset(DLSN(1, 4, 0), 4, place["id"])
         )
-        assert reader._cluster.is_beyond(
+        assert reader._resolver.is_beyond(
             target[stream.path], StreamOffset(DLSN(1, 5, 0), 5, place["id"])
         )
 
