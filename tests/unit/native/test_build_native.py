@@ -12,16 +12,10 @@ import pytest
 
 from tests.style.tree import ROOT
 
-BUILDER = (
-    *(f"native/build_{name}.py" for name in ("native", "modules", "stubs")),
-    "native/ffi.py",
-    "observe/names.py",
-    "observe/names.py",
-)
+BUILDER = ("native/build_native.py", "native/ffi.py", "observe/names.py")
 """What a build imports."""
 BUILD = """
-from fastbk.native.build_native import build_in_place
-from fastbk.native.build_native import NativeModule
+from fastbk.native.build_native import NativeModule, build_in_place
 build_in_place([NativeModule(name="_answer", boundary=["answer.h"], sources=["base/answer.c"])])
 """
 ANSWER = "from fastbk.native._answer import lib; print(lib.fbk_answer())"
