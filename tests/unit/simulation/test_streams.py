@@ -17,7 +17,7 @@ from tests.simulation.planting import Mutation
 from tests.simulation.streams.loop import Clock, Stuck, run_simulated
 from tests.simulation.streams.running import KINDS, MUTATIONS_OF
 
-FRESH_SEEDS = {"writers": 40, "whole": 5, "names": 5, "patterns": 3}
+FRESH_SEEDS = {"writers": 60, "whole": 8, "names": 8, "patterns": 4}
 WORLDS_MAX = {"writers": 100, "whole": 100, "names": 300, "patterns": 100}
 FOUND = {"writers": (400433623918,)}
 """Seeds that once found something: a wait of less than a clock's resolution was begun for ever."""

@@ -16,7 +16,7 @@ from tests.style.tree import ROOT
 
 pytestmark = pytest.mark.slow
 
-FRESH_SEEDS = 80
+FRESH_SEEDS = 125
 # Seeds that once broke an invariant, by a bug of the product or of the simulator; what it was.
 PAST_FAILURES = {
     36: "each refusal of a deleted ledger's adds sent everything again",
