@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.errors import ConfigError
+from fastbk.printable_text import printable
 
 if TYPE_CHECKING:
     import ssl
@@ -50,8 +51,9 @@ def encoded_request(
     *,
     is_last: bool = True,
 ) -> bytes:
-    """Return the bytes of a request. Raises ConfigError for what no request can say."""
-    name = f"[{host}]" if ":" in host else host
+    """Return the bytes of a request. Raises ConfigError for what no request can say, OSError for no host."""
+    name = ascii_host(host)
+    name = f"[{name}]" if ":" in name else name
     lines = [f"{method} {target} HTTP/1.1", f"Host: {name}:{port}"]
     lines += ["Connection: close"] if is_last else []
     lines += [] if body is None else [f"Content-Length: {len(body)}"]
@@ -62,6 +64,17 @@ def encoded_request(
     if not _TARGET.fullmatch(target):
         raise ConfigError(f"{target!r} is no path of a page")
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii") + (body or b"")
+
+
+def ascii_host(host: str) -> str:
+    """Return a host's name as resolvers and heads take it. Raises OSError: it may be text of others."""
+    try:
+        name = host.encode("idna").decode("ascii")
+    except UnicodeError:
+        name = ""
+    if not _TARGET.fullmatch(name):
+        raise OSError(f"{printable(host, 100)!r} is no name of a host")
+    return name
 
 
 class AnswerReader:
@@ -97,7 +110,8 @@ class AnswerReader:
             if not data:
                 raise BadAnswer("the answer was cut off")
             return None
-        return self._reply(whole)
+        # What follows the body belongs to no request: nothing more is read from this connection.
+        return self._reply(whole, is_last=len(self._buffer) > len(whole))
 
     def _take_head(self) -> bool:
         """Read the head, or skip one that only says to go on; return whether it was there."""
@@ -164,7 +178,7 @@ class HttpConnection:
 
     def connect(self, timeout_s: float) -> None:
         """Connect; `timeout_s`: for each wait for the peer, then and later."""
-        connected = socket.create_connection((self._host, self._port), timeout_s)
+        connected = socket.create_connection((ascii_host(self._host), self._port), timeout_s)
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
@@ -217,7 +231,7 @@ async def exchange(
     """Return the answer to a request on a connection of its own. Raises OSError, BadAnswer; the caller bounds time."""
     import asyncio  # blocking callers do without
 
-    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+    reader, writer = await asyncio.open_connection(ascii_host(host), port, ssl=tls)
     try:
         writer.write(request)
         answer = AnswerReader(bytes_max)

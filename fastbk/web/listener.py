@@ -164,9 +164,8 @@ class HttpListener:
                 if self._tls is not None:  # without it nobody has to be waited for
                     self._handshakes.enter(opening)
                     opening.task.add_done_callback(opening.left(self._handshakes))
-                await asyncio.sleep(
-                    0
-                )  # the others' turn: accepting goes on as long as somebody connects
+                # the others' turn: accepting goes on as long as somebody connects
+                await asyncio.sleep(0)
 
     async def _open(self, sock: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
         loop = asyncio.get_running_loop()

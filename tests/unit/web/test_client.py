@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.web.client import HEAD_BYTES_MAX, AnswerReader, BadAnswer, Reply, encoded_request
+from fastbk.web.client import (
+    HEAD_BYTES_MAX,
+    AnswerReader,
+    BadAnswer,
+    HttpConnection,
+    Reply,
+    encoded_request,
+    exchange,
+)
 
 COUNTED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (
@@ -41,6 +49,26 @@ def test_the_bytes_of_a_request() -> None:
 def test_no_request_says_more_than_its_caller_means(target: str, value: str) -> None:
     with pytest.raises(ConfigError):
         encoded_request("GET", "a", 80, target, {"X": value})
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a\r\nX: y", "x" * 70 + ".de", "bü\udc80", "a\x00"])
+async def test_what_is_no_host_is_an_error_of_the_network(host: str) -> None:
+    """A host is text of others: of a bookie's registration. One that is bad must not end who reads many."""
+    with pytest.raises(OSError, match="is no name of a host"):
+        encoded_request("GET", host, 80, "/a", {})
+    with pytest.raises(OSError, match="is no name of a host"):
+        HttpConnection(host, 80, tls=None, bytes_max=1).connect(1.0)
+    with pytest.raises(OSError, match="is no name of a host"):
+        await exchange(host, 80, b"", tls=None, bytes_max=1)
+
+
+def test_a_host_is_named_as_resolvers_have_it() -> None:
+    assert b"\r\nHost: xn--bcher-kva.de:80\r\n" in encoded_request("GET", "bücher.de", 80, "/a", {})
+
+
+def test_a_connection_that_says_more_than_was_asked_is_not_used_again() -> None:
+    assert not read(COUNTED).is_last
+    assert read(COUNTED + b"HTTP/1.1 200 OK\r\n").is_last
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
