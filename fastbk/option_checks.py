@@ -55,9 +55,8 @@ def check_fields(options: object) -> None:
 def check_type(name: str, value: object, hint: object) -> None:
     """Check that an option's value is of the type that its annotation says. Raises ConfigError."""
     if not _is_of(value, hint):
-        is_of_type = (
-            get_origin(hint) is Literal or value != value
-        )  # and so is NaN, which is a float
+        # and so is NaN, which is a float
+        is_of_type = get_origin(hint) is Literal or value != value
         actual = "" if is_of_type else f", not {type(value).__name__}"
         raise ConfigError(f"{name}={value!r}: must be {_named(hint)}{actual}")
 

@@ -40,12 +40,8 @@ def printable_json(value: object) -> bytes:
     """
     try:
         data = msgspec.json.encode(value, enc_hook=_text_of)
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        RecursionError,
-    ):  # UnicodeEncodeError is a ValueError
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        # UnicodeEncodeError is a ValueError
         data = msgspec.json.encode(_encodable(value, DEPTH_MAX))
     text = data.decode()
     if text.isprintable():

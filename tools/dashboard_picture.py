@@ -114,9 +114,8 @@ def _lines(panel: dict[str, Any], fetch: Fetch) -> Iterator[Line]:
     """Yield the series of all queries of a panel, those without a number left out."""
     for target in panel["targets"]:
         for labels, points in fetch(target["expr"]):
-            parts = re.split(
-                r"\{\{(\w+)\}\}", target["legendFormat"]
-            )  # every other one is a label's name
+            # every other one is a label's name
+            parts = re.split(r"\{\{(\w+)\}\}", target["legendFormat"])
             name = "".join(
                 labels.get(part, "") if at % 2 else part for at, part in enumerate(parts)
             )

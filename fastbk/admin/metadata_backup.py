@@ -458,9 +458,8 @@ def _write_records(store: MetadataStore, items: list[Record], out: Restored) -> 
     size_bytes = 0
     for one, found in zip(items, there, strict=True):
         if found is not None:
-            if (
-                found.value != one.value and one.path != LEVEL_PATH
-            ):  # it may have been raised before the cut
+            # it may have been raised before the cut
+            if found.value != one.value and one.path != LEVEL_PATH:
                 raise _is_other(f"record {one.path}")
             continue
         if changes and (

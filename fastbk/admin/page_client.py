@@ -127,9 +127,8 @@ class AdminClient:
     def _decoded(self, target: str, status: int, data: bytes) -> dict[str, Any]:
         where = f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}{target}"
         try:
-            answer = msgspec.json.decode(
-                data
-            )  # unlike `json` it takes no lone surrogates: nobody could print them
+            # unlike `json` it takes no lone surrogates: nobody could print them
+            answer = msgspec.json.decode(data)
         except (ValueError, RecursionError) as error:
             if status == 200:
                 raise BookieRefused(f"{where} answered something else than JSON", status) from error

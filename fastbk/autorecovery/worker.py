@@ -475,9 +475,8 @@ class MarkedLedgers:
             )
             age_s = (now_ms - marked_ms) / 1000
             if isinstance(read, BadRecord):
-                counts.add(
-                    None, 0, 0, age_s
-                )  # it stays marked, and waits until somebody can read it
+                # it stays marked, and waits until somebody can read it
+                counts.add(None, 0, 0, age_s)
             elif read is None:
                 copies[mark.ledger_id] = 0
                 counts.add(None, 0, 0, age_s)

@@ -92,9 +92,8 @@ class ClusterView:
             async for overview in overviews:
                 self.overview = overview
                 self._note(overview)
-                with contextlib.suppress(
-                    Error, TimeoutError
-                ):  # the overview has the error of the same store
+                # the overview has the error of the same store
+                with contextlib.suppress(Error, TimeoutError):
                     async with asyncio.timeout(METADATA_TIMEOUT_S):
                         hold = await self.client.call_store(read_hold)
                     self.hold = "" if hold is None else str(hold)

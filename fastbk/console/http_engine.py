@@ -159,10 +159,11 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", CONTENT_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
+    # with no-referrer, browsers send forms with `Origin: null`
     (
         b"referrer-policy",
         b"same-origin",
-    ),  # with no-referrer, browsers send forms with `Origin: null`
+    ),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),

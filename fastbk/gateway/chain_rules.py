@@ -256,9 +256,8 @@ class _Rows:
         elif replace(after, **{name: getattr(row, name) for name in _OPEN_MAY_CHANGE}) != row:
             raise ForbiddenChange(f"segment {row.number} stays that of its writer")
         elif not after.is_open:
-            if (
-                after.last_time_us < row.created_us - AHEAD_US_MAX
-            ):  # retention would delete it before its time
+            # retention would delete it before its time
+            if after.last_time_us < row.created_us - AHEAD_US_MAX:
                 raise ForbiddenChange(
                     f"segment {row.number} has records from before it was made: check the clocks"
                 )

@@ -118,9 +118,8 @@ class _Operations:
         token = shown[len(_BEARER) :].encode() if shown.lower().startswith(_BEARER) else b""
         name = head.target.removeprefix(PATH)
         status, result = await self._service.answer(peer, name, token, body)
-        return Answer(
-            status, CONTENT_TYPE, result, is_last=status == 401
-        )  # a stranger does not stay
+        # a stranger does not stay
+        return Answer(status, CONTENT_TYPE, result, is_last=status == 401)
 
     def failure(self, status: int, text: str) -> Answer:
         """Return the answer to what is no request, or ended in a fault."""

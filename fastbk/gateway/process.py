@@ -165,9 +165,8 @@ def _lines(service: Service, connections: HttpServer[Peer]) -> list[str]:
         (f'operation="{name}"', f"{spent_s:.6f}")
         for name, spent_s in sorted(service.seconds.items())
     ]
-    counts = (
-        dict.fromkeys(LIMITS, 0) | service.limits.counts
-    )  # a rate needs a value before the first event
+    # a rate needs a value before the first event
+    counts = dict.fromkeys(LIMITS, 0) | service.limits.counts
     limits = [(f'limit="{name}"', count) for name, count in sorted(counts.items())]
     return [
         *family(

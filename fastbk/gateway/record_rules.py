@@ -362,9 +362,8 @@ class _Judge:
     def cursor(self, one: RecordChange) -> Change:
         """Judge a cursor: it is its reader's."""
         if one.before is None:
-            if (
-                one.name.owner in self.judged.cursors
-            ):  # what many requests at once add beyond the bound stays small
+            # what many requests at once add beyond the bound stays small
+            if one.name.owner in self.judged.cursors:
                 raise ForbiddenChange(
                     "one request creates one cursor of a stream at most: send several"
                 )
@@ -374,9 +373,8 @@ class _Judge:
         except StorageError:
             if one.after is not None:
                 raise
-            return _change(
-                READ | ADD, "keep a cursor of"
-            )  # what nobody can read anybody may delete
+            # what nobody can read anybody may delete
+            return _change(READ | ADD, "keep a cursor of")
         before: tuple[int, ...] = () if known is None else known.ledgers
         after: tuple[int, ...] = ()
         needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)

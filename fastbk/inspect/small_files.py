@@ -196,9 +196,8 @@ def _generation(slot: Item) -> int:
 def _inside(path: str, name: str) -> str:
     """Return the path of the file. Raises StorageError where a directory has none, and need not have one."""
     if not os.path.isdir(path):
-        return os.path.realpath(
-            path
-        )  # a link that was named is meant; one in a directory is not followed
+        # a link that was named is meant; one in a directory is not followed
+        return os.path.realpath(path)
     if name in _ABSENT and not os.path.lexists(f"{path}/{name}"):
         raise StorageError(f"{path} has no {name}: {_ABSENT[name]}")
     return f"{path}/{name}"

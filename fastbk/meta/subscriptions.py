@@ -8,9 +8,8 @@ from typing import Protocol
 from fastbk.model.ids import LedgerId
 from fastbk.observe.library_log import LibraryLog
 
-Subject = (
-    LedgerId | str | None
-)  # text: of records (`fastbk.meta.records`); None: the set of bookies
+# text: of records (`fastbk.meta.records`); None: the set of bookies
+Subject = LedgerId | str | None
 _log = LibraryLog("fastbk.meta")
 
 

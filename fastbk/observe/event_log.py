@@ -381,9 +381,8 @@ def read_events(path: Path, files_max: int = FILES_MAX) -> Iterator[Event]:
     """
     with contextlib.ExitStack() as stack:
         files = []
-        for number in range(
-            files_max
-        ):  # the newest first: a file that is renamed meanwhile is met again, not missed
+        # the newest first: a file that is renamed meanwhile is met again, not missed
+        for number in range(files_max):
             with contextlib.suppress(FileNotFoundError):
                 files.append(stack.enter_context(open(numbered(path, number), "rb")))
         last = 0

@@ -130,9 +130,8 @@ def text_line(level: str, event: str, values: dict[str, object], now_s: float) -
     short = {name: value for name, value in values.items() if not _has_lines(value)}
     lines = [f"{clock} {level:<7} {who:<12} {message(f'{event:<24}', short)}".rstrip()]
     for name, value in values.items():
-        if (
-            name not in short
-        ):  # such as a traceback; no line of it can be taken for one of the log's
+        # such as a traceback; no line of it can be taken for one of the log's
+        if name not in short:
             lines += [
                 f"    {name}:",
                 *(f"    | {printable(one)}" for one in str(value).splitlines()),

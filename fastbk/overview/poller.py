@@ -107,9 +107,8 @@ class PageReader:
         """Return the JSON object of a page, as `read` has it. Raises PageError, ConfigError."""
         body = await self.read(endpoint, target, bookie_id)
         try:
-            found = msgspec.json.decode(
-                body
-            )  # unlike `json` it takes no lone surrogates: nobody could show them
+            # unlike `json` it takes no lone surrogates: nobody could show them
+            found = msgspec.json.decode(body)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):

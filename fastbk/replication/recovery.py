@@ -133,9 +133,8 @@ class RecoverLedger(Procedure[VersionedLedger]):
     def _was_fenced(self, fenced: Fenced, now_s: float) -> None:
         self._fenced = fenced
         self._start: EntryId = self._fenced.lac
-        self._highest = max(
-            self._start, self._fenced.highest
-        )  # of all that are known to be somewhere
+        # of all that are known to be somewhere
+        self._highest = max(self._start, self._fenced.highest)
         self._missing: EntryId = ID_MAX + 1  # the first entry that is missing, as far as is known
         self._next_read = self._start + 1
         self._next_write = self._start + 1

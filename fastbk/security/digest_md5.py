@@ -153,9 +153,8 @@ def parse(message: bytes) -> dict[str, str]:
             )
         except UnicodeDecodeError:
             raise SaslError("it is not UTF-8") from None
-        if (
-            name in found and name != "realm"
-        ):  # a challenge may offer several realms: the first counts
+        # a challenge may offer several realms: the first counts
+        if name in found and name != "realm":
             raise SaslError(f"it has {name} twice")
         found.setdefault(name, value)
         at = match.end()

@@ -341,9 +341,8 @@ class Supervisor:
         timeout_ms = self._config.bookie.drain_timeout_ms
         timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS) if self._lifeline.is_cut else timeout_ms
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
-        if (
-            clean and not self._no_journal_reason
-        ):  # then nothing was flushed, and may have to be replayed
+        # then nothing was flushed, and may have to be replayed
+        if clean and not self._no_journal_reason:
             await asyncio.to_thread(end_life, self._config.ledgers.all_directories)
         reason = "drained" if clean else "drain was cut short"
         self._life.go(State.STOPPED, reason, time.monotonic())

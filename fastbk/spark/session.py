@@ -64,9 +64,8 @@ def _session(name: str, master: str | None, settings: dict[str, str]) -> SparkSe
     # Workers start what PATH calls python3, which may have neither us nor Arrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     defaults = {"spark.pyspark.python": os.environ["PYSPARK_PYTHON"], **_DEFAULTS}
-    if (
-        "PYSPARK_GATEWAY_PORT" in os.environ
-    ):  # spark-submit's JVM is there, and knows what it was told
+    # spark-submit's JVM is there, and knows what it was told
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
         told = SparkConf()
         defaults = {key: value for key, value in defaults.items() if not told.contains(key)}

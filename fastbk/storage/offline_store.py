@@ -116,9 +116,8 @@ class OfflineStore:
             first = listed.go_on
 
     def _read(self, ledger_id: int, entry_id: int) -> bytes:
-        cached = self._store.cached(
-            ledger_id, entry_id
-        )  # with the run that the last one was read from
+        # with the run that the last one was read from
+        cached = self._store.cached(ledger_id, entry_id)
         if cached is not None:
             return cached
         result = self._store.read(ledger_id, entry_id, entry_id)

@@ -149,9 +149,8 @@ class TopApp(App[int]):
         try:
             async for overview in self._overviews:
                 if had_terminal and not os.isatty(0):
-                    self.exit(
-                        return_code=1
-                    )  # it was closed: reading keys from it would never wait again
+                    # it was closed: reading keys from it would never wait again
+                    self.exit(return_code=1)
                     return
                 if not self._is_paused:
                     self.overview = overview
@@ -331,9 +330,8 @@ class Dialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Make the widgets."""
         with VerticalScroll() as box:
-            box.border_title = Text(
-                screen_text(self._title)
-            )  # a text alone would be taken for markup
+            # a text alone would be taken for markup
+            box.border_title = Text(screen_text(self._title))
             yield Static(Text(screen_text(self._text)), id="text")
 
     def put(self, text: str) -> None:

@@ -223,9 +223,8 @@ def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
 
 def _stored(builder: Untyped, value: str | bytes | int) -> int:
     if isinstance(value, str):
-        return int(
-            builder.CreateString(printable(value, TEXT_BYTES_MAX))
-        )  # it may quote a library, or a client
+        # it may quote a library, or a client
+        return int(builder.CreateString(printable(value, TEXT_BYTES_MAX)))
     return int(builder.CreateByteVector(value)) if isinstance(value, bytes) else value
 
 

@@ -98,9 +98,8 @@ def write(path: Path, text: str | bytes, mode: int = 0o644) -> None:
 def install_packages(tree: Path) -> None:
     """Fill /usr/lib/fastbk: fastbk and all that it imports, compiled for the place where they will be."""
     shutil.rmtree(BUILD / "wheels", ignore_errors=True)
-    run(
-        sys.executable, "setup.py", "-q", "sdist", "-d", BUILD / "wheels"
-    )  # what users build, without what tests need
+    # what users build, without what tests need
+    run(sys.executable, "setup.py", "-q", "sdist", "-d", BUILD / "wheels")
     (sources,) = (BUILD / "wheels").glob("fastbk-*.tar.gz")
     wheel_words = (
         "pip",

@@ -108,9 +108,8 @@ async def test_a_client_with_a_token_and_no_way_to_zookeeper_writes_and_reads(
         eu = client.namespace("shop/eu")
         await eu.create()
         stream = eu.stream("orders")
-        for _ in range(
-            2
-        ):  # the second one recovers what the first one left, and makes a new segment
+        # the second one recovers what the first one left, and makes a new segment
+        for _ in range(2):
             async with stream.writer(create=True) as appender:
                 await asyncio.gather(*[appender.append(b"x" * 100) for _ in range(50)])
         async with stream.reader() as records:

@@ -55,10 +55,11 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             places = by_pair(ids, SHARDS)
             assert set(places) == {0, 1}, "both pairs have ledgers"
             await asyncio.gather(*(fill(writer, 0, ENTRIES) for writer in writers))
+            # a process of the second pair is missed as any other
             for name in (
                 "journal.1",
                 "index.1",
-            ):  # a process of the second pair is missed as any other
+            ):
                 boots = bookie.boots
                 await cluster.kill_async(0, name)
                 await cluster.wait_ready_async(0, boots + 1)

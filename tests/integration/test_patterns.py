@@ -223,9 +223,8 @@ def test_interrupted_calls_skip_nothing(shop: SyncNamespace) -> None:
         write(shop, name, 300)
 
     def alarm(_: int, frame: FrameType | None) -> None:
-        if (
-            frame is not None and frame.f_code.co_filename != __file__
-        ):  # in a call, not between two of them
+        # in a call, not between two of them
+        if frame is not None and frame.f_code.co_filename != __file__:
             raise TimeoutError
 
     found: list[bytes] = []

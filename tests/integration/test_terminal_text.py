@@ -379,9 +379,8 @@ def test_the_screen_of_top_shows_strangers_text_escaped(
     pytest.importorskip("textual")
     terminal = Terminal(cluster, "top", "--interval", "0.5")
     terminal.press("", "owned")
-    terminal.press(
-        "\r", " bookie stranger "
-    )  # the title: what is below it may be more than the screen has lines
+    # the title: what is below it may be more than the screen has lines
+    terminal.press("\r", " bookie stranger ")
     terminal.press("\x1b", "hot ledgers")
     for key, title in (("t", "hot streams"), ("c", "cursors"), ("?", "marks")):
         terminal.press(key, title)

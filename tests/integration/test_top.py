@@ -127,9 +127,8 @@ def test_keys_filters_details_and_a_frozen_bookie(cluster: LocalCluster, tmp_pat
         wait_until(is_first(pane, "bookie-1"), "three bookies")
         with cluster.frozen(1):
             wait_until(is_first(pane, "!! bookie-2", "no answer"), "the frozen one is at the top")
-            pane.press(
-                "Up", "Up", "Enter"
-            )  # the cursor stayed at another bookie, second or last now
+            # the cursor stayed at another bookie, second or last now
+            pane.press("Up", "Up", "Enter")
             wait_until(lambda: "┌─ bookie bookie-2" in pane.text(), "its details")
             wait_until(lambda: "!! no answer for" in pane.text(), "its problem")
             pane.press("q")

@@ -167,9 +167,8 @@ async def test_a_share_of_appends_begins_traces_and_the_applications_sampler_dec
         return len(traces.find(TO_LEDGER)) - before
 
     assert await spans_of(traces.options(1.0)) == 300
-    assert (
-        0 < await spans_of(traces.options(0.3)) < 200
-    )  # each outside with a probability below 1e-40
+    # each outside with a probability below 1e-40
+    assert 0 < await spans_of(traces.options(0.3)) < 200
     assert await spans_of(traces.options(0.0)) == 0
     off = fastbk.Tracing(
         ratio=1.0, tracer_provider=TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)

@@ -141,9 +141,8 @@ def test_a_bookie_comes_back_in_zookeeper_under_its_name(
 ) -> None:
     with LocalCluster(1, data=tmp_path / "data", metadata_uri=place.uri()) as cluster:
         (identity,) = near.list_identities()
-        cluster.kill(
-            0
-        )  # its session lives on for a while: the next process takes the registration over
+        # its session lives on for a while: the next process takes the registration over
+        cluster.kill(0)
         cluster.start_bookie(0)
         (found,) = near.list_bookies()
         assert found.service.incarnation == identity.incarnation

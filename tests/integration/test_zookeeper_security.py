@@ -290,9 +290,8 @@ def test_ids_of_certificates(
         write_text(tmp_path / f"{role}.toml", tls + files + acl)
     write_text(tmp_path / "nobody.toml", tls + acl)
     zookeeper_admin.init(parse_zookeeper(f"zk+hierarchical://{server.address}/open-x509/ledgers"))
-    count = nodes_below(
-        server, "/open-x509/ledgers"
-    )  # as many as those that strangers cannot count
+    # as many as those that strangers cannot count
+    count = nodes_below(server, "/open-x509/ledgers")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "admin.toml"))
     zookeeper_admin.init(parse_zookeeper(uri))
     assert f"{count} nodes have the rights" in Cli(uri)("metadata", "secure", "--yes")

@@ -50,9 +50,8 @@ def start_child(work: Callable[[], T]) -> Child[T]:
     """Fork and run `work` there; what it returns is pickled."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # other threads' locks: the child takes none
+        # other threads' locks: the child takes none
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         try:

@@ -76,12 +76,13 @@ HOMES = {
     "matplotlib": ["fastbk/spark/charts.py"],
     "textual": ["fastbk/top/"],
     "rich": ["fastbk/top/"],
+    # cli: annotations
     "pyspark": [
         "fastbk/spark/",
         "fastbk/cli/spark",
         "demo/pipeline/",
         "demo/spark_stage.py",
-    ],  # cli: annotations
+    ],
     "fastbk.spark": [
         "fastbk/spark/",
         "fastbk/cli/",

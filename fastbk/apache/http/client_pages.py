@@ -157,9 +157,8 @@ def _tool_environment(config: BookieConfig) -> dict[str, str]:
         return environment
     files = config.tls
     options = TlsOptions(ca_file=files.ca_file, ca_password_file=files.ca_password_file)
-    if (
-        files.client_certificates != "none"
-    ):  # else nobody asks for it, and a key that is not used needs no reader
+    # else nobody asks for it, and a key that is not used needs no reader
+    if files.client_certificates != "none":
         options = TlsOptions(
             ca_file=files.ca_file,
             ca_password_file=files.ca_password_file,

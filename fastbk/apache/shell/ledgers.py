@@ -120,9 +120,8 @@ def _restore(store: MetadataStore, ledger_id: LedgerId, path: Path, *, is_update
         if not is_update:
             raise MetadataConflict(f"ledger {ledger_id} exists: -update replaces its metadata")
         try:
-            store.update_ledger(
-                ledger_id, metadata, found.version
-            )  # also over one that nobody can read
+            # also over one that nobody can read
+            store.update_ledger(ledger_id, metadata, found.version)
         except (MetadataConflict, NoSuchLedger):
             continue
         print(f"successfully updated ledger metadata {ledger_id}")

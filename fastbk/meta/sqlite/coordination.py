@@ -430,9 +430,8 @@ class RecordSessions:
         try:
             self._records.change(changes)
         except MetadataConflict:
-            return not self.claims(
-                [claim.path]
-            )  # another process removed it, or its holder renewed
+            # another process removed it, or its holder renewed
+            return not self.claims([claim.path])
         return True
 
     def _is_running(self, record: VersionedRecord) -> bool:

@@ -282,9 +282,8 @@ class Identities:
                 )
             ops = []
             if found is not None and version is None:
-                ops.append(
-                    Op.delete(path, found.version)
-                )  # left behind when its cookie was deleted
+                # left behind when its cookie was deleted
+                ops.append(Op.delete(path, found.version))
             ops.append(Op.create(path, raw) if version is None else Op.set(path, raw, version))
             if cookie_node is None:
                 ops.append(Op.create(cookie_path, cookie))

@@ -48,9 +48,8 @@ _PATIENCE_S = 0.5
 _kazoo_log = logging.getLogger("fastbk.meta.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 _kazoo_log.propagate = False
-_kazoo_log.setLevel(
-    logging.INFO
-)  # below it kazoo tells of each request, those with passwords included
+# below it kazoo tells of each request, those with passwords included
+_kazoo_log.setLevel(logging.INFO)
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types

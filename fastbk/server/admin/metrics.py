@@ -234,9 +234,8 @@ def _histogram_lines(name: Name, histogram: Histogram, label: str) -> list[str]:
     first, own = (f"{label},", f"{{{label}}}") if label else ("", "")
     bounds = list(cumulative(histogram, name.scale))
     if name.metric in _COARSE:
-        bounds = bounds[::-1][::2][
-            ::-1
-        ]  # the counts are of all below, so any bounds may be left out
+        # the counts are of all below, so any bounds may be left out
+        bounds = bounds[::-1][::2][::-1]
     lines = [
         f'{name.metric}_bucket{{{first}le="{_number(bound * name.scale)}"}} {below}'
         for bound, below in bounds

@@ -173,9 +173,8 @@ class Flusher:
         Raises CheckpointFailed of the one before: then the index still holds what that one sealed.
         """
         self.wait()
-        while (
-            self.upkeep.lags and self.upkeep.is_merging
-        ):  # replay goes on writing, merges have to keep up
+        # replay goes on writing, merges have to keep up
+        while self.upkeep.lags and self.upkeep.is_merging:
             self._wait_readable()
             self.poll()
         self.begin(damage=damage, ended=ended, clean=clean)

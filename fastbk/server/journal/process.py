@@ -184,9 +184,8 @@ class JournalLoop:
             time.sleep(LAG_PAUSE_S)  # the next step asks again
             return
         if file is None:
-            self._set_limit(
-                LIMIT_NO_WRITES
-            )  # the disk is full: reads go on, and fences of fenced ledgers
+            # the disk is full: reads go on, and fences of fenced ledgers
+            self._set_limit(LIMIT_NO_WRITES)
             return
         try:
             _, closed_sequence = self.journal.roll(

@@ -211,9 +211,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
         self._transport.set_write_buffer_limits(high=0)
-        self._network.loop.call_soon(
-            self._watch
-        )  # the transport begins to read when this call returns
+        # the transport begins to read when this call returns
+        self._network.loop.call_soon(self._watch)
 
     @contained
     def upgraded(self, transport: asyncio.Transport) -> None:
@@ -370,9 +369,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._has_transport:
             self._transport.abort()
             if opening is not None:
-                self.connection_lost(
-                    None
-                )  # the loop does not tell of it in the middle of a handshake
+                # the loop does not tell of it in the middle of a handshake
+                self.connection_lost(None)
             return
         sock, self.waiting_socket = self.waiting_socket, None
         self.connection_lost(None)
@@ -450,9 +448,8 @@ class Connection(asyncio.BufferedProtocol):
         if not output:
             return  # it was cut since, because another one needed the room, and is aborted next
         if self.client.is_secure:
-            self._rest = memoryview(
-                b"".join((self._rest, output))
-            )  # a last frame goes behind what is left
+            # a last frame goes behind what is left
+            self._rest = memoryview(b"".join((self._rest, output)))
         else:
             self._transport.write(output)
         self._write_rest()

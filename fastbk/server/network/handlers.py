@@ -270,9 +270,8 @@ class ApacheHandlers:
         if request.operation == Operation.AUTH:
             return self._auth(request, client)
         if self._config.tls.mode == "off" or client.is_secure:
-            reply = _reply(
-                request, ApacheStatus.EBADREQ
-            )  # there is no TLS, or it is spoken already
+            # there is no TLS, or it is spoken already
+            reply = _reply(request, ApacheStatus.EBADREQ)
         else:
             return Answer(apache.put_reply(_reply(request, ApacheStatus.EOK)), is_upgrade=True)
         return Answer(apache.put_reply(reply))

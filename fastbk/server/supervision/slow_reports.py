@@ -227,9 +227,8 @@ def verdict(record: SlowRecord) -> Verdict:
         return Verdict("stopped", stage.reason, stage)
     if stage.began_ns < record.continued_ns <= stage.ended_ns + CONTINUE_LATE_NS:
         return Verdict("stopped", "the process was stopped by a signal (SIGSTOP)", stage)
-    if (
-        record.kind == flight.WAIT
-    ):  # others have to make room: what this thread did meanwhile is no cause
+    # others have to make room: what this thread did meanwhile is no cause
+    if record.kind == flight.WAIT:
         return Verdict(stage.cause, stage.reason, stage)
     delayed_ns = _within(record, stage, record.delayed_ns)
     if 2 * delayed_ns >= stage.took_ns:

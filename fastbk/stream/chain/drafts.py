@@ -424,9 +424,8 @@ async def _claim(context: StreamContext, reader: LedgerReader) -> None:
     if owner not in (None, ours):
         raise ConfigError(f"ledger {reader.ledger_id} is a segment of another stream")
     if owner is None:
-        namespace = (
-            "" if reader.metadata.namespace else context.namespace
-        )  # one that it has it keeps
+        # one that it has it keeps
+        namespace = "" if reader.metadata.namespace else context.namespace
         await context.client.edit_metadata(
             reader.ledger_id, custom_of_stream(context.stream_id, namespace)
         )

@@ -242,12 +242,10 @@ class HeldSizes:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lying: OrderedDict[int, tuple[str, int, int]] = (
-            OrderedDict()
-        )  # by ledger: stream, number, bytes
-        self._proven: OrderedDict[str, int] = (
-            OrderedDict()
-        )  # by stream: the last segment that was looked at
+        # by ledger: stream, number, bytes
+        self._lying: OrderedDict[int, tuple[str, int, int]] = OrderedDict()
+        # by stream: the last segment that was looked at
+        self._proven: OrderedDict[str, int] = OrderedDict()
 
     def corrected(self, stream_id: str, items: Sequence[Item]) -> list[Item]:
         """Return these items with what their lying segments say taken off."""

@@ -326,9 +326,8 @@ class Janitor:
         if found.trouble is not None:
             raise found.trouble
         if known is None:
-            if (
-                record is None
-            ):  # ids are never used again: it was deleted, and somebody slow wrote below it
+            # ids are never used again: it was deleted, and somebody slow wrote below it
+            if record is None:
                 await delete_leftovers(self._deleter, found.stream_id)
                 return None
             raise Error(f"stream {record.name} has no chain")

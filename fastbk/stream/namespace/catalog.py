@@ -389,9 +389,8 @@ class PolicySource:
         except (MetadataUnavailable, PolicyInvalid, StorageError) as error:
             if self._last is None:
                 raise
-            if (
-                type(error) is not self._kept_for
-            ):  # once: each try comes here, of thousands of streams
+            # once: each try comes here, of thousands of streams
+            if type(error) is not self._kept_for:
                 self._kept_for = type(error)
                 _log.warning("stream.policy_kept", stream=self._name, reason=str(error))
             return self._last

@@ -329,9 +329,8 @@ class _Watched:
             changes = after
         else:
             names |= await self._not_gone(set(self._names or {}) - names.keys())
-            changes = (
-                -1
-            )  # the next look, which the latest change has asked for already, lists again
+            # the next look, which the latest change has asked for already, lists again
+            changes = -1
         return names, changes
 
     async def _not_gone(self, missing: set[str]) -> Names:

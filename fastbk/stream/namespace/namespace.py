@@ -123,9 +123,8 @@ class Namespace:
         await self._create(self._path, checked_patch(policy), exist_ok=exist_ok)
 
     async def _create(self, path: tuple[str, ...], policy: PolicyPatch, *, exist_ok: bool) -> None:
-        tried: set[str] = (
-            set()
-        )  # a new id each time: an attempt may have made it, and somebody have deleted it
+        # a new id each time: an attempt may have made it, and somebody have deleted it
+        tried: set[str] = set()
 
         async def attempt() -> None:
             if not path:

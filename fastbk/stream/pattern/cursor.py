@@ -302,9 +302,8 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
             raise
         self._source = source
         before, absent = acks.changes, sorted(set(store.record.positions) - source.parts().keys())
-        acks.keep_only(
-            {*source.parts(), *await self._unseen(space, absent)}
-        )  # the others went while nobody held it
+        # the others went while nobody held it
+        acks.keep_only({*source.parts(), *await self._unseen(space, absent)})
         if acks.changes != before:
             flusher.touch()
 

@@ -455,9 +455,8 @@ class TracedBuffer(ReadBuffer):
         chunk = super().take(max_records, max_bytes)
         if chunk is not None:
             for row in chunk.rows_with_headers():
-                with suppress(
-                    ProtocolError
-                ):  # of a record that cannot be read: whoever looks at it is told
+                # of a record that cannot be read: whoever looks at it is told
+                with suppress(ProtocolError):
                     self._received(chunk[row])
         return chunk
 

@@ -468,9 +468,8 @@ class StreamReader(Generic[GapT]):
         check_start(where)
         position, from_key = await self._begin_of(where)
         if not isinstance(where, DLSN):
-            await (
-                follower.refresh()
-            )  # what was found to be truncated has to be known as that here, too
+            # what was found to be truncated has to be known as that here, too
+            await follower.refresh()
         self._retire()
         buffer.move_to(position, from_key)
         self._moved.set()

@@ -45,9 +45,8 @@ class TracedAppends:
         try:
             try:
                 self._queue.put(data, txid, key, _with_span(headers, span), future)
-            except (
-                RecordTooLarge
-            ):  # by its header, perhaps: tracing must not refuse what else has room
+            except RecordTooLarge:
+                # by its header, perhaps: tracing must not refuse what else has room
                 self._queue.put(data, txid, key, headers, future)
         except BaseException as error:
             span.fail(str(error))

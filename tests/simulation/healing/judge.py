@@ -221,8 +221,7 @@ class Judge:
                     bool(cluster.survivors(ledger_id, entry_id)),
                     f"entry {entry_id} of ledger {ledger_id} was acknowledged, and is nowhere",
                 )
-        busy = {
-            one.name for one in world.alive if one.healer.worker.active
-        }  # with a mark that has to wait
+        # with a mark that has to wait
+        busy = {one.name for one in world.alive if one.healer.worker.active}
         locks = [one for one in world.store.coordination.locks() if one[1] not in busy]
         demand(not locks, f"H2: locks {locks} were left behind")

@@ -186,10 +186,11 @@ class _Run:
         try:
             await self._ended
         finally:
+            # an answer that comes later is dropped
             under_way, self._under_way = (
                 self._under_way,
                 {},
-            )  # an answer that comes later is dropped
+            )
             for one in under_way.values():
                 one.cancel()
 

@@ -194,9 +194,8 @@ class Holding:
         if rng.random() < 0.5:
             life.acked.add(dlsn)
             kept = cursor.ack_one(record)
-            if asyncio.iscoroutine(
-                kept
-            ):  # there is no room: who does not wait has nothing acknowledged
+            # there is no room: who does not wait has nothing acknowledged
+            if asyncio.iscoroutine(kept):
                 await kept  # else it is kept in groups
             self._mine[dlsn] = self._given[dlsn]
             return

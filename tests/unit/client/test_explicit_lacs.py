@@ -73,9 +73,8 @@ async def test_an_entry_that_waits_to_be_sent_carries_the_lac() -> None:
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         first, second = writer.append_nowait(b"0"), writer.append_nowait(b"1")
         await first
-        third = writer.append_nowait(
-            b"2"
-        )  # is encoded in the next turn of the loop, as one is in flight
+        # is encoded in the next turn of the loop, as one is in flight
+        third = writer.append_nowait(b"2")
         before = fake.requests
         writer.send_lac()
         await wait_until_async(lambda: fake.requests == before + 1, "it was sent")
@@ -390,9 +389,8 @@ def test_a_guard_sends_what_a_loop_has_left_that_was_closed() -> None:
 
     clients = weakref.WeakSet[fastbk.LedgerWriter]()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ResourceWarning
-        )  # of the connections that nobody has closed
+        # of the connections that nobody has closed
+        warnings.simplefilter("ignore", ResourceWarning)
         with bookies_in_a_thread(FakeBookie) as (bookies, store):
             ledger_id = asyncio.run(append(store))
             wait_until(lambda: _lacs(bookies, ledger_id) == [0] * 3, "all were told")

@@ -173,9 +173,8 @@ def test_the_end_of_a_block_says_nothing_that_was_said_before(how: str) -> None:
 def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
     def public(kind: type) -> dict[str, list[str]]:
         return {
-            key: [
-                one for one in inspect.signature(value).parameters if one != "turns"
-            ]  # of readers of streams
+            # of readers of streams
+            key: [one for one in inspect.signature(value).parameters if one != "turns"]
             for key, value in vars(kind).items()
             if inspect.isfunction(value) and not key.startswith("_")
         }

@@ -80,11 +80,12 @@ def test_a_deleted_ledger_leaves_no_mark(open_driver: Open) -> None:
 def test_many_marks_are_listed_whole(open_driver: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_marks, "READ_AT_ONCE", 3)
     marks = open_driver().marks
+    # ten in one folder, others in one each
     ids = [
         *range(0, 10 * 256, 256),
         *range(1, 30),
         1 << 40,
-    ]  # ten in one folder, others in one each
+    ]
     for ledger_id in ids:
         marks.update(ledger_id, add=[FIRST])
     assert sorted(one.ledger_id for one in marks.list()) == sorted(ids)

@@ -127,12 +127,10 @@ def test_flags_mean_what_they_mean_for_their_operation() -> None:
         good(bytes.fromhex("02010006") + ADD_V2[4:]).flags
         == RequestFlag.RECOVERY | RequestFlag.HIGH_PRIORITY
     )
-    assert good(bytes.fromhex("0201fff9") + ADD_V2[4:]).flags == RequestFlag(
-        0
-    )  # fencing is for reads
-    assert good(bytes.fromhex("0202fffa") + READ_V2[4:]).flags == RequestFlag(
-        0
-    )  # recovery is for adds
+    # fencing is for reads
+    assert good(bytes.fromhex("0201fff9") + ADD_V2[4:]).flags == RequestFlag(0)
+    # recovery is for adds
+    assert good(bytes.fromhex("0202fffa") + READ_V2[4:]).flags == RequestFlag(0)
 
 
 def test_versions_0_and_1_are_read() -> None:
@@ -257,9 +255,8 @@ def test_piggyback_is_of_long_polls_for_the_last_entry() -> None:
     assert read.flags == RequestFlag.HAS_PREVIOUS_LAC | RequestFlag.PIGGYBACK
     status, read = refused(read_v3(entryId=5, previousLAC=4, **wanted))
     assert (status, read.echo_entry_id) == (ApacheStatus.EBADREQ, 5)
-    assert good(read_v3(entryId=-1, **wanted)).flags == RequestFlag(
-        0
-    )  # nothing to wait for: a plain read
+    # nothing to wait for: a plain read
+    assert good(read_v3(entryId=-1, **wanted)).flags == RequestFlag(0)
 
 
 def test_write_lac_is_for_what_its_body_says() -> None:
@@ -336,9 +333,8 @@ def test_what_is_no_message_closes() -> None:
     header_bytes = 2 + body[1]  # with these alone it is a message, of an operation without its own
     assert all(is_closed(body[:size]) for size in range(len(body)) if size != header_bytes)
     assert is_closed(body + b"\x0c")
-    assert is_closed(
-        v3("READ_ENTRY").replace(b"\x10\x01", b"\x10\x0d", 1)
-    )  # no operation has number 13
+    # no operation has number 13
+    assert is_closed(v3("READ_ENTRY").replace(b"\x10\x01", b"\x10\x0d", 1))
 
 
 RECORDED = {

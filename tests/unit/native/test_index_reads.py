@@ -127,9 +127,8 @@ def test_caches_and_disk_are_one(life: Life, rng: random.Random) -> None:
             ledger_id = rng.choice([1, 2])
             entry_id = max(held[ledger_id], default=-1) + rng.choice([1, 1, 1, 2, 7])
             if rng.random() < 0.2 and held[ledger_id]:
-                entry_id = rng.randrange(
-                    max(held[ledger_id]) + 1
-                )  # somewhere below: the journal has it checked
+                # somewhere below: the journal has it checked
+                entry_id = rng.randrange(max(held[ledger_id]) + 1)
             if entry_id in held[ledger_id]:
                 continue
             life.add(ledger_id, entry_id, b"%d" % entry_id)

@@ -80,11 +80,12 @@ def test_who_is_ready_and_finds_no_room_waits_for_it_in_its_line() -> None:
         ) as one,
     ):
         over, late = one.connect(), one.connect()
+        # the last one goes over the bound: one may
         for slot in (
             one.connect(),
             one.connect(),
             over,
-        ):  # the last one goes over the bound: one may
+        ):
             one.feed(slot, large[:9000])
         for _ in range(TRIALS):
             one.feed(one.connect(), large[:9000])

@@ -264,9 +264,8 @@ async def test_many_unknown_ledgers_at_once_are_asked_for_in_bounded_messages() 
             bookie.network.digests.request_soon()
             await supervisor.is_asked(1024)
             assert supervisor.asked == list(ledgers[:1024])
-            while set(supervisor.asked) != set(
-                ledgers
-            ):  # those that found no room are due at their next add
+            # those that found no room are due at their next add
+            while set(supervisor.asked) != set(ledgers):
                 await add_to_each(bookie, client, ledgers[1024:])
             await client.close()
 

@@ -106,9 +106,8 @@ async def test_broken_shared_memory_ends_the_worker(spoil: Callable[[WorkerHarne
             assert answer_of(await client.frame()) == (1, 0)
             await bookie.take(2)
             loop = asyncio.get_running_loop()
-            loop.remove_reader(
-                worker_harness.fd(3)
-            )  # the bell, so that the one collect below sees it
+            # the bell, so that the one collect below sees it
+            loop.remove_reader(worker_harness.fd(3))
             spoil(worker_harness)
             with pytest.raises(PoisonedError):
                 bookie.worker.collect()

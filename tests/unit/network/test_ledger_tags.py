@@ -298,9 +298,8 @@ async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
             await until(lambda: len(bookie.network.connections) == 1)
             tags.known({"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"})
             assert await said(client) == (3, OK, "signed")
-            tags.known(
-                {"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"}
-            )  # nobody waits
+            # nobody waits
+            tags.known({"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"})
             tags.known({"type": "tag_known", "ledger": 6, "namespace": "others", "tag": "signed"})
             assert (await said(client))[:2] == (4, FORBIDDEN)
             client.send(hello(6, TAG_WANTED, b"7") + hello(7, TAG_WANTED, b"8"))

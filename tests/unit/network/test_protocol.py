@@ -301,9 +301,8 @@ async def test_a_batch_too_large_for_a_record_is_refused() -> None:
     with WorkerHarness() as worker_harness:
         async with served(worker_harness, batch_entries_max=30_000) as bookie:
             client = await greeted(bookie)
-            entries = [
-                entry_bytes(i, b"") for i in range(26_000)
-            ]  # 8 bytes of table each come on top
+            # 8 bytes of table each come on top
+            entries = [entry_bytes(i, b"") for i in range(26_000)]
             client.send(frames.add_batch(2, 0, entries))
             assert answer_of(await client.frame()) == (2, TOO_LARGE)
             await client.close()

@@ -53,13 +53,14 @@ def test_what_cannot_begin_is_refused(up: str, away: str, quorums: tuple[int, in
     ("up", "read_only", "away", "quorums", "named"),
     [
         ("ab", "r", "", (3, 3, 2), "r"),
+        # before those that are away: it answers fences and reads
         (
             "ab",
             "r",
             "xy",
             (3, 3, 2),
             "r",
-        ),  # before those that are away: it answers fences and reads
+        ),
         ("abc", "r", "xy", (5, 5, 3), "rx"),
         ("abcd", "r", "x", (5, 3, 2), ""),  # a smaller ensemble owes nothing
     ],

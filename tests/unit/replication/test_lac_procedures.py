@@ -112,9 +112,8 @@ def test_those_that_are_away_are_asked_again_while_it_helps() -> None:
     client, reading = reading_of(harness, ReadLastConfirmed)
     client.run()
     assert reading.error is not None
-    assert not any(
-        isinstance(one, Sleep) for one in client.log
-    )  # the one that may come back would not be enough
+    # the one that may come back would not be enough
+    assert not any(isinstance(one, Sleep) for one in client.log)
 
 
 def test_trying_takes_what_there_is() -> None:

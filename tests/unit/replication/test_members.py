@@ -52,9 +52,8 @@ def test_a_member_that_comes_gets_what_is_held_and_a_close_removes_the_mark() ->
     harness.ack("b2")
     assert harness.writer.adds.is_replicated
     harness.change()
-    assert harness.marks() == [
-        ("b2", 0, None)
-    ]  # until the ledger is closed nobody knows what else it owes
+    # until the ledger is closed nobody knows what else it owes
+    assert harness.marks() == [("b2", 0, None)]
     harness.close()
     assert harness.marks() == []
 

@@ -177,9 +177,8 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
         return real(store, merging)
 
     monkeypatch.setattr(life.checkpoint, "commit_merge", commit)
-    monkeypatch.setattr(
-        maintenance, "RECOUNT_SHARE", 0
-    )  # here a recount lasts as long as its merge
+    # here a recount lasts as long as its merge
+    monkeypatch.setattr(maintenance, "RECOUNT_SHARE", 0)
     monkeypatch.setattr(storage_maintenance, "FILES_MAX", 1 << 30)
     monkeypatch.setattr(storage_maintenance, "MERGE_FILES_MIN", 1 << 30)
     end_s, ledger_id = life.clock_s + 3600, 0

@@ -38,9 +38,8 @@ class Flaky(MemoryStore):
 
 class Harness:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store = Flaky(
-            str(tmp_path)
-        )  # of this test alone: one that fails leaves nothing to the next
+        # of this test alone: one that fails leaves nothing to the next
+        self.store = Flaky(str(tmp_path))
         self.reasons: list[str | None] = []
         monkeypatch.setattr(registration, "open_store", self.open_store)
         monkeypatch.setattr(registration, "_RETRY_S", 0.01)

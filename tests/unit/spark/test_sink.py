@@ -159,9 +159,8 @@ def test_a_driver_killed_at_any_step_of_the_commit_is_followed_by_another(is_aft
             again = [harness.write(place(0, at), b"%d" % at) for at in range(3)]
             harness.driver().commit(again, 0)
             assert harness.values() == [b"0", b"1", b"2"], number
-            if all(
-                one.was_attached for one in again
-            ):  # as after any batch: what is left the next one's sweep takes
+            # as after any batch: what is left the next one's sweep takes
+            if all(one.was_attached for one in again):
                 harness.driver().commit([harness.write(place(1, 0))], 1)
             assert harness.left() == ([], set()), number
         finally:

@@ -204,9 +204,8 @@ def test_without_await_it_is_said_once(make: Make, how: str) -> None:
                 "result": pending.result,
                 "flush": cursor.flush,
                 "late_ack": lambda: cursor.ack_one(records[2]),  # type: ignore[arg-type]
-                "read": lambda: [
-                    cursor.read(timeout=WAIT_S) for _ in range(2)
-                ],  # the first one is at hand
+                # the first one is at hand
+                "read": lambda: [cursor.read(timeout=WAIT_S) for _ in range(2)],
                 "close": cursor.close,
             }
             if is_told:

@@ -110,9 +110,8 @@ async def test_who_still_writes_is_not_fenced(clock: Clock) -> None:
     one = janitor_of(cluster)
     empty = await writing(cluster, 1)
     await empty.roll()
-    clock.ahead_s = (
-        -10 * HOUR_S
-    )  # the ledger's row seems young, then old; its record is what counts
+    # the ledger's row seems young, then old; its record is what counts
+    clock.ahead_s = -10 * HOUR_S
     await one.pass_once()
     clock.ahead_s = 0.5 * HOUR_S
     await one.pass_once()

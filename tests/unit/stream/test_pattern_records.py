@@ -193,9 +193,8 @@ async def test_a_new_one_needs_the_level_at_which_all_janitors_honour_it(
             ):
                 await space.cursor("*", "c").open()
             assert await space.pattern_cursors() == []
-            raise_level(
-                store, 3
-            )  # as `fastbk cluster finalize` does: there is no bookie that could stand in the way
+            # as `fastbk cluster finalize` does: there is no bookie that could stand in the way
+            raise_level(store, 3)
             async with space.cursor("*", "c") as cursor:
                 assert cursor.epoch == 1
             set_level(store, 2)  # a backup of before was restored: what is there is taken over
