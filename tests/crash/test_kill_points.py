@@ -76,9 +76,8 @@ def numbers(point: str) -> tuple[int, ...]:
     if point.startswith("supervisor.") or point == "index.replay_batch":
         return NUMBERS[:3]
     if point.startswith("journal.prewrite"):
-        return NUMBERS[
-            :1
-        ]  # in the steady state files are recycled: how many are made hangs on timing
+        # in the steady state files are recycled: how many are made hangs on timing
+        return NUMBERS[:1]
     if SELDOM.match(point):
         return NUMBERS[:2]
     if RARE.match(point):

@@ -29,9 +29,8 @@ def run(seed: int, tmp_path: Path, cases: int = IMAGES, **how: bool) -> Report:
 @pytest.mark.usefixtures("_needs_fuse")
 @pytest.mark.parametrize("kind", [0, 1])
 def test_power_cuts_lose_nothing(kind: int, seed: int, tmp_path: Path) -> None:
-    report = run(
-        2 * (3 * (seed % 10_000) + 1) + kind, tmp_path
-    )  # not a real bookie: that takes long
+    # not a real bookie: that takes long
+    report = run(2 * (3 * (seed % 10_000) + 1) + kind, tmp_path)
     assert report.is_good, report.losses[:5]
     assert report.counts[power_cut.KINDS[kind]] == IMAGES
     assert report.counts["un-flushed"] > 0

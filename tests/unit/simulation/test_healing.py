@@ -16,15 +16,13 @@ from tests.simulation.planting import Mutation
 
 FRESH_SEEDS = 4
 WORLDS_MAX = 30
-SLOW = ("mark_is_dropped_unverified", "holes_are_not_confirmed")
-"""Found in worlds of five processor seconds each: by `./dev sim HEALING=1 MUTATIONS=1`, and here with ALL=1."""
 
 
 @pytest.mark.slow
 def test_no_seed_breaks_anything(rng: random.Random) -> None:
     """Neither fresh seeds nor, without their faults, those of the faults."""
     fresh = [rng.getrandbits(40) for _ in range(FRESH_SEEDS)]
-    for seed in (*fresh, *sorted({one.seed for one in MUTATIONS if one.name not in SLOW})):
+    for seed in (*fresh, *sorted({one.seed for one in MUTATIONS})):
         try:
             live_world(seed)
         except BaseException:
@@ -33,13 +31,7 @@ def test_no_seed_breaks_anything(rng: random.Random) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        pytest.param(one, id=one.name, marks=[pytest.mark.long] if one.name in SLOW else [])
-        for one in MUTATIONS
-    ],
-)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda value: value.name)
 def test_a_planted_fault_is_found(mutation: Mutation) -> None:
     """By its seed; or by another one, since any change of the product makes other worlds of the same seeds.
 
