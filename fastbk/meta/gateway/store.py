@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.coordination import Coordination
-    from fastbk.security.credentials import Credentials
-    from fastbk.security.tls import RefreshedContext, TlsOptions
+    from fastbk.security.tls import RefreshedContext
 
 
 T = TypeVar("T")
