@@ -4,7 +4,7 @@ Apache reads them with commons-configuration, not with java.util.Properties, and
 anything else, comments and empty lines within a continued line are passed over, a value is a list split at commas, a
 key that comes twice has all values in order (whoever wants one gets the first), `${other}` stands for another key's
 value, and a last line that ends in a backslash is lost. The rules were recorded from the library itself
-(`tests/unit/test_properties.py`).
+(`tests/unit/apache/test_properties.py`).
 """
 
 from __future__ import annotations
