@@ -128,8 +128,8 @@ class Batch:
         return _batch_of, (self.ledger_id, runs)
 
     def __iter__(self) -> Iterator[Entry]:
-        for run in self.runs:
-            for entry_id, _, _, data in run:
+        for entries in self.runs:
+            for entry_id, _, _, data in entries:
                 # What came over the wire is a view already; a call an entry would be felt.
                 yield Entry(self.ledger_id, entry_id, data)  # type: ignore[arg-type]
 
