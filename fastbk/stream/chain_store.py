@@ -12,7 +12,7 @@ from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, StreamNotFound
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     CONDEMNED,
     PAGE_ROWS,
     ROWS_MAX,
