@@ -11,8 +11,13 @@ from fastbk.version import VERSION
 if TYPE_CHECKING:
     from fastbk import sync as sync
     from fastbk.client.config import ClientConfig, ClientOptions
-    from fastbk.client.entries import Batch, Entry, LedgerInfo
-    from fastbk.client.ledger_reader import LedgerReader, LedgerReaderStats
+    from fastbk.client.ledger_reader import (
+        Batch,
+        Entry,
+        LedgerInfo,
+        LedgerReader,
+        LedgerReaderStats,
+    )
     from fastbk.client.ledger_writer import LedgerWriter, WriterStats
     from fastbk.errors import (
         AppendUnknown,
@@ -180,8 +185,7 @@ __all__ = [
 ]
 _HOMES = {
     "client.config": "ClientConfig ClientOptions",
-    "client.entries": "Batch Entry LedgerInfo",
-    "client.ledger_reader": "LedgerReader LedgerReaderStats",
+    "client.ledger_reader": "Batch Entry LedgerInfo LedgerReader LedgerReaderStats",
     "client.ledger_writer": "LedgerWriter WriterStats",
     "meta.api": "BookieRegistration",
     "model.ledger": "LedgerMetadata",

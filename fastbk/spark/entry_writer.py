@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastbk.arrow.batches import HEADERS
-from fastbk.client.sync_writer import LedgerWriter
+from fastbk.client.sync import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, ProtocolError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, Column, Table
 from fastbk.stream.chain.segment_contents import IndexBuilder

@@ -17,8 +17,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fastbk.client.config import ClientConfig
-from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode

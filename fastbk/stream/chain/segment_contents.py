@@ -7,8 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
-from fastbk.client.entries import Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import Entry, LedgerReader
 from fastbk.errors import ProtocolError, StorageError
 from fastbk.native.stream_codec import HEAD_BYTES, KIND_INDEX, Head, put_head, read_head
 from fastbk.stream.chain.chain import NONE, Contents

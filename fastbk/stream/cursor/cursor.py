@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar, cast
 
+from fastbk.client.async_tools import Repeated, SharedEnd, may_end_quietly
 from fastbk.client.client import Client
-from fastbk.client.coalescer import SharedEnd, may_end_quietly
-from fastbk.client.iteration import Repeated
 from fastbk.errors import ClientClosed, ConfigError, CursorFenced, Error, ProtocolError
 from fastbk.model.ids import ID_MAX
 from fastbk.observe.library_log import LibraryLog

@@ -53,7 +53,7 @@ from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN
 
 if TYPE_CHECKING:
-    from fastbk.client.record_calls import RecordCalls
+    from fastbk.client.metadata_calls import RecordCalls
 
 _log = LibraryLog("fastbk.stream.cursor")
 

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from fastbk.client.loop_thread import Hand, LoopThread, blocking
-from fastbk.client.sync_queue import Wakeup
+from fastbk.client.loop_thread import Hand, LoopThread, Wakeup, blocking
 from fastbk.errors import Error, ProtocolError
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import Error, MetadataUnavailable, StorageError
 from fastbk.meta.records import VersionedRecord
 from fastbk.stream.chain.chain import Chain, get_chain

@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TypeVar
 
 from fastbk.client.client import Client
-from fastbk.client.entries import Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import Entry, LedgerReader
 from fastbk.errors import (
     ConfigError,
     Error,

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from fastbk.client.client import Client
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import (
     Error,
     MetadataConflict,

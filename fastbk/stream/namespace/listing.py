@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import MetadataUnavailable, StorageError, StreamNotFound
 from fastbk.meta.api import Watch
 from fastbk.meta.records import BadRecord, decoded

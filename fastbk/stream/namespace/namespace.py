@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from fastbk.client.iteration import Generated, raised_again
+from fastbk.client.async_tools import Generated, raised_again
 from fastbk.errors import (
     ConfigError,
     Error,

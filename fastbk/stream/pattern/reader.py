@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, Self, TypeAlias, cast
 
-from fastbk.client.iteration import Repeated, raised_again
+from fastbk.client.async_tools import Repeated, raised_again
 from fastbk.errors import (
     ClientClosed,
     ConfigError,

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fastbk.client.client import Client
-    from fastbk.client.record_calls import RecordCalls
+    from fastbk.client.metadata_calls import RecordCalls
     from fastbk.stream.namespace.catalog import Catalog
     from fastbk.stream.positions import DLSN
 

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from fastbk.client.entries import Batch, Entry
-from fastbk.client.ledger_reader import LedgerReader, ReadFigures
+from fastbk.client.ledger_reader import Batch, Entry, LedgerReader, ReadFigures
 from fastbk.errors import (
     DigestMismatch,
     Error,

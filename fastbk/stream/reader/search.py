@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from fastbk.client.entries import Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import Entry, LedgerReader
 from fastbk.errors import (
     ConfigError,
     DataLost,

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Generic, Literal, Protocol, Self, cast
 
-from fastbk.client.iteration import Repeated, raised_again
+from fastbk.client.async_tools import Repeated, raised_again
 from fastbk.client.ledger_reader import ReadFigures
 from fastbk.errors import ClientClosed, ConfigError, DataLost, ProtocolError, StorageError
 from fastbk.model.ids import ID_MAX

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from fastbk.client.coalescer import may_end_quietly
+from fastbk.client.async_tools import may_end_quietly
 from fastbk.client.loop_thread import Hand, LoopThread, facade_text
 from fastbk.errors import ClientClosed, Error, ProtocolError
 from fastbk.option_checks import checked_timeout

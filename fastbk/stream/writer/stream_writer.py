@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from fastbk.client.coalescer import TAKEN_AWAY, SharedEnd, may_end_quietly
+from fastbk.client.async_tools import TAKEN_AWAY, SharedEnd, may_end_quietly
 from fastbk.client.ledger_writer import called_by
 from fastbk.errors import (
     BufferFull,

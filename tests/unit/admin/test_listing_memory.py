@@ -19,7 +19,7 @@ from msgspec.structs import replace
 import fastbk
 from fastbk.admin.bad_records import find_bad_records
 from fastbk.admin.metadata_backup import backed_up_records
-from fastbk.client import record_calls
+from fastbk.client import metadata_calls
 from fastbk.console.cluster_view import LEDGERS_MAX, StreamIndex
 from fastbk.meta import open_store, records
 from fastbk.meta.api import MetadataStore, all_ledgers
@@ -152,7 +152,7 @@ async def test_maps_of_many_cursors_are_packed(
     tmp_path: Path, peak: Peak, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many keys as a client may write take 600 KB as a dict, and 26 KB packed."""
-    monkeypatch.setattr(record_calls, "READ_BYTES_MAX", MIB)
+    monkeypatch.setattr(metadata_calls, "READ_BYTES_MAX", MIB)
     keys: dict[str, int | str] = {f"{number:x}": number + 300 for number in range(4000)}
     raw = put_record(CursorRecord(CursorState(data={**keys})))
     async with fastbk.connect(new_cluster(tmp_path / "metadata.sqlite")) as client:

@@ -18,7 +18,7 @@ from fastbk.arrow import (
     ledger_schema,
     stream_schema,
 )
-from fastbk.client.entries import Batch
+from fastbk.client.ledger_reader import Batch
 from fastbk.errors import ConfigError, ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import Sizes, fill_record_columns, sizes_of
