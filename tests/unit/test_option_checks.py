@@ -15,9 +15,9 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.client.config import ClientConfig, ClientOptions
-from fastbk.client.sync_reader import LedgerReader as BlockingLedgerReader
-from fastbk.client.sync_writer import LedgerWriter as BlockingLedgerWriter
-from fastbk.client.sync_writer import Pending
+from fastbk.client.sync import LedgerReader as BlockingLedgerReader
+from fastbk.client.sync import LedgerWriter as BlockingLedgerWriter
+from fastbk.client.sync import Pending
 from fastbk.errors import ConfigError, Error, WrongType
 from fastbk.option_checks import owned_bytes
 from fastbk.stream.client import Client as StreamClient

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from fastbk.arrow import chunk_batch, chunks_batch, entries_batch, ledger_schema, stream_schema
 from fastbk.arrow.batches import HEADERS
-from fastbk.client.entries import Batch
+from fastbk.client.ledger_reader import Batch
 from fastbk.errors import ConfigError, Error, ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import HEAD_BYTES, Sizes, fill_record_columns, sizes_of
 from fastbk.replication.actions import Found
 from fastbk.spark.entry_writer import Columns, table_of
-from fastbk.stream.compression import CODECS, compressed
-from fastbk.stream.records import Chunk, Record, chunk_of, put_headers
+from fastbk.stream.records import CODECS, Chunk, Record, chunk_of, compressed, put_headers
 
 Some = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]
 FULL = stream_schema(headers=True)

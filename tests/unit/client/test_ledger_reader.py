@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.client.config import ClientConfig
-from fastbk.client.entries import Batch, Entry
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
-from fastbk.client.ledger_reader import AVOID_S, ReadOrder
-from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.ledger_reader import AVOID_S, Batch, Entry, ReadOrder
 from fastbk.errors import ClientClosed, ConfigError, DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async

@@ -10,8 +10,7 @@ import pytest
 
 import fastbk
 from fastbk.client.config import ClientConfig
-from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls, RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import LIST_PAGE_COUNT, BookieService, Endpoint
 from fastbk.meta.records import Change

@@ -27,8 +27,8 @@ from fastbk.meta.format_level import LEVEL_PATH, decode
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.model.ledger import LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import (
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import (
     CONDEMNED,
     Attachment,
     Chain,
@@ -39,7 +39,7 @@ from fastbk.stream.chain.chain import (
     put_page,
 )
 from fastbk.stream.cursor.state import RANGES_MAX, CursorRecord, CursorState, put_record
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
@@ -58,8 +58,13 @@ from fastbk.stream.paths import (
     stream_path,
     usage_path,
 )
-from fastbk.stream.pattern.record import PatternRecord, StreamPosition, put_pattern
-from fastbk.stream.pattern.store import CURSORS_MAX, path_of
+from fastbk.stream.pattern.store import (
+    CURSORS_MAX,
+    PatternRecord,
+    StreamPosition,
+    path_of,
+    put_pattern,
+)
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TIME_US_MAX
 from tests.fixtures.gateway_store import (
     BANK,

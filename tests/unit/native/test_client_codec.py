@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fixtures.fake_bookie_parts import key_of, vector
 
 from fastbk.client.connection import Answer, answer_of
 from fastbk.errors import ProtocolError
@@ -29,6 +28,7 @@ from fastbk.native.client_codec import (
 from fastbk.replication.add_machine import Batch
 from fastbk.wire.generated import Add, AddBatch, Request, RequestBody
 from tests.fixtures.entries import make_entry
+from tests.fixtures.fake_bookie import key_of, vector
 from tests.fixtures.frames import read_reply, response
 
 if TYPE_CHECKING:

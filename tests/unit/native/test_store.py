@@ -39,7 +39,7 @@ from tests.fixtures.store_harness import (
     StoreHarness,
     entry_bytes,
 )
-from tests.fixtures.store_harness import run_entry_bytes as front_bytes
+from tests.fixtures.store_harness import entry_bytes as front_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,7 @@ import pytest
 
 import fastbk
 from fastbk.client.config import ClientConfig
-from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.errors import (
     CursorFenced,
     Error,
@@ -32,12 +31,12 @@ from fastbk.stream.cursor import store as state_storage
 from fastbk.stream.cursor.opening import CursorRequest
 from fastbk.stream.cursor.state import NONE, RANGES_MAX
 from fastbk.stream.cursor.store import cursors_of, delete_cursor, of_cursor, path_of
-from fastbk.stream.janitor.janitor import Janitor
+from fastbk.stream.janitor import Janitor
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream, place
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
-from tests.fixtures.metadata import ledger_metadata
+from tests.fixtures.metadata import metadata as ledger_metadata
 from tests.fixtures.wait import wait_until_async
 from tests.unit.meta.test_metadata_store import Open, metadata, open_driver
 

@@ -23,10 +23,10 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.janitor.deletion import delete_stream
+from fastbk.stream.deletion import delete_stream
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, get, put
+from fastbk.stream.namespace.tree import ROOT_ID, StreamRecord, get, put
 from fastbk.stream.paths import STREAMS, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan

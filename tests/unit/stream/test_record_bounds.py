@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import (
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import (
     Attachment,
     Chain,
     PageRef,
@@ -22,13 +22,13 @@ from fastbk.stream.chain.chain import (
     get_chain,
     put_chain,
 )
-from fastbk.stream.chain.drafts import _encode, _State
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record, put_record, put_state
 from fastbk.stream.cursor.store import cursors_of
+from fastbk.stream.drafts import _encode, _State
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.sync_namespace import SyncStream
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.namespace.tree import (
     EntryRecord,
     NamespaceRecord,
     StoredRecord,
@@ -37,7 +37,7 @@ from fastbk.stream.namespace.tree_records import (
     get,
     put,
 )
-from fastbk.stream.pattern.record import PatternRecord, StreamPosition, put_pattern
+from fastbk.stream.pattern.store import PatternRecord, StreamPosition, put_pattern
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN, TIME_US_MAX, to_time
 from fastbk.stream.stream import Stream

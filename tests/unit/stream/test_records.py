@@ -21,9 +21,17 @@ from fastbk.native import stream_codec as codec
 from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.stream_codec import Sizes, fill_record_columns, sizes_of
 from fastbk.replication.entry_table import EntryTable
-from fastbk.stream.compression import CODECS, compressed, unpacked_parts
 from fastbk.stream.positions import DLSN
-from fastbk.stream.records import Chunk, chunk_of, chunk_of_run, get_headers, put_headers
+from fastbk.stream.records import (
+    CODECS,
+    Chunk,
+    chunk_of,
+    chunk_of_run,
+    compressed,
+    get_headers,
+    put_headers,
+    unpacked_parts,
+)
 from tests.fixtures.entries import make_entry
 
 if TYPE_CHECKING:

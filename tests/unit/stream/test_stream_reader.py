@@ -24,15 +24,14 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import truncate
+from fastbk.stream.chain import truncate
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid, Start
 from fastbk.stream.reader.search import first_sequence
-from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.stream_reader import Lag, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import Lag
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan
 from tests.fixtures.streams import (

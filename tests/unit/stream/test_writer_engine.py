@@ -28,21 +28,13 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain import chain as changes
-from fastbk.stream.chain.chain import DOOMED_MAX, Chain
-from fastbk.stream.chain.opening import SLOTS_MAX, SegmentSlots, slots_of
-from fastbk.stream.chain.segment_contents import (
-    RECORD,
-    ROWS_MAX,
-    TIME,
-    TXID,
-    IndexBuilder,
-    SegmentIndex,
-)
-from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream import chain as changes
+from fastbk.stream.chain import DOOMED_MAX, Chain
+from fastbk.stream.chain_store import ChainStore, VersionedChain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.store import StateStorage
+from fastbk.stream.opening import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
@@ -50,14 +42,9 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
-from fastbk.stream.writer.engine import (
-    CHECK_S_MIN,
-    LAST_SHARE,
-    READY_FROM,
-    Rolling,
-    WriterQueue,
-    roll_age,
-)
+from fastbk.stream.segment_contents import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
+from fastbk.stream.writer.engine import Rolling, WriterQueue
+from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_age
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
