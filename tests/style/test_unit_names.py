@@ -45,7 +45,6 @@ CONCEPTS: dict[str, str] = {
     "replication/test_writer_policy": "when a writer changes its ensemble",
     "spark/test_bench_tools": "two benchmarks of Spark",
     "stream/test_byte_quota": "quotas of bytes, from janitor to writer",
-    "stream/test_reader_histories": "readers beside writers, at random",
     "stream/test_record_bounds": "INV-S14: bounds of all records",
     "stream/test_record_times": "INV-S22: times of records",
     "stream/test_writer_fencing": "fencing, as appends meet it",
