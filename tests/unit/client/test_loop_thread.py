@@ -22,9 +22,9 @@ from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.interrupts import Interrupts
+from tests.fixtures.loop_clients import Inner, SlowInner
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
-from tests.unit.client.test_sync_interrupts import SlowInner
 
 if TYPE_CHECKING:
     import random
@@ -32,32 +32,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 WAIT_S = 10.0
-
-
-class Inner:
-    """A client that only notes its end."""
-
-    def __init__(self) -> None:
-        self.is_closed = False
-        self.has_begun = threading.Event()
-        self.was_cancelled = False
-
-    async def settle(self, timeout_s: float) -> list[str]:
-        return []
-
-    async def close(self, *, timeout: float | None = None) -> None:
-        self.is_closed = True
-
-    async def for_ever(self) -> None:
-        self.has_begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.was_cancelled = True
-            raise
-
-    async def with_task(self) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self.for_ever())
 
 
 def thread_of(inner: Inner) -> LoopThread[Inner]:

@@ -19,9 +19,9 @@ from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, Error, StreamExists
 from fastbk.stream.records import Chunk, Record
 from tests.fixtures.interrupts import Interrupts
+from tests.fixtures.loop_clients import Inner, SlowInner
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
-from tests.unit.client.test_loop_thread import Inner
 
 if TYPE_CHECKING:
     import random
@@ -382,15 +382,6 @@ def test_what_an_interrupted_call_opened_is_closed(rng: random.Random) -> None:
     wait_until(lambda: sorted(got + undone) == opened, "each has one owner")
     assert interrupts.count > 100
     thread.close(10.0)
-
-
-class SlowInner(Inner):
-    """A client whose end takes some turns of the loop."""
-
-    async def close(self, *, timeout: float | None = None) -> None:
-        for _ in range(100):
-            await asyncio.sleep(0)
-        await super().close()
 
 
 def test_a_close_that_was_interrupted_goes_on_and_can_be_called_again(rng: random.Random) -> None:
