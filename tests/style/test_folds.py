@@ -45,6 +45,8 @@ STAY: dict[str, str] = {
     "devcluster/faults.py": "faults, which only tests and `fastbk.testing` use",
     "doctor/cluster.py": "checks of the cluster; examine.py calls all parts",
     "doctor/machine.py": "checks of the machine; examine.py calls all parts",
+    "gateway/operations.py": "what clients do; the service is about who they are, and how many at once",
+    "gateway/service.py": "requests of clients; the process is about ports, signals and pages",
     "apache/configuration/properties.py": "the parser of Java's properties, pure, with tests of its own",
     "gc/compaction_choice.py": "a pure decider, which tests call by itself",
     "gc/report.py": "counters and lines of the log for all that gc does",
