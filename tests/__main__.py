@@ -10,8 +10,8 @@ change draws another; ALL=1 and runs of chosen tests draw a new one each time.
 
 Two phases start at once. Tests that start services, with ports, folders and file systems of their own, run two at a
 time: they wait much, for starts, leases and timeouts. Tests that share nothing run beside them, one more at a time than
-there are processors, with a lower priority, and so use the time in which those wait. Their output is printed after that of the services.
-Tests that measure times run last, each alone.
+there are processors, with a lower priority, and so use the time in which those wait. Their output is printed after that
+of the services. Tests that measure times run last, each alone.
 
 Up to three tests that fail in a phase run once more when both phases have ended, by themselves and with the same SEED.
 One that passes then is reported as `unsteady` with both results on the page: it missed its deadline on a busy machine,
