@@ -63,7 +63,6 @@ from fastbk.admin.metadata_archive import (
     reason_against,
     storable,
 )
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.formats import LEVEL_FIRST, PATTERN_CURSOR, level_of
 from fastbk.meta.api import (
@@ -82,6 +81,7 @@ from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, is_counted, raise_mark,
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.safe_files import replaced
 from fastbk.stream.paths import CURSORS
 from fastbk.units import format_utc_ms
 

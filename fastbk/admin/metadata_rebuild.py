@@ -37,8 +37,8 @@ from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerSt
 from fastbk.native.segment import PAIRS_MAX
 from fastbk.native.store import Store, StoreOptions
 from fastbk.printable_text import printable
-from fastbk.private_files import read_found
 from fastbk.replication.metadata_merge import Held, Merged, merge_ledger
+from fastbk.safe_files import read_found
 from fastbk.server.directories import lock_all
 from fastbk.storage.cookie_file import read_cookie
 from fastbk.storage.directories import JOURNALS

@@ -31,10 +31,9 @@ import msgspec
 import fastbk
 from fastbk.admin.page_client import BookieSilent, client_at, client_of
 from fastbk.admin.redaction import REMOVED, allowed_setting
-from fastbk.durable_files import replaced
 from fastbk.errors import Error, StorageError
 from fastbk.observe.event_record import LIMIT_MAX, Query
-from fastbk.private_files import FILE_MODE
+from fastbk.safe_files import FILE_MODE, replaced
 
 if TYPE_CHECKING:
     from fastbk.admin.page_client import AdminClient

@@ -17,7 +17,7 @@ from fastbk.cli.options import (
 )
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE, check_uri
-from fastbk.private_files import read_public, read_secret
+from fastbk.safe_files import read_public, read_secret
 
 if TYPE_CHECKING:
     import argparse

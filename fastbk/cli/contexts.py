@@ -34,10 +34,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE
-from fastbk.private_files import FILE_MODE, make_directory, read_public
+from fastbk.safe_files import FILE_MODE, make_directory, read_public, replaced
 from fastbk.units import format_names
 
 if TYPE_CHECKING:

@@ -164,7 +164,7 @@ def _acl_id(options: argparse.Namespace) -> int:
         return _acl(options, f"x509:{java_subject(options.certificate_file)}")
     if not options.user or not options.password_file:
         raise ConfigError("give --user and --password-file, or --certificate-file")
-    from fastbk.private_files import read_password
+    from fastbk.safe_files import read_password
 
     password = read_password(options.password_file)
     digest = hashlib.sha1(f"{options.user}:{password}".encode(), usedforsecurity=False).digest()
@@ -466,7 +466,7 @@ def add_rebuild_verbs(verbs: Verbs) -> None:
 def _collect(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata collect")
     from fastbk.admin.metadata_rebuild import collect, encode
-    from fastbk.durable_files import replaced
+    from fastbk.safe_files import replaced
 
     found = collect(options.data)
     with replaced(options.to) as draft:

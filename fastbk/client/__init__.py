@@ -11,7 +11,7 @@ from fastbk.client.config import UNLIMITED_S, ClientConfig
 from fastbk.client.entries import Batch, Entry, LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter, WriterStats
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 
 __all__ = [
     "UNLIMITED_S",

@@ -31,8 +31,8 @@ from fastbk.observe.event_kinds import KIND_OF, bounded
 from fastbk.observe.event_record import Event, EventPage, Query, event_of
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
-from fastbk.private_files import FILE_MODE
 from fastbk.rate_limit import RateLimit
+from fastbk.safe_files import FILE_MODE
 from fastbk.units import MIB
 
 MEMORY_EVENTS_MAX = 2000

@@ -43,7 +43,7 @@ STAY: dict[str, str] = {
     "console/search.py": "the search and what it finds",
     "console/stream_pages.py": "one group of pages",
     "devcluster/faults.py": "faults, which only tests and `fastbk.testing` use",
-    "doctor/cluster.py": "checks of the cluster; examine.py calls all parts",
+    "doctor/bookie.py": "checks of one bookie; examine.py calls all parts",
     "doctor/machine.py": "checks of the machine; examine.py calls all parts",
     "gateway/connections.py": "what the port takes and its bounds, without the process around it",
     "gateway/ledger_rules.py": "a pure decider, which tests call by itself",

@@ -25,9 +25,9 @@ LAYERS = [
         "option_checks",
         "units",
         "config",
-        "private_files",
+        "safe_files",
     }
-    | {"durable_files", "formats", "open_files", "printable_text", "rate_limit", "retry"},
+    | {"formats", "open_files", "printable_text", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"security", "web.client"},
@@ -74,8 +74,8 @@ HOMES = {
     "zstandard": ["fastbk/stream/compression.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
-    "textual": ["fastbk/top/"],
-    "rich": ["fastbk/top/"],
+    "textual": ["fastbk/top.py"],
+    "rich": ["fastbk/top.py"],
     # cli: annotations
     "pyspark": [
         "fastbk/spark/",
@@ -123,7 +123,7 @@ PURE = [
     "fastbk/gateway/record_rules.py",
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
-    "fastbk/top/columns.py",
+    "fastbk/overview/tables.py",
     "fastbk/overview/bookie_history.py",
     "fastbk/overview/values.py",
     "fastbk/autorecovery/lost_bookies.py",

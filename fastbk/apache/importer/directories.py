@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fastbk.apache.importer.records import Damage
 from fastbk.errors import StorageError, os_errors_as
 from fastbk.model import cookie as cookies
-from fastbk.private_files import open_found, read_found
+from fastbk.safe_files import open_found, read_found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

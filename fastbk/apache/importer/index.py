@@ -45,7 +45,7 @@ from fastbk.apache.importer.directories import FOLDER
 from fastbk.apache.importer.records import LENGTH, Damage
 from fastbk.errors import StorageError, os_errors_as
 from fastbk.model.protobuf import fields
-from fastbk.private_files import open_found
+from fastbk.safe_files import open_found
 from fastbk.units import MIB
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, StorageError
 from fastbk.meta.api import NO_CLUSTER_REMEDY
 from fastbk.meta.format_level import LEVEL_PATH, first_record
-from fastbk.private_files import FILE_MODE, tighten
+from fastbk.safe_files import FILE_MODE, tighten
 
 FORMAT = 3
 """2 remembers deleted ledgers, 3 has records. Older files are made so when they are opened."""

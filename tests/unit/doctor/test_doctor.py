@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from fastbk.cli.__main__ import main
-from fastbk.doctor import data as data_module
-from fastbk.doctor.data import holder_of
+from fastbk.doctor import bookie as data_module
+from fastbk.doctor.bookie import holder_of
 from fastbk.doctor.examine import examine
 from fastbk.doctor.report import Finding, Status
 from fastbk.meta import open_store

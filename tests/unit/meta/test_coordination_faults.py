@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.coordination import LedgerLock, Vote
 from fastbk.meta.uri import parse_zookeeper
