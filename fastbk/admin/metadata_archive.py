@@ -26,7 +26,7 @@ from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.records import Change as RecordChange
 from fastbk.meta.records import bad_record, collected_bad_records
 from fastbk.meta.replica_marks import FOLDER as MARKS
-from fastbk.meta.rollback_mark import Mark
+from fastbk.meta.rollback import Mark
 from fastbk.model.ids import ID_MAX, BookieId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.hashes import crc32c

@@ -74,10 +74,17 @@ from fastbk.meta.api import (
     all_ledgers,
 )
 from fastbk.meta.format_level import LEVEL_PATH, decode, raise_level, read_or_first
-from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.records import READ_AT_ONCE, BadRecord, bad_record, each_record
 from fastbk.meta.records import Change as RecordChange
-from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, is_counted, raise_mark, read_mark
+from fastbk.meta.rollback import (
+    RESERVE_IDS,
+    Mark,
+    is_counted,
+    new_hold,
+    place_hold,
+    raise_mark,
+    read_mark,
+)
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata

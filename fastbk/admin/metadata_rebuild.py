@@ -24,8 +24,16 @@ from fastbk.errors import ConfigError, MetadataConflict, StorageError, os_errors
 from fastbk.inspect.items import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, VersionedLedger, all_ids
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
-from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
+from fastbk.meta.rollback import (
+    COUNTED_ID_END,
+    RESERVE_IDS,
+    Mark,
+    confirm_hold,
+    new_hold,
+    place_hold,
+    raise_mark,
+    read_record,
+)
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
 from fastbk.model.ids import ID_MAX, BookieId, IdRanges, LedgerId, check_bookie_id, check_ledger_id

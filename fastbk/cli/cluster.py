@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from fastbk.autorecovery.state import Audit, ClusterState, WorkerReport
     from fastbk.client import Client
     from fastbk.meta.api import MetadataStore
-    from fastbk.meta.hold import Hold
     from fastbk.meta.records import BadRecord
+    from fastbk.meta.rollback import Hold
     from fastbk.model.health import Reason
 
 run = run_verb
@@ -107,7 +107,7 @@ def _states(
     import fastbk
     from fastbk.admin.cluster import bookie_states
     from fastbk.meta.format_level import read_or_first
-    from fastbk.meta.hold import read_hold
+    from fastbk.meta.rollback import read_hold
     from fastbk.overview.poller import OverviewPoller
 
     uri = metadata_uri(options)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fastbk.admin.metadata_archive import Summary
     from fastbk.admin.metadata_backup import Restored
     from fastbk.admin.metadata_rebuild import Rebuilt
-    from fastbk.meta.hold import Hold
+    from fastbk.meta.rollback import Hold
     from fastbk.meta.uri import ZooKeeperLocation
 
 BY_HAND = "an operator ran `fastbk metadata hold`"
@@ -222,7 +222,7 @@ def _facts_of_store(uri: str) -> dict[str, str | list[str]]:
 
 
 def _hold(options: argparse.Namespace) -> int:
-    from fastbk.meta.hold import new_hold, place_hold
+    from fastbk.meta.rollback import new_hold, place_hold
 
     reason = f"{BY_HAND}: {options.reason}" if options.reason else BY_HAND
     with opened_store(metadata_uri(options)) as store:
@@ -230,7 +230,7 @@ def _hold(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from fastbk.meta.hold import read_hold
+    from fastbk.meta.rollback import read_hold
 
     with opened_store(metadata_uri(options)) as store:
         hold = read_hold(store)
@@ -239,7 +239,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _confirm(options: argparse.Namespace) -> int:
     from fastbk.admin.metadata_backup import raise_if_half_restored
-    from fastbk.meta.hold import confirm_hold, read_hold
+    from fastbk.meta.rollback import confirm_hold, read_hold
 
     with opened_store(metadata_uri(options)) as store:
         raise_if_half_restored(store)
@@ -276,7 +276,7 @@ def _bad_records(options: argparse.Namespace) -> int:
 
 
 def _print(options: argparse.Namespace, hold: Hold | None, *, code: int) -> int:
-    from fastbk.meta.hold import NEXT_STEP, when
+    from fastbk.meta.rollback import NEXT_STEP, when
 
     if hold is None:
         print_answer(options, {"hold": None}, "metadata is not on hold")
@@ -310,7 +310,7 @@ def add_backup_verbs(verbs: Verbs) -> None:
 def _backup(options: argparse.Namespace) -> int:
     from fastbk.admin.metadata_backup import backup
     from fastbk.errors import Error
-    from fastbk.meta.last_backup import LastBackup, note_backup
+    from fastbk.meta.health_records import LastBackup, note_backup
 
     with opened_store(metadata_uri(options)) as store:
         summary = backup(store, options.to)

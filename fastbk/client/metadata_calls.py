@@ -25,11 +25,11 @@ from fastbk.meta.api import (
     BookieRegistration,
     GroupingStore,
     IdentityVersion,
+    LedgerLock,
     VersionedIdentity,
     VersionedLedger,
     Watch,
 )
-from fastbk.meta.coordination import LedgerLock
 from fastbk.meta.uri import given_store, is_gateway, is_zookeeper
 from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
@@ -426,7 +426,7 @@ class _Taking:
 
 
 class LockCalls:
-    """The locks of ledgers in a client's cluster (`fastbk.meta.coordination`). Errors are the store's."""
+    """The locks of ledgers in a client's cluster (`fastbk.meta.api`). Errors are the store's."""
 
     def __init__(self, store: MetadataCalls) -> None:
         self._store = store

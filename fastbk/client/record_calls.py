@@ -15,7 +15,6 @@ from fastbk.errors import MetadataConflict, MetadataUnavailable, NoSuchLedger, S
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.format_level import LEVEL_PATH, POLL_INTERVAL_S, checked_level
 from fastbk.meta.format_level import decode as level_record
-from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import (
     READ_AT_ONCE,
     READ_BYTES_MAX,
@@ -25,6 +24,7 @@ from fastbk.meta.records import (
     bad_record,
 )
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
+from fastbk.meta.rollback import HOLD_PATH, raise_if_held
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica

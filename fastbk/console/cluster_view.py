@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastbk.admin.cluster_events import ClusterEvents, EventSource, event_pages, read_cluster_events
 from fastbk.errors import Error, StorageError
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.observe import logs
 from fastbk.overview.poller import OverviewPoller
 from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams

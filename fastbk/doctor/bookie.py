@@ -19,11 +19,9 @@ from fastbk.config import is_unspecified, resolves_to_loopback_only, split_addre
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
-from fastbk.meta.hold import NEXT_STEP, read_hold, when
-from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.health_records import backup_age_s, unfinished_recoveries
 from fastbk.meta.records import BAD_RECORD_REMEDY, collected_bad_records
-from fastbk.meta.rollback_mark import Mark, evidence, read_mark
-from fastbk.meta.unfinished_recoveries import unfinished_recoveries
+from fastbk.meta.rollback import NEXT_STEP, Mark, evidence, read_hold, read_mark, when
 from fastbk.meta.zookeeper.security import VARIABLE
 from fastbk.model.health import ClusterFacts, OpenLedgerFacts, Reason, reasons_of_cluster
 from fastbk.model.health import Verdict as HealthVerdict

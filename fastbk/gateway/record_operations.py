@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     from fastbk.gateway.access import Access, NamespaceTree
     from fastbk.gateway.chain_rules import Change as JudgedChange
     from fastbk.gateway.ledger_operations import Event
-    from fastbk.meta.api import LedgerRead, MetadataStore
+    from fastbk.meta.api import LedgerRead, MetadataStore, Subject
     from fastbk.meta.gateway.messages import ReadStates
-    from fastbk.meta.subscriptions import Subject
 
 T = TypeVar("T")
 V = TypeVar("V")

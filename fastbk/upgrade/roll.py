@@ -24,7 +24,7 @@ from fastbk.errors import ConfigError, Error, MetadataUnavailable, StorageError
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, LEVEL_PROPERTY
 from fastbk.meta.api import BookieIdentity
 from fastbk.meta.format_level import LevelRecord, raise_level, read_or_first
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.placement.config import DEFAULT_LOCATION, valid_location
 from fastbk.upgrade.roll_plan import Action, Done, Observation, Restart, Roll, RollBookie, Stop
 

@@ -8,7 +8,7 @@ import msgspec
 
 from fastbk.apache.http.answers import NOT_GET, answer, boolean, json_object, text
 from fastbk.errors import ConfigError, Error
-from fastbk.meta.coordination import check_delay
+from fastbk.meta.api import check_delay
 from fastbk.model.ids import check_bookie_id
 
 if TYPE_CHECKING:

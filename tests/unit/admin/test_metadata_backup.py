@@ -38,11 +38,10 @@ from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, St
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import LEVEL_PATH, raise_level, read_record
-from fastbk.meta.hold import read_hold
-from fastbk.meta.last_backup import PATH as LAST_BACKUP_PATH
-from fastbk.meta.last_backup import LastBackup, backup_age_s, note_backup, read_last_backup
+from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP_PATH
+from fastbk.meta.health_records import LastBackup, backup_age_s, note_backup, read_last_backup
 from fastbk.meta.records import Change, collected_bad_records
-from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
+from fastbk.meta.rollback import RESERVE_IDS, Mark, raise_mark, read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
 from fastbk.stream.pattern.record import PatternRecord, put_pattern

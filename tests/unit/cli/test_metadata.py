@@ -16,7 +16,7 @@ from fastbk.cli.__main__ import main
 from fastbk.cli.metadata import _rebuilt_lines
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import Mark
+from fastbk.meta.rollback import Mark
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
