@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.admin.metadata_archive import Ledger, Ledgers, items_of
-from fastbk.admin.metadata_backup import raise_if_half_restored
+from fastbk.admin.metadata_backup import Ledger, Ledgers, items_of, raise_if_half_restored
 from fastbk.admin.unlisted_segments import unlisted_segments
 from fastbk.errors import ConfigError, MetadataConflict, StorageError, os_errors_as
 from fastbk.inspect.items import FileReader

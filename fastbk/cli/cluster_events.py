@@ -12,15 +12,14 @@ import msgspec
 from fastbk.cli.options import metadata_uri, note, opened_store, print_json
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import DONE, FAILED
-from fastbk.observe.event_kinds import KINDS
-from fastbk.observe.event_record import LIMIT_MAX, Query, kinds_of, moments
+from fastbk.observe.events import KINDS, LIMIT_MAX, Query, kinds_of, moments
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
     from fastbk.admin.cluster_events import ClusterEvents, EventSource
-    from fastbk.observe.event_record import Event
+    from fastbk.observe.events import Event
 
 FOLLOW_S = 1.0
 WHOLE = ("supervisor", "janitor", "autorecovery")

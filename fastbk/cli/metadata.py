@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from fastbk.admin.metadata_archive import Summary
-    from fastbk.admin.metadata_backup import Restored
+    from fastbk.admin.metadata_backup import Restored, Summary
     from fastbk.admin.metadata_rebuild import Rebuilt
     from fastbk.meta.rollback import Hold
     from fastbk.meta.uri import ZooKeeperLocation
@@ -323,7 +322,7 @@ def _backup(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from fastbk.admin.metadata_archive import check_archive
+    from fastbk.admin.metadata_backup import check_archive
 
     return _print_summary(options, options.file, check_archive(options.file))
 
@@ -370,8 +369,7 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_backup import differences
+    from fastbk.admin.metadata_backup import check_archive, differences
     from fastbk.errors import ConfigError
 
     summary = check_archive(options.file)
@@ -393,8 +391,7 @@ def _diff(options: argparse.Namespace) -> int:
 def _restore(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_backup import restore
+    from fastbk.admin.metadata_backup import check_archive, restore
     from fastbk.admin.metadata_rebuild import remade_store
 
     head = check_archive(options.file).head
@@ -489,8 +486,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata rebuild")
-    from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_backup import restore
+    from fastbk.admin.metadata_backup import check_archive, restore
     from fastbk.admin.metadata_rebuild import instance_of, read_collection, rebuild, remade_store
 
     collections = [read_collection(file) for file in options.files]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta import MetadataStore
-    from fastbk.observe.event_record import Query
+    from fastbk.observe.events import Query
     from fastbk.overview.values import BookieRow, ClusterOverview
     from fastbk.stream.chain.chain import Chain
     from fastbk.stream.client import Client

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastbk.admin import metadata_backup
-from fastbk.admin.metadata_archive import (
+from fastbk.admin.metadata_backup import (
     LEFT_OUT_MAX,
     MAGIC,
     ArchiveWriter,
@@ -27,12 +27,15 @@ from fastbk.admin.metadata_archive import (
     Ledgers,
     Record,
     Records,
+    backup,
     check_archive,
+    differences,
     items_of,
+    raise_if_half_restored,
     read_archive,
+    restore,
 )
-from fastbk.admin.metadata_archive import Change as ChangeMeanwhile
-from fastbk.admin.metadata_backup import backup, differences, raise_if_half_restored, restore
+from fastbk.admin.metadata_backup import Change as ChangeMeanwhile
 from fastbk.admin.metadata_rebuild import read_collection, remade_store
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.metadata_archive import ArchiveWriter, End, Head, Ledger, Ledgers
+from fastbk.admin.metadata_backup import ArchiveWriter, End, Head, Ledger, Ledgers
 from fastbk.admin.metadata_rebuild import Rebuilt
 from fastbk.cli.__main__ import main
 from fastbk.cli.metadata import _rebuilt_lines

@@ -17,7 +17,7 @@ from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
-from fastbk.meta.zookeeper import bookies as module
+from fastbk.meta.zookeeper import watches as module
 from fastbk.meta.zookeeper.session import SESSION_TIMEOUT_S, Call, Session
 from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.meta.zookeeper.watches import ZooKeeperWatches
