@@ -291,7 +291,7 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/gateway/x.py", "from fastbk.server import child\n"),
         (layer_faults, "fastbk/apache/novel.py", "import os\n"),
         (layer_faults, "fastbk/apache/http/pages.py", "from fastbk.apache.shell import context\n"),
-        (layer_faults, "fastbk/stream/paths.py", "from fastbk.apache.importer import logs\n"),
+        (layer_faults, "fastbk/stream/paths.py", "from fastbk.apache.importer import index\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
         (home_faults, "fastbk/client/reader.py", "import uvloop\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.observe import logs\n"),

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from fastbk.apache.importer.content import Counts
-    from fastbk.apache.importer.directories import ApacheDirectories
-    from fastbk.apache.importer.import_bookie import Imported
+    from fastbk.apache.importer.bookie_files import ApacheDirectories
+    from fastbk.apache.importer.import_bookie import Counts, Imported
     from fastbk.server.configuration.bookie_config import BookieConfig
 
 SHOWN_MAX = 20
@@ -76,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
     """Import; 1 if something that was found is damaged."""
     need_linux("fastbk bookie import")
     from fastbk.apache.importer import import_bookie
-    from fastbk.apache.importer.content import Rate
-    from fastbk.apache.importer.index_check import IndexUse
+    from fastbk.apache.importer.import_bookie import Rate
+    from fastbk.apache.importer.index import IndexUse
     from fastbk.meta.uri import open_store
     from fastbk.meta.zookeeper.security import use_file
     from fastbk.model.ids import BookieId
@@ -121,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _source(options: argparse.Namespace) -> ApacheDirectories:
     from fastbk.apache.configuration import source
-    from fastbk.apache.importer import directories
+    from fastbk.apache.importer import bookie_files
 
     journals, ledgers, indexes = options.journal, options.ledgers, options.indexes
     if options.from_conf is not None:
@@ -135,7 +134,7 @@ def _source(options: argparse.Namespace) -> ApacheDirectories:
         raise ConfigError(
             "give --from-conf FILE, or each --journal and --ledgers directory of the bookie that is to be imported"
         )
-    return directories.find(journals, ledgers, indexes)
+    return bookie_files.find_directories(journals, ledgers, indexes)
 
 
 def _check_apart(config: BookieConfig, apache: ApacheDirectories) -> None:
@@ -201,7 +200,7 @@ def _text(done: Imported, what: str) -> str:
 
 
 def _left_out(counts: Counts) -> str:
-    from fastbk.apache.importer.content import LEFT_OUT_KEPT_MAX
+    from fastbk.apache.importer.import_bookie import LEFT_OUT_KEPT_MAX
 
     found = len(counts.left_out_ledgers)
     return f"{found:,}" if found < LEFT_OUT_KEPT_MAX else f"{found:,} or more"
