@@ -135,7 +135,7 @@ def _loaded(path: Path) -> BookieConfig | str:
 def _files_of_environment() -> list[str]:
     """Return the files of secrets that variables name, and those of the ZooKeeper file."""
     from fastbk.admin.support_bundle import files_in
-    from fastbk.cli.contexts import VARIABLES
+    from fastbk.cli.context import VARIABLES
 
     public = ("metadata", "user", "tls_ca_file", "tls_certificate_file")
     named = {
