@@ -29,8 +29,8 @@ from fastbk.security.authority import Authority
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey
-from fastbk.stream.chain.chain import Chain, get_chain, open_for_append, put_chain
-from fastbk.stream.namespace.tree_records import StreamRecord, put
+from fastbk.stream.chain import Chain, get_chain, open_for_append, put_chain
+from fastbk.stream.namespace.tree import StreamRecord, put
 from fastbk.stream.paths import chain_path, stream_path
 from tests.fixtures.gateways import GatewayProcess
 from tools.part import print_table, scratch, setting, write

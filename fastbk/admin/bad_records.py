@@ -24,10 +24,10 @@ from fastbk.meta.records import (
 )
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.replica_marks import delete_ledger
-from fastbk.stream.chain.chain import get_chain, get_page
-from fastbk.stream.chain.drafts import ledgers_named
+from fastbk.stream.chain import get_chain, get_page
 from fastbk.stream.cursor.state import get_record
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.drafts import ledgers_named
+from fastbk.stream.namespace.tree import (
     EntryRecord,
     NamespaceRecord,
     StoredRecord,
@@ -36,7 +36,7 @@ from fastbk.stream.namespace.tree_records import (
     get,
 )
 from fastbk.stream.paths import kind_at
-from fastbk.stream.pattern.record import get_pattern
+from fastbk.stream.pattern.store import get_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ import msgspec
 
 from fastbk.autorecovery.lost_bookies import HealingHold, LostBookies
 from fastbk.autorecovery.rate_leases import BYTES_PER_S_DEFAULT, Lease
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import MetadataConflict
 from fastbk.formats import LEVEL_FIRST
 from fastbk.meta.records import Change, bad_record

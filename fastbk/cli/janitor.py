@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from fastbk.client import Client
     from fastbk.observe.event_log import EventLog
-    from fastbk.stream.janitor.deletion import Sink
-    from fastbk.stream.janitor.janitor import Counts, Janitor
+    from fastbk.stream.deletion import Sink
+    from fastbk.stream.janitor import Counts, Janitor
     from fastbk.web.page_admission import PageAdmission
 
 
@@ -86,7 +86,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.client.ensembles import client_name
     from fastbk.observe import logs
     from fastbk.security.tls import TlsOptions
-    from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+    from fastbk.stream.janitor import Janitor, JanitorOptions
     from fastbk.web.certificate_watch import watched_certificates
 
     end_with_lifeline(options)
@@ -142,7 +142,7 @@ async def _pages(
 
 
 def _sink(path: Path | None) -> Sink:
-    from fastbk.stream.janitor.deletion import AuditFile, log_lines
+    from fastbk.stream.deletion import AuditFile, log_lines
 
     if path is None:
         return log_lines

@@ -862,7 +862,7 @@ async def _last_of_all(
     """Return the place of the last so many records of each stream that is there; others begin at their first one."""
     from fastbk.stream.context import gathered
     from fastbk.stream.cursor.opening import place_of
-    from fastbk.stream.pattern.record import is_match
+    from fastbk.stream.pattern.store import is_match
 
     async def begin(path: str) -> tuple[str, DLSN] | None:
         stream = stream_of(client, path)

@@ -181,7 +181,7 @@ async def pattern_of(client: Client, text: str) -> tuple[Namespace, str] | None:
 
     A stream whose own name has such characters is meant by its path.
     """
-    from fastbk.stream.pattern.record import has_magic
+    from fastbk.stream.pattern.store import has_magic
 
     if not has_magic(text):
         return None

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastbk.client.bookie_pool import BookiePool
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.client.connection import Answer
-from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import ClientClosed, Error
 from fastbk.model.ids import LedgerId

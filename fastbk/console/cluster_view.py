@@ -19,8 +19,7 @@ from fastbk.errors import Error, StorageError
 from fastbk.meta.rollback import read_hold
 from fastbk.observe import logs
 from fastbk.overview.poller import OverviewPoller
-from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
-from fastbk.stream.namespace.listing import kept_bytes
+from fastbk.stream.namespace.listing import StreamSnapshot, all_streams, kept_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from fastbk.meta import MetadataStore
     from fastbk.observe.events import Query
     from fastbk.overview.values import BookieRow, ClusterOverview
-    from fastbk.stream.chain.chain import Chain
+    from fastbk.stream.chain import Chain
     from fastbk.stream.client import Client
 
 INTERVAL_S = 5.0

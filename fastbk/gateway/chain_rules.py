@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fastbk.gateway.rules import ADD, DELETE, TRUNCATE, ForbiddenChange, Need
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     ATTACHMENTS_MAX,
     CONDEMNED,
     NONE,
@@ -27,8 +27,8 @@ from fastbk.stream.chain.chain import (
     page_of,
     verify,
 )
-from fastbk.stream.compression import RECORDS_MAX
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN
+from fastbk.stream.records import RECORDS_MAX
 
 _NEVER_FALL = (
     "epoch",

@@ -24,8 +24,8 @@ from fastbk.meta.records import BadRecord, check_folder, check_path, each_record
 from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import from_json, to_json
-from fastbk.stream.chain.chain import get_chain
-from fastbk.stream.chain.drafts import is_of_draft, ledgers_to_delete
+from fastbk.stream.chain import get_chain
+from fastbk.stream.drafts import is_of_draft, ledgers_to_delete
 from fastbk.stream.paths import chain_path, drafts_path
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from fastbk.client.config import ClientConfig
-from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.gateway.connections import CONNECTIONS_MAX, LIMITS, gateway_server

@@ -33,9 +33,9 @@ from fastbk.meta.records import (
     each_record,
 )
 from fastbk.model.ledger import STREAM_KEY
-from fastbk.stream.chain.chain import get_chain
+from fastbk.stream.chain import get_chain
 from fastbk.stream.cursor.store import check_count
-from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import (
     chain_path,
     cursors_path,

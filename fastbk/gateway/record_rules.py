@@ -23,10 +23,10 @@ from fastbk.gateway.chain_rules import Change
 from fastbk.gateway.record_names import Kind, RecordName
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta.records import VALUE_BYTES_MAX
-from fastbk.stream.chain.chain import CONDEMNED, PageRef, Segment, get_chain, get_page
-from fastbk.stream.chain.drafts import ledgers_named
+from fastbk.stream.chain import CONDEMNED, PageRef, Segment, get_chain, get_page
 from fastbk.stream.cursor.state import CursorRecord, get_record
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.drafts import ledgers_named
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
@@ -36,7 +36,7 @@ from fastbk.stream.namespace.tree_records import (
     get,
 )
 from fastbk.stream.paths import number_of_page
-from fastbk.stream.pattern.record import PatternRecord, get_pattern
+from fastbk.stream.pattern.store import PatternRecord, get_pattern
 from fastbk.stream.positions import AHEAD_US_MAX
 
 if TYPE_CHECKING:

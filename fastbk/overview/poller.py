@@ -46,8 +46,8 @@ from fastbk.security.credentials import pages_token
 from fastbk.security.tls import RefreshedContext, TlsOptions
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
-from fastbk.stream.janitor.all_streams import Namespaces, all_streams
-from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.namespace.listing import Namespaces, all_streams
+from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import stream_path
 from fastbk.web.client import Reply, encoded_request, exchange
 

@@ -70,8 +70,8 @@ HOMES = {
     "kazoo": [
         "fastbk/meta/zookeeper/session.py",
     ],
-    "lz4": ["fastbk/stream/compression.py"],
-    "zstandard": ["fastbk/stream/compression.py"],
+    "lz4": ["fastbk/stream/records.py"],
+    "zstandard": ["fastbk/stream/records.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
     "textual": ["fastbk/top.py"],
@@ -135,12 +135,12 @@ PURE = [
     "fastbk/stream/positions.py",
     "fastbk/stream/policy.py",
     "fastbk/stream/paths.py",
-    "fastbk/stream/chain/chain.py",
-    "fastbk/stream/chain/segment_contents.py",
+    "fastbk/stream/chain.py",
+    "fastbk/stream/segment_contents.py",
     "fastbk/stream/reader/read_plan.py",
     "fastbk/stream/cursor/state.py",
-    "fastbk/stream/namespace/tree_changes.py",
-    "fastbk/stream/janitor/retention.py",
+    "fastbk/stream/namespace/tree.py",
+    "fastbk/stream/retention.py",
 ]
 IMPURE_MODULES = {
     "asyncio",

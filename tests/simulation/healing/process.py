@@ -12,8 +12,7 @@ from fastbk.autorecovery.auditor import AuditorOptions
 from fastbk.autorecovery.healer import Healer
 from fastbk.autorecovery.worker import WorkerOptions
 from fastbk.client import LedgerInfo
-from fastbk.client.metadata_calls import LockCalls
-from fastbk.client.record_calls import MarkCalls, RecordCalls
+from fastbk.client.metadata_calls import LockCalls, MarkCalls, RecordCalls
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration

@@ -47,8 +47,7 @@ from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback import RESERVE_IDS, Mark, raise_mark, read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
-from fastbk.stream.pattern.record import PatternRecord, put_pattern
-from fastbk.stream.pattern.store import path_of
+from fastbk.stream.pattern.store import PatternRecord, path_of, put_pattern
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

@@ -30,12 +30,12 @@ from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import SqliteRecords
 from fastbk.security.rights import OPERATIONS
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
-from fastbk.stream.chain.drafts import ledgers_named
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.cursor.store import CURSORS_MAX
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.drafts import ledgers_named
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,

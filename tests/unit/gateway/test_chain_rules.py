@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from fastbk.gateway.chain_rules import Change, change_of
 from fastbk.gateway.rules import ForbiddenChange
 from fastbk.security.rights import ROLES, Right
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import NONE, Chain, Contents, PageRef, Segment, SegmentState
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import NONE, Chain, Contents, PageRef, Segment, SegmentState
 from fastbk.stream.positions import DLSN
 
 WRITER = ROLES["writer"]

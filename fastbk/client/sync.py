@@ -1,11 +1,9 @@
-"""The writer of `fastbk.sync`: the asyncio writer on the loop's thread, for callers in other
-threads.
+"""Ledgers without `await`: the asyncio writer and reader on the loop's thread, for callers in other threads.
 
-Appends are numbered and counted in the thread of the caller, so ids and BufferFull come at once.
-They wait in a queue that the loop is woken for once. Crossing over to the loop's thread costs more
-than many appends.
+A writer numbers and counts appends in the thread of the caller, so ids and BufferFull come at once. They wait in a
+queue that the loop is woken for once. Crossing over to the loop's thread costs more than many appends.
 
-Decision 97.
+Decisions 97 and 148.
 """
 
 from __future__ import annotations
@@ -13,19 +11,30 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fastbk.client.coalescer import may_end_quietly
+from fastbk.client.async_tools import may_end_quietly
 from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
+from fastbk.client.ledger_reader import Batch, Entry, LedgerReaderStats
+from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
 from fastbk.client.ledger_writer import Data, WriterStats
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
-from fastbk.client.loop_thread import LoopThread, facade_text
-from fastbk.client.sync_queue import LOOK_S, AppendQueue, Turns
+from fastbk.client.loop_thread import (
+    CHECK_S,
+    AppendQueue,
+    ElementFetcher,
+    ElementIterator,
+    ListFetcher,
+    LoopIterator,
+    LoopThread,
+    Turns,
+    facade_text,
+)
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
@@ -274,7 +283,7 @@ class LedgerWriter:
             self._thread.check()
             left_s = end_s - time.monotonic()
             # A client that is closed meanwhile may not know of what was just appended.
-            if not pending._wait(max(0.0, min(left_s, LOOK_S))) and left_s <= LOOK_S:
+            if not pending._wait(max(0.0, min(left_s, CHECK_S))) and left_s <= CHECK_S:
                 assert limit_s is not None
                 is_held = self._has_explicit_ids and pending.entry_id >= self._adds.next_entry_id
                 outcome: Outcome = "not_written" if is_held else "unknown"
@@ -458,3 +467,88 @@ def live_or_last(thread: LoopThread[Any], live: Callable[[], T], last: Callable[
     if thread.is_closed is not None:
         return last()
     return thread.call_plain(live)
+
+
+# --- the reader ------------------------------------------------------------------------------------
+
+
+class LedgerReader:
+    """Reads one ledger; made by `fastbk.sync.Client.open_ledger`. See the asyncio reader."""
+
+    def __init__(self, thread: LoopThread[Any], inner: AsyncLedgerReader) -> None:
+        self.ledger_id = inner.ledger_id
+        self._thread = thread
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this reader last read it."""
+        return self._inner.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed, as far as this reader knows."""
+        return self._inner.is_closed
+
+    @property
+    def last_known(self) -> EntryId:
+        """The highest entry that this reader knows to be acknowledged; no I/O."""
+        return self._inner.last_known
+
+    def last_add_confirmed(self, *, timeout: float | None = None) -> EntryId:
+        """Ask the bookies for the last acknowledged entry, -1 if there is none."""
+        return self._thread.call(lambda: self._inner.last_add_confirmed(timeout=timeout))
+
+    def try_last_add_confirmed(self, *, timeout: float | None = None) -> EntryId:
+        """Ask all bookies once and return the best that is proven, however few answer."""
+        return self._thread.call(lambda: self._inner.try_last_add_confirmed(timeout=timeout))
+
+    def read(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
+        """Yield the entries first..last in order; `last` None: up to the last acknowledged one."""
+        fetcher: ElementFetcher[Entry] = ElementFetcher(
+            lambda: self._inner.found_batches(first, last)
+        )
+        return ElementIterator(self._thread, fetcher)
+
+    def read_batches(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Batch]:
+        """Like `read`, a Batch of consecutive entries at a time. More is fetched meanwhile."""
+        fetcher: ListFetcher[Batch] = ListFetcher(lambda: self._inner.found_batches(first, last))
+        return LoopIterator(self._thread, fetcher)
+
+    def read_unconfirmed(
+        self, first: EntryId, last: EntryId, *, timeout: float | None = None
+    ) -> list[Entry]:
+        """Return the entries first..last that bookies hold, up to the first that is missing."""
+        return self._thread.call(lambda: self._inner.read_unconfirmed(first, last, timeout=timeout))
+
+    def read_last(self, *, timeout: float | None = None) -> Entry:
+        """Return the last acknowledged entry; NoSuchEntry in an empty ledger."""
+        return self._thread.call(lambda: self._inner.read_last(timeout=timeout))
+
+    def tail(self, first: EntryId = 0) -> Iterator[Entry]:
+        """Yield entries from `first` on as they are acknowledged, to the end of a closed ledger."""
+        fetcher: ElementFetcher[Entry] = ElementFetcher(lambda: self._inner.tailed_batches(first))
+        return ElementIterator(self._thread, fetcher)
+
+    def tail_batches(self, first: EntryId = 0) -> Iterator[Batch]:
+        """Like `tail`, a Batch of consecutive entries at a time: all that came meanwhile."""
+        fetcher: ListFetcher[Batch] = ListFetcher(lambda: self._inner.tailed_batches(first))
+        return LoopIterator(self._thread, fetcher)
+
+    def stats(self) -> LedgerReaderStats:
+        """Return this reader's figures now."""
+        return self._inner.stats()
+
+    def close(self) -> None:
+        """Take no more calls. Those of other threads that are under way end with ClientClosed."""
+        if self._thread.is_closed is None:
+            self._thread.call(self._inner.close, goes_on=True)
+
+    def __enter__(self) -> LedgerReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

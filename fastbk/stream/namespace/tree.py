@@ -1,29 +1,27 @@
-"""Changes of the tree of namespaces and streams, each as the records that change together. Pure (INV-S12).
+"""The tree of namespaces and streams: its records of metadata with their JSON, and its changes. Pure (INV-S12).
 
-Each names the versions of the usage records that it was decided by: of two changes of one namespace's names one wins,
-and the other is decided anew.
+A change is the records that change together. Whatever changes a namespace's names also writes its usage record by
+compare-and-set: who creates something in a namespace that is being deleted, or is as full as its quota allows, finds
+out in the same transaction. Each change names the versions of the usage records that it was decided by: of two changes
+of one namespace's names one wins, and the other is decided anew.
 
 Decision 71.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, Literal, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from fastbk.errors import QuotaExceeded, StorageError, StreamExists
-from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.namespace.catalog import Level, Place, Versioned, label
-from fastbk.stream.namespace.tree_records import (
-    EntryRecord,
-    NamespaceRecord,
-    StreamRecord,
-    UsageRecord,
-    put,
-)
+from fastbk.meta.records import REASON_CHARACTERS_MAX, Change, bad_record
+from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.paths import (
+    NAME_BYTES_MAX,
     NAMES_MAX,
     chain_path,
     entry_path,
@@ -32,6 +30,143 @@ from fastbk.stream.paths import (
     usage_path,
 )
 from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.positions import Count, TimeUs
+
+ROOT_ID = "root"
+NO_PATCH = PolicyPatch()
+Kind = Literal["namespace", "stream"]
+Id = Annotated[str, msgspec.Meta(max_length=64)]
+Name = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One namespace."""
+
+    parent: Id = ""
+    """Id of the namespace it is in, for good; empty: it is the root."""
+    name: Name = ""
+    policy: PolicyPatch = NO_PATCH
+    created_us: TimeUs = 0
+
+
+class EntryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a name in a namespace stands for."""
+
+    kind: Kind
+    id: Id
+    policy_changes: Count = 0
+    """Rises with each change of its policy patch, so that a look at the names tells of it."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is counted of a namespace."""
+
+    streams: Count = 0
+    """In it and in the namespaces below it."""
+    changes: Count = 0
+    """Rises with each change of what is directly in it: names, and policies."""
+    names: Count = 0
+    """Directly in it."""
+
+
+class StoredRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a janitor has counted of a namespace with a quota of bytes."""
+
+    size_bytes: Count = 0
+    """Of data in all ended segments in it and below, one copy."""
+    counted_us: TimeUs = 0
+    """When that count began, by the janitor's clock."""
+
+
+class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One stream; its segments are in its chain."""
+
+    namespace: Id
+    name: Name
+    policy: PolicyPatch = NO_PATCH
+    created_us: TimeUs = 0
+    deleting: bool = False
+    """It has no name any more, and its data is being deleted."""
+
+
+V = TypeVar("V")
+Tree = TypeVar("Tree", NamespaceRecord, EntryRecord, UsageRecord, StoredRecord, StreamRecord)
+
+
+def put(record: NamespaceRecord | EntryRecord | UsageRecord | StoredRecord | StreamRecord) -> bytes:
+    """Return a record's bytes. Raises StorageError for what `get` would refuse (INV-S14)."""
+    raw = msgspec.json.encode(record)
+    try:
+        msgspec.json.decode(raw, type=type(record))
+    except ValueError as error:
+        raise StorageError(f"a record would be one that nobody reads: {error}") from error
+    return raw
+
+
+def get(kind: type[Tree], raw: bytes, path: str) -> Tree:
+    """Return what `put` wrote. Raises StorageError."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (ValueError, RecursionError) as error:
+        # A decoder repeats what it found, of any length.
+        reason = f"record {path} is damaged, or of a newer fastbk: {error}"
+        raise StorageError(reason[:REASON_CHARACTERS_MAX]) from error
+
+
+def get_or(kind: type[Tree], raw: bytes, path: str, instead: V) -> Tree | V:
+    """Return what `put` wrote, `instead` of what nobody can read: that is named, and stops nothing else (INV-M17)."""
+    try:
+        return get(kind, raw, path)
+    except StorageError as error:
+        bad_record(path, error)
+        return instead
+
+
+# --- a namespace as it was read -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[V]):
+    """A record as it was read; version None: there is none, and the value is what holds then."""
+
+    value: V
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One namespace of a path."""
+
+    id: str
+    record: Versioned[NamespaceRecord]
+    usage: Versioned[UsageRecord]
+    entry: Versioned[EntryRecord | None]
+    """Its name in the namespace above; none for the root."""
+    fault: str = ""
+    """Why its record cannot be read: then it has parent and name by the tree, and its policy is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A namespace as it was found: its levels from the root down, and what some names in it stood for then."""
+
+    path: tuple[str, ...]
+    levels: tuple[Level, ...]
+    entries: Mapping[str, Versioned[EntryRecord]]
+    """By name; those are left out that stood for nothing."""
+
+    @property
+    def here(self) -> Level:
+        """The namespace itself."""
+        return self.levels[-1]
+
+
+def label(path: Sequence[str]) -> str:
+    """Return a path of names as messages write it."""
+    return "/".join(path) or "the root namespace"
+
+
+# --- changes --------------------------------------------------------------------------------------
 
 
 def _usage(level: Level, streams: int, changes: int, names: int = 0) -> Change:
@@ -78,7 +213,7 @@ def patches(place: Place) -> list[PolicyPatch]:
     return [level.record.value.policy for level in place.levels]
 
 
-# --- streams ----------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def streams_created(
@@ -140,7 +275,7 @@ def stream_policy_set(
     ]
 
 
-# --- namespaces -------------------------------------------------------------------------------------------------
+# --- namespaces -----------------------------------------------------------------------------------
 
 
 def namespace_created(

@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, StreamNotFound
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     CONDEMNED,
     PAGE_ROWS,
     ROWS_MAX,

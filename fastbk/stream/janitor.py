@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TypeVar
 
 from fastbk.client.client import Client
-from fastbk.client.entries import Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import Entry, LedgerReader
 from fastbk.errors import (
     ConfigError,
     Error,
@@ -34,17 +33,13 @@ from fastbk.meta.format_level import LevelLacking
 from fastbk.meta.records import Change
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
-from fastbk.stream.chain.chain import CONDEMNED, Chain, Segment
-from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
-from fastbk.stream.chain.opening import new_owner, open_stream
-from fastbk.stream.chain.segment_contents import head_of
-from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream import retention
+from fastbk.stream.chain import CONDEMNED, Chain, Segment
+from fastbk.stream.chain_store import ChainStore, VersionedChain
 from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.cursor.backlog import CursorGauges
 from fastbk.stream.cursor.store import cursors_of, delete_cursor
-from fastbk.stream.janitor import retention
-from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams, chains_at_once, ids_below
-from fastbk.stream.janitor.deletion import (
+from fastbk.stream.deletion import (
     Audit,
     Deleter,
     HeldSizes,
@@ -57,20 +52,30 @@ from fastbk.stream.janitor.deletion import (
     finish_deleting,
     log_lines,
 )
-from fastbk.stream.janitor.retention import items_of
-from fastbk.stream.namespace.catalog import Versioned, records_at
-from fastbk.stream.namespace.listing import kept_bytes
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.drafts import KEPT_S, drafts_of, give_up
+from fastbk.stream.namespace.catalog import records_at
+from fastbk.stream.namespace.listing import (
+    StreamSnapshot,
+    all_streams,
+    chains_at_once,
+    ids_below,
+    kept_bytes,
+)
+from fastbk.stream.namespace.tree import (
     NamespaceRecord,
     StoredRecord,
     StreamRecord,
+    Versioned,
     get_or,
     put,
 )
+from fastbk.stream.opening import new_owner, open_stream
 from fastbk.stream.paths import STORED, namespace_path, stored_path
 from fastbk.stream.pattern.store import PatternHolds, delete_pattern_cursor, gone_cursors
 from fastbk.stream.policy import DEFAULT_POLICY, StreamPolicy
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN
+from fastbk.stream.retention import items_of
+from fastbk.stream.segment_contents import head_of
 
 T = TypeVar("T")
 

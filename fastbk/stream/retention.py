@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from fastbk.stream.chain.chain import Chain, PageRef, Segment, made_behind_us
+from fastbk.stream.chain import Chain, PageRef, Segment, made_behind_us
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 

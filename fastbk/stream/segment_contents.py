@@ -7,14 +7,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
-from fastbk.client.entries import Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import Entry, LedgerReader
 from fastbk.errors import ProtocolError, StorageError
 from fastbk.native.stream_codec import HEAD_BYTES, KIND_INDEX, Head, put_head, read_head
-from fastbk.stream.chain.chain import NONE, Contents
-from fastbk.stream.compression import RECORDS_MAX
+from fastbk.stream.chain import NONE, Contents
 from fastbk.stream.context import clock_us
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TXID_MAX
+from fastbk.stream.records import RECORDS_MAX
 
 
 async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> Contents:

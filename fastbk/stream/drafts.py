@@ -28,20 +28,14 @@ from fastbk.meta.records import BadRecord, Change, VersionedRecord, decoded
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, SEGMENT_KEY, STREAM_KEY, custom_of_stream
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain.chain import (
-    KEY_CHARACTERS_MAX,
-    Chain,
-    Contents,
-    check_epoch,
-    open_for_append,
-)
-from fastbk.stream.chain.chain import attach as attached
-from fastbk.stream.chain.opening import new_owner, open_stream, slots_of
-from fastbk.stream.chain.segment_contents import contents_of
-from fastbk.stream.chain.store import VersionedChain
+from fastbk.stream.chain import KEY_CHARACTERS_MAX, Chain, Contents, check_epoch, open_for_append
+from fastbk.stream.chain import attach as attached
+from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, clock_us, gathered
+from fastbk.stream.opening import new_owner, open_stream, slots_of
 from fastbk.stream.paths import drafts_path
 from fastbk.stream.positions import DLSN, NUMBER_MAX, TXID_MAX, TimeUs
+from fastbk.stream.segment_contents import contents_of
 
 _log = LibraryLog("fastbk.stream")
 
@@ -199,7 +193,7 @@ async def _fence(client: Client, ledger_id: LedgerId) -> None:
             await reader.close()
 
 
-# --- records ----------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def check_key(key: str) -> str:

@@ -17,7 +17,7 @@ from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, NoSuchLedger, StorageError
 from fastbk.model.ledger import custom_of_stream
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     Chain,
     Contents,
     Segment,
@@ -25,10 +25,10 @@ from fastbk.stream.chain.chain import (
     forget_deleted,
     open_for_append,
 )
-from fastbk.stream.chain.segment_contents import contents_of
-from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream.chain_store import ChainStore, VersionedChain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.segment_contents import contents_of
 
 _log = LibraryLog("fastbk.stream")
 

@@ -29,7 +29,7 @@ from fastbk.model.ledger import STREAM_KEY
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
 from fastbk.safe_files import opener, sync_directory
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     CONDEMNED,
     NONE,
     Chain,
@@ -41,17 +41,17 @@ from fastbk.stream.chain.chain import (
     mark_deleting,
     put_chain,
 )
-from fastbk.stream.chain.drafts import drafts_of, give_up
-from fastbk.stream.chain.segment_contents import holds_byte
-from fastbk.stream.chain.store import ChainStore, VersionedChain, page_name, page_path
+from fastbk.stream.chain_store import ChainStore, VersionedChain, page_name, page_path
 from fastbk.stream.context import gathered
 from fastbk.stream.cursor.store import delete_cursor
-from fastbk.stream.janitor.retention import Item, first_number, last_number
-from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.drafts import drafts_of, give_up
+from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import cursors_path, drafts_path, number_of_page, pages_path, stream_path
+from fastbk.stream.retention import Item, first_number, last_number
+from fastbk.stream.segment_contents import holds_byte
 from fastbk.units import MIB
 
-# --- the audit log ----------------------------------------------------------------------------------------
+# --- the audit log --------------------------------------------------------------------------------
 #
 # The audit log of streams: one JSON line for each ledger, cursor and stream that is deleted, with
 # the reason.
@@ -126,7 +126,7 @@ class Audit:
                 raise StorageError(f"the audit log cannot be written: {error}") from error
 
 
-# --- segments --------------------------------------------------------------------------------------
+# --- segments -------------------------------------------------------------------------------------
 
 _log = LibraryLog("fastbk.stream.janitor")
 
