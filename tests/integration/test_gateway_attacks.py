@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
+from fastbk.gateway.process import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
 from fastbk.gateway.shares import SUBJECTS_OF_ONE_MAX
 from fastbk.meta import open_store
 from fastbk.meta.gateway import messages

@@ -117,10 +117,8 @@ HOMES = {
 }
 
 PURE = [
-    "fastbk/gateway/chain_rules.py",
-    "fastbk/gateway/ledger_rules.py",
+    "fastbk/gateway/rules.py",
     "fastbk/gateway/record_names.py",
-    "fastbk/gateway/record_rules.py",
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
     "fastbk/overview/tables.py",
