@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
-from fastbk.client.entries import LedgerInfo
+from fastbk.client.ledger_reader import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
 from fastbk.client.loop_thread import LoopThread, blocking, blocking_opening
-from fastbk.client.sync_reader import LedgerReader
-from fastbk.client.sync_writer import LedgerWriter, Pending, live_or_last
+from fastbk.client.sync import LedgerReader, LedgerWriter, Pending, live_or_last
 from fastbk.meta import MetadataStore
 from fastbk.meta.uri import given_store, uri_or_default
 from fastbk.model.ids import LedgerId

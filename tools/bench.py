@@ -27,7 +27,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.benchmark.cases import Case, chosen_cases
+from tools.benchmark.cases import Append, Case, chosen_cases
+from tools.benchmark.disk_limit import why_none
 from tools.benchmark.page import page
 from tools.benchmark.run import Run
 from tools.benchmark.system import System
@@ -56,11 +57,22 @@ class Length:
 
     def of(self, case: Case) -> tuple[int, float]:
         """Return rounds and seconds each."""
-        return (
-            (self.pairs, min(PAIR_S, self.seconds))
-            if case.is_paired
-            else (self.rounds, self.seconds)
-        )
+        if case.is_paired:
+            return self.pairs, min(PAIR_S, self.seconds)
+        least_s = case.load.seconds_min if isinstance(case.load, Append) else 0.0
+        return self.rounds, max(self.seconds, least_s)
+
+
+def possible_cases(cases: list[Case]) -> list[Case]:
+    """Return the cases without those that need a limit of the disk, where none can be set, and say why."""
+    limited = [
+        case for case in cases if isinstance(case.load, Append) and case.load.disk_bytes_per_s
+    ]
+    why = why_none(BUILD) if limited else ""
+    if not why:
+        return cases
+    print(f"bench: {len(limited)} cases need a limit of the disk: {why}", file=sys.stderr)
+    return [case for case in cases if case not in limited]
 
 
 def measure(run: Run, cases: list[Case], systems: list[System], length: Length, out: Path) -> None:
@@ -114,7 +126,7 @@ def main() -> int:
         return tool(sys.argv[1:])
     length = Length(setting("ROUNDS", 3), setting("SECONDS_EACH", 2.0), setting("PAIRS", 20))
     is_full = setting("FULL", "") == "1"
-    cases = chosen_cases(setting("ONLY", ""), is_full=is_full)
+    cases = possible_cases(chosen_cases(setting("ONLY", ""), is_full=is_full))
     systems = chosen_systems(setting("SYSTEMS", ""), setting("AGAINST", ""), is_full=is_full)
     BUILD.mkdir(exist_ok=True)
     out = Path(setting("OUT", str(BUILD / "bench.json")))

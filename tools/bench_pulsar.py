@@ -5,6 +5,9 @@ on both. One producer of Pulsar's Java client publishes messages of 1 KiB with i
 under way allow, then RATE=5000 a second. ROUNDS=3 of SECONDS=20 each, after WARM=5 seconds; the sides swap their order
 each round. Needs a JDK and Maven, as `./dev compat` does.
 
+Each round of a side has bookies of its own, whose data is deleted afterwards: a load writes up to 20 GB. Then all
+is written to the disk, for what one side has left in the page cache would be written beside the other side's load.
+
 A message's latency is the producer's: from the call, or from when it was due, to its acknowledgement. Bytes to disk are
 what the kernel counts for the bookies' processes (/proc/PID/io).
 """
@@ -12,11 +15,13 @@ what the kernel counts for the bookies' processes (/proc/PID/io).
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,30 +157,33 @@ def measure(
 ) -> list[Run]:
     """Run all rounds. Raises SystemExit if what it needs cannot be had."""
     runs = []
-    with Rig(folder, programs()) as rig, ExitStack() as stack:
+    with Rig(folder, programs()) as rig:
         clients = pulsar_clients(rig)
         if isinstance(clients, str):
             raise SystemExit(clients)
-        sides = [_side(stack, rig, clients, name) for name in SIDES]
         for number in range(rounds):
-            for rate in rates:
-                for side in sides if number % 2 == 0 else reversed(sides):
-                    runs.append(side.run(rate, warm_s, seconds))
-                    print(runs[-1], flush=True)
+            for name in SIDES if number % 2 == 0 else reversed(SIDES):
+                with _side(rig, clients, name) as side:
+                    for rate in rates:
+                        runs.append(side.run(rate, warm_s, seconds))
+                        print(runs[-1], flush=True)
+                shutil.rmtree(side.cluster.folder)
+                os.sync()
     return runs
 
 
-def _side(stack: ExitStack, rig: Rig, clients: Clients, name: str) -> Side:
+@contextmanager
+def _side(rig: Rig, clients: Clients, name: str) -> Iterator[Side]:
     def add(cluster: Cluster) -> None:
         if name == "ours":
             cluster.add_ours(BOOKIES)
         else:
             cluster.add_apache(BOOKIES, dict(APACHE_SETTINGS), BOOKIE_OPTIONS)
 
-    both = pulsar_cluster(
+    with pulsar_cluster(
         rig, clients, "v2", add, java_options=BROKER_OPTIONS, more_settings=BROKER_SETTINGS
-    )
-    return Side(name, *stack.enter_context(both), clients)
+    ) as (cluster, broker):
+        yield Side(name, cluster, broker, clients)
 
 
 def table(runs: list[Run]) -> str:

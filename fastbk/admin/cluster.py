@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequ
 from dataclasses import dataclass, field
 
 from fastbk.client import Client, LedgerInfo
-from fastbk.client.bookie_queries import bookie_info, stored_of, stored_ranges
+from fastbk.client.bookie_requests import bookie_info, stored_of, stored_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import (
     BadIdentity,

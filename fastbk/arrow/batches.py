@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 import fastbk.sync
-from fastbk.client.entries import Batch
+from fastbk.client.ledger_reader import Batch
 from fastbk.errors import ConfigError, ProtocolError
 from fastbk.native.client_codec import CheckedEntries, fill_entry_columns
 from fastbk.native.stream_codec import (

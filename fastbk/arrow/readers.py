@@ -18,8 +18,8 @@ from fastbk.arrow.batches import (
     ledger_schema,
     stream_schema,
 )
-from fastbk.client.entries import Batch
-from fastbk.client.sync_reader import LedgerReader
+from fastbk.client.ledger_reader import Batch
+from fastbk.client.sync import LedgerReader
 from fastbk.errors import ConfigError, DigestMismatch, NoSuchEntry, ProtocolError
 from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.paths import split_stream_path

@@ -13,10 +13,18 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from fastbk.client.apache_translation import Use, translation_of, use_of
 from fastbk.client.config import ClientConfig
 from fastbk.client.connecting import EndedUnauthenticated, TokenRenewal, open_connection
-from fastbk.client.connection import AddListener, Answer, Connection, late, next_slot
+from fastbk.client.connection import (
+    AddListener,
+    Answer,
+    Connection,
+    Use,
+    late,
+    next_slot,
+    translation_of,
+    use_of,
+)
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.ledger_tags import LedgerTag, LedgerTags, show
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies

@@ -12,15 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol, Self, TypeVar, Unpack
 
+from fastbk.client.async_tools import Coalescer, SharedEnd, raised_again
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.coalescer import Coalescer, SharedEnd
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.connection import Answer
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensembles import Ensembles, log_replacements
-from fastbk.client.entries import LedgerInfo
 from fastbk.client.explicit_lac_sender import LacGuard
-from fastbk.client.iteration import raised_again
 from fastbk.client.ledger_options import (
     QuorumWarnings,
     check_open,
@@ -33,11 +32,9 @@ from fastbk.client.ledger_options import (
     shape_of,
     writer_options,
 )
-from fastbk.client.ledger_reader import LedgerReader
-from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.ledger_reader import LedgerInfo, LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
-from fastbk.client.metadata_calls import LockCalls, MetadataCalls
-from fastbk.client.record_calls import MarkCalls, RecordCalls
+from fastbk.client.metadata_calls import LockCalls, MarkCalls, MetadataCalls, RecordCalls
 from fastbk.client.runner import LedgerIo, run
 from fastbk.errors import (
     ClientClosed,
@@ -58,7 +55,7 @@ from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.meter import meter_of
 from fastbk.option_checks import check_type, checked_timeout
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, ReadEntry, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate

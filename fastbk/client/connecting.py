@@ -24,8 +24,8 @@ from fastbk.security.tls import Stamp, stamp_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fastbk.client.apache_translation import ApacheTranslation
     from fastbk.client.config import ClientConfig
+    from fastbk.client.connection import ApacheTranslation
     from fastbk.security.credentials import Credentials
     from fastbk.security.tls import RefreshedContext
 

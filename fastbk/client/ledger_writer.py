@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from fastbk.client.add_pipe import Waiter, pipe_of
-from fastbk.client.coalescer import TAKEN_AWAY, may_end_quietly
+from fastbk.client.async_tools import TAKEN_AWAY, may_end_quietly
 from fastbk.client.config import ClientConfig
 from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.ledger_options import wrong_use_of_ids

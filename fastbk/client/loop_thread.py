@@ -12,7 +12,7 @@ owner at every moment. Three rules keep it:
   (`Hand`). The caller's mark moves past an item in the last step before the caller has the item.
 - Any other result is the call's until the last step of `call`. The result of a call that is given up
   goes to its `undo`, which closes what was opened.
-- What callers append is appended in one step, with all that is counted of it (`sync_queue.py`).
+- What callers append is appended in one step, with all that is counted of it (`AppendQueue`).
 
 CPython raises such exceptions when a function begins, behind a call of a C function, and when a loop
 jumps back. Between other instructions, and when Python functions return, it raises none.
@@ -31,8 +31,10 @@ import operator
 import os
 import sys
 import threading
+import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -58,7 +60,7 @@ SETTLE_S = 1.0
 """How long a client that is closed waits for what its writers took. One that is let go waits for its close timeout."""
 END_S = 10.0
 """How long the interpreter's end waits for clients that nobody has any more."""
-_LOOK_S = 1.0
+CHECK_S = 1.0
 """How often a caller that waits checks whether the thread has ended."""
 
 
@@ -433,7 +435,7 @@ class LoopThread(Generic[C]):
             raise RuntimeError("a call without `await` on the thread that would have to run it")
         try:
             self._schedule(shared, call.begin)
-            while not call.wait(_LOOK_S):
+            while not call.wait(CHECK_S):
                 # The call that ends the thread may have ended since, and with it the thread.
                 if shared.has_ended and not call.is_over:
                     raise ClientClosed(self.is_closed or _CLOSED)
@@ -473,7 +475,7 @@ class LoopThread(Generic[C]):
         if not part.has_ended.is_set():
             with suppress(ClientClosed):  # the loop has ended, and all with it
                 self._schedule(shared, lambda: part.begin_end(timeout_s, min(settle_s, timeout_s)))
-        while not part.has_ended.wait(_LOOK_S) and not shared.has_ended:
+        while not part.has_ended.wait(CHECK_S) and not shared.has_ended:
             pass
         if shared is not _shared:
             shared.thread.join(timeout_s)
@@ -782,3 +784,138 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# --- appends on their way to the loop --------------------------------------------------------------
+
+
+"""How often a caller that waits checks by itself: whoever was to wake it may have been interrupted."""
+
+
+class Wakeup:
+    """Has the loop call a function once for all that was queued since the last time."""
+
+    def __init__(self, thread: LoopThread[Any], act: Callable[[], None]) -> None:
+        """`act` runs on the loop; it takes all that is queued when it begins, or later."""
+        self._thread = thread
+        self._act = act
+        self._is_due = False
+
+    def wake(self) -> None:
+        """Have it called, after something was queued. Raises ClientClosed."""
+        if self._is_due:
+            return
+        try:
+            self._is_due = True
+            self._thread.soon(self._call)
+        except BaseException:
+            # An interrupt, perhaps before the loop was woken: the next one wakes it for this, too.
+            self._is_due = False
+            raise
+
+    def _call(self) -> None:
+        self._is_due = False  # before: what is queued from here on wakes the loop again
+        self._act()
+
+
+class AppendQueue(Wakeup, Generic[A]):
+    """What several threads append with one writer, in the order of their calls.
+
+    Attributes:
+        lock: held by whoever looks at `last` and then calls `put`; nobody waits while holding it.
+        sent: the last append that was handed to the asyncio writer. Written on the loop only.
+    """
+
+    def __init__(self, thread: LoopThread[Any], hand_over: Callable[[], None], sent: A) -> None:
+        """`hand_over` runs on the loop, and hands over what `taken` gives; `sent` stands for what was before."""
+        super().__init__(thread, hand_over)
+        self.lock = threading.Lock()
+        self.sent = sent
+        self._queue: deque[A] = deque()
+
+    def last(self) -> A:
+        """Return the last append: in the queue, or else the last that was sent."""
+        try:
+            return self._queue[-1]
+        except IndexError:
+            return self.sent  # `taken` sets it before it empties the queue
+
+    def put(self, append: A) -> None:
+        """Take an append. The lock is held."""
+        self._queue.append(append)
+        if not self._is_due:
+            self.wake()
+
+    def taken(self) -> Iterator[A]:
+        """Yield all that is queued, each out of the queue. On the loop."""
+        queue = self._queue
+        while queue:
+            self.sent = queue[0]
+            queue.popleft()
+            yield self.sent
+
+    def call(self, act: Callable[[], Awaitable[T]], *, goes_on: bool = False) -> T:
+        """Run something on the loop behind all that was appended here."""
+
+        async def acted() -> T:
+            self._act()
+            return await act()
+
+        return self._thread.call(acted, goes_on=goes_on)
+
+
+class Notices:
+    """Wakes threads that wait until something is so."""
+
+    def __init__(self) -> None:
+        self._latches: deque[threading.Lock] = deque()
+
+    def notify(self) -> None:
+        """Something has changed: those who wait check again."""
+        with suppress(IndexError):
+            while True:
+                self._latches.popleft().release()
+
+    def wait(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        """Return whether it is so, after at most so many seconds."""
+        end_s = time.monotonic() + timeout_s
+        while not is_so():
+            latch = threading.Lock()
+            latch.acquire()
+            try:
+                self._latches.append(latch)
+                left_s = end_s - time.monotonic()
+                if is_so() or left_s <= 0:
+                    return is_so()
+                # It checks by itself, too: whoever was to tell it may have been interrupted.
+                latch.acquire(timeout=min(left_s, CHECK_S))
+            finally:
+                with suppress(ValueError):
+                    self._latches.remove(latch)
+        return True
+
+
+class Turns:
+    """The order of those who wait for room: whoever's turn is the first of `waiting`, and nobody passes.
+
+    Use it as follows. The turn is ended by one step, which an exception cannot come before:
+
+        turn = object()
+        try:
+            turns.begin(turn, timeout_s)
+            ...
+        finally:
+            if turn in turns.waiting:
+                turns.waiting.remove(turn)
+            turns.notify()
+    """
+
+    def __init__(self) -> None:
+        self.waiting: deque[object] = deque()
+        self._notices = Notices()
+        self.notify = self._notices.notify
+
+    def begin(self, turn: object, timeout_s: float) -> bool:
+        """Return when it is this one's turn; False if it is not in time."""
+        self.waiting.append(turn)
+        return self._notices.wait(lambda: self.waiting[0] is turn, timeout_s)

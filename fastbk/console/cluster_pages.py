@@ -16,8 +16,7 @@ from fastbk.console.context import cursors_of
 from fastbk.console.rendering import link
 from fastbk.console.sessions import why_not_change
 from fastbk.errors import ConfigError
-from fastbk.observe.event_kinds import KINDS
-from fastbk.observe.event_record import Query, kinds_of, moments
+from fastbk.observe.events import KINDS, Query, kinds_of, moments
 from fastbk.overview.bookie_history import SEVERITIES
 from fastbk.overview.values import DOWN, NO_ANSWER, Severity
 from fastbk.units import format_count

@@ -14,8 +14,8 @@ import pytest
 
 import fastbk
 from fastbk.client import bookie_pool
-from fastbk.client.apache_translation import ApacheTranslation, Use
 from fastbk.client.config import ClientConfig
+from fastbk.client.connection import ApacheTranslation, Use
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.meta.api import Endpoint
 from fastbk.native.client_codec import put_read

@@ -15,7 +15,7 @@ import pytest
 
 import fastbk
 from fastbk.client import Client, LedgerWriter
-from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.errors import NoSuchEntry, ReplicationConflict
 from fastbk.model.entry import DigestType
 from fastbk.replication.options import WriterOptions

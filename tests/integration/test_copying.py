@@ -10,7 +10,7 @@ import pytest
 
 import fastbk
 from fastbk.client import Client
-from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
 from fastbk.replication.actions import (

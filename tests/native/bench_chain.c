@@ -7,10 +7,11 @@
  * file on the same disk, 1 MiB at a time and four at once, as a flush does.
  *
  * With connections=WINDOW each of the window has a connection of its own, with one add in flight.
+ * An entry has 1 KiB of data, or entry=BYTES.
  *
- * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW].  Prints JSON: adds, seconds,
- * adds_per_s, batches, latency_us, cpu_us_per_entry, memory_mb. Exits 77 where io_uring is
- * refused. */
+ * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW] [entry=BYTES].  Prints JSON:
+ * adds, seconds, adds_per_s, batches, latency_us, cpu_us_per_entry, disk_bytes_per_entry,
+ * memory_mb. Exits 77 where io_uring is refused. */
 #include "bench_chain.h"
 
 /* ------------ worker */
@@ -44,7 +45,7 @@ make_peers(const int *fds, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         peers[i].fd = fds[i];
         peers[i].input_bytes =
-            INPUT_BYTES / count < 4 * FRAME_BYTES ? 4 * FRAME_BYTES : INPUT_BYTES / count;
+            INPUT_BYTES / count < 4 * frame_bytes ? 4 * frame_bytes : INPUT_BYTES / count;
         peers[i].input = malloc(peers[i].input_bytes);
         need(peers[i].input != NULL, "memory");
     }
@@ -64,9 +65,9 @@ static uint64_t
 take_frames(struct peer *peer, uint32_t number, uint16_t *owners, uint64_t written)
 {
     uint32_t at = 0;
-    for (; peer->held - at >= FRAME_BYTES; at += FRAME_BYTES, written++) {
-        memcpy(shared->ring[written % SLOT_COUNT], peer->input + at, FRAME_BYTES);
-        owners[written % SLOT_COUNT] = (uint16_t)number;
+    for (; peer->held - at >= frame_bytes; at += frame_bytes, written++) {
+        memcpy(slot(written), peer->input + at, frame_bytes);
+        owners[written % SLOT_COUNT_MAX] = (uint16_t)number;
     }
     memmove(peer->input, peer->input + at, peer->held - at);
     peer->held -= at;
@@ -84,8 +85,8 @@ publish(uint64_t written)
 static void
 run_worker(const int *fds, uint32_t count)
 {
-    static uint8_t acks[SLOT_COUNT * ACK_BYTES];
-    static uint16_t owners[SLOT_COUNT];
+    static uint8_t acks[SLOT_COUNT_MAX * ACK_BYTES];
+    static uint16_t owners[SLOT_COUNT_MAX];
     static struct epoll_event events[EVENTS_MAX];
     struct peer *peers = make_peers(fds, count);
     uint64_t acked = 0;
@@ -102,8 +103,8 @@ run_worker(const int *fds, uint32_t count)
                 uint64_t committed = atomic_load(&shared->committed);
                 while (acked != committed) {
                     uint64_t first = acked;
-                    uint16_t owner = owners[first % SLOT_COUNT];
-                    while (acked != committed && owners[acked % SLOT_COUNT] == owner)
+                    uint16_t owner = owners[first % SLOT_COUNT_MAX];
+                    while (acked != committed && owners[acked % SLOT_COUNT_MAX] == owner)
                         acked++;
                     send_all(peers[owner].fd, acks, (acked - first) * ACK_BYTES);
                 }
@@ -158,24 +159,42 @@ memory_bytes(pid_t pid)
     return (double)kib * 1024;
 }
 
+/* What a process had written to disks so far; 0: there is no such process. */
+static double
+disk_bytes(pid_t pid)
+{
+    char path[64], line[128];
+    unsigned long long written = 0;
+    if (pid == 0)
+        return 0;
+    snprintf(path, sizeof path, "/proc/%d/io", pid);
+    FILE *file = fopen(path, "r");
+    need(file != NULL, "bytes to disk");
+    while (fgets(line, sizeof line, file) != NULL &&
+           sscanf(line, "write_bytes: %llu", &written) != 1)
+        continue;
+    fclose(file);
+    return (double)written;
+}
+
 static void
 run_client(const int *fds, uint32_t count, uint64_t window, double seconds, const pid_t *pids)
 {
-    static uint8_t frames[SLOT_COUNT / 2 * FRAME_BYTES];
+    uint8_t *frames = calloc(window, frame_bytes);
     uint32_t *latencies = malloc(LATENCIES_MAX * sizeof *latencies);
-    uint64_t *sent_ns = malloc(SLOT_COUNT * sizeof *sent_ns);
-    need(latencies != NULL && sent_ns != NULL, "memory");
+    uint64_t *sent_ns = malloc(SLOT_COUNT_MAX * sizeof *sent_ns);
+    need(latencies != NULL && sent_ns != NULL && frames != NULL, "memory");
     static struct epoll_event events[EVENTS_MAX];
     struct peer *peers = make_peers(fds, count);
     uint64_t sent = 0, answered = 0, warm = 0, begin = now_ns(),
              end = begin + (uint64_t)(seconds * 1e9);
     uint64_t warm_ns = begin + (end - begin) / 5, measured_ns = 0, batches = 0, started_ns = begin;
-    double cpu[3] = {0, 0, 0};
+    double cpu[3] = {0, 0, 0}, disk = 0;
     int poll = epoll_create1(0);
     for (uint32_t i = 0; i < count && count > 1; i++)
         watch(fds[i], poll, i);
     for (uint32_t i = 0; i < count; i++) {
-        send_all(fds[i], frames, window / count * FRAME_BYTES);
+        send_all(fds[i], frames, window / count * frame_bytes);
         sent_ns[i] = started_ns;
     }
     sent = window;
@@ -187,6 +206,7 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
             batches = atomic_load(&shared->batches);
             for (int i = 0; i < 3; i++)
                 cpu[i] = cpu_us(pids[i]);
+            disk = disk_bytes(pids[2]) + disk_bytes(pids[3]);
         }
         if (now >= end)
             break;
@@ -202,13 +222,13 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
             uint64_t acks = peer->held / ACK_BYTES;
             peer->held -= (uint32_t)acks * ACK_BYTES;
             for (uint64_t i = 0; i < acks; i++, answered++) {
-                uint64_t *at = &sent_ns[count > 1 ? number : answered % SLOT_COUNT];
+                uint64_t *at = &sent_ns[count > 1 ? number : answered % SLOT_COUNT_MAX];
                 if (measured_ns != 0 && answered - warm < LATENCIES_MAX)
                     latencies[answered - warm] = (uint32_t)(now - *at);
             }
             for (uint64_t i = 0; i < acks; i++, sent++)
-                sent_ns[count > 1 ? number : sent % SLOT_COUNT] = now;
-            send_all(peer->fd, frames, acks * FRAME_BYTES);
+                sent_ns[count > 1 ? number : sent % SLOT_COUNT_MAX] = now;
+            send_all(peer->fd, frames, acks * frame_bytes);
         }
     }
     double took_s = (double)(now_ns() - measured_ns) / 1e9;
@@ -216,16 +236,17 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
     need(kept > 0, "no add was answered");
     for (int i = 0; i < 3; i++)
         cpu[i] = (cpu_us(pids[i]) - cpu[i]) / (double)adds;
+    disk = (disk_bytes(pids[2]) + disk_bytes(pids[3]) - disk) / (double)adds;
     double memory_mb = (memory_bytes(pids[1]) + memory_bytes(pids[2])) / 1e6;
     qsort(latencies, kept, sizeof *latencies, compare);
     printf("{\"adds\": %llu, \"seconds\": %.3f, \"adds_per_s\": %.0f, \"batches\": %llu, "
            "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p99.9\": %.1f}, "
            "\"cpu_us_per_entry\": {\"client\": %.3f, \"worker\": %.3f, \"journal\": %.3f}, "
-           "\"memory_mb\": %.1f}\n",
+           "\"disk_bytes_per_entry\": %.1f, \"memory_mb\": %.1f}\n",
            (unsigned long long)adds, took_s, (double)adds / took_s,
            (unsigned long long)(atomic_load(&shared->batches) - batches), latencies[kept / 2] / 1e3,
            latencies[kept - 1 - kept / 100] / 1e3, latencies[kept - 1 - kept / 1000] / 1e3, cpu[0],
-           cpu[1], cpu[2], memory_mb);
+           cpu[1], cpu[2], disk, memory_mb);
 }
 
 /* ------------ all three */
@@ -281,19 +302,30 @@ main(int argc, char **argv)
 {
     bool is_twice = false;
     uint32_t count = 1;
+    uint64_t entry_bytes = ENTRY_BYTES_DEFAULT;
     for (int i = 4; i < argc; i++) {
         is_twice |= strcmp(argv[i], "twice") == 0;
         if (strncmp(argv[i], "connections=", 12) == 0)
             count = (uint32_t)strtoul(argv[i] + 12, NULL, 10);
+        if (strncmp(argv[i], "entry=", 6) == 0)
+            entry_bytes = strtoull(argv[i] + 6, NULL, 10);
     }
+    if (entry_bytes == 0 || entry_bytes > ENTRY_BYTES_MAX) {
+        fprintf(stderr, "bench_chain: entry=1..%u\n", ENTRY_BYTES_MAX);
+        return 2;
+    }
+    frame_bytes = (uint32_t)entry_bytes + OVERHEAD_BYTES;
+    slot_count = SLOT_COUNT_MAX;
+    while ((uint64_t)slot_count * frame_bytes > RING_BYTES_MAX)
+        slot_count /= 2;
     uint64_t window = argc >= 4 ? strtoull(argv[2], NULL, 10) : 0;
     double seconds = window > 0 ? strtod(argv[3], NULL) : 0;
-    if (window == 0 || window > SLOT_COUNT / 2 || seconds <= 0 || seconds > 600 || count == 0 ||
+    if (window == 0 || window > slot_count / 2 || seconds <= 0 || seconds > 600 || count == 0 ||
         count > CONNECTIONS_MAX || (count > 1 && count != window)) {
-        fprintf(
-            stderr,
-            "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice] [connections=WINDOW]\n",
-            SLOT_COUNT / 2);
+        fprintf(stderr,
+                "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice] [connections=WINDOW]"
+                " [entry=BYTES]\n",
+                slot_count / 2);
         return 2;
     }
     struct io_uring tried;
@@ -304,7 +336,9 @@ main(int argc, char **argv)
     io_uring_queue_exit(&tried);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                   MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    need(shared != MAP_FAILED, "memory");
+    ring = mmap(NULL, (size_t)slot_count * frame_bytes, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    need(shared != MAP_FAILED && ring != MAP_FAILED, "memory");
     journal_bell = eventfd(0, EFD_CLOEXEC);
     worker_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     static int clients[CONNECTIONS_MAX], servers[CONNECTIONS_MAX];

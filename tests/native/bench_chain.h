@@ -24,9 +24,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FRAME_BYTES 1176u /* an Add of 1 KiB, as our client sends it */
+#define OVERHEAD_BYTES 152u /* of an Add's frame, as our client sends it, beside its data */
+#define ENTRY_BYTES_DEFAULT 1024u
+#define ENTRY_BYTES_MAX (256u << 10)
 #define ACK_BYTES 36u
-#define SLOT_COUNT 8192u /* of the ring; a window is at most half of it */
+#define SLOT_COUNT_MAX 8192u /* of the ring; a window is at most half of its slots */
+#define RING_BYTES_MAX (64u << 20)
 #define BLOCK_BYTES 4096u
 #define BATCH_BYTES (1u << 20)
 #define FILE_BYTES (64u << 20)
@@ -45,11 +48,19 @@ struct shared {
     _Alignas(64) _Atomic uint64_t committed; /* journal: of these, durable */
     _Alignas(64) _Atomic uint32_t journal_sleeps;
     _Alignas(64) _Atomic uint64_t batches;
-    _Alignas(64) uint8_t ring[SLOT_COUNT][FRAME_BYTES];
 };
 
 static struct shared *shared;
+static uint8_t *ring; /* in shared memory, too */
 static int journal_bell, worker_bell;
+/* Set before the processes are started. */
+static uint32_t frame_bytes, slot_count;
+
+static uint8_t *
+slot(uint64_t number)
+{
+    return ring + (number & (slot_count - 1)) * frame_bytes;
+}
 
 static void
 need(bool is_well, const char *what)
@@ -117,8 +128,8 @@ run_journal(int file)
             continue;
         }
         uint32_t used = 0;
-        for (; taken < written && used + FRAME_BYTES <= BATCH_BYTES; taken++, used += FRAME_BYTES)
-            memcpy(batch + used, shared->ring[taken % SLOT_COUNT], FRAME_BYTES);
+        for (; taken < written && used + frame_bytes <= BATCH_BYTES; taken++, used += frame_bytes)
+            memcpy(batch + used, slot(taken), frame_bytes);
         used = (used + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
         offset = offset + used > FILE_BYTES ? 0 : offset;
         struct io_uring_sqe *sqe = io_uring_get_sqe(&uring);
@@ -145,7 +156,7 @@ run_flusher(int file)
     uint64_t flushed = 0, offset = 0;
     for (;;) {
         struct timespec pause = {0, 1000000};
-        while (atomic_load(&shared->committed) * FRAME_BYTES < flushed + FLUSH_BYTES)
+        while (atomic_load(&shared->committed) * frame_bytes < flushed + FLUSH_BYTES)
             nanosleep(&pause, NULL);
         for (uint32_t i = 0; i < FLUSH_BYTES / PIECE_BYTES + PIECE_COUNT; i++) {
             if (i >= PIECE_COUNT)

@@ -102,6 +102,7 @@ WORKER_SOURCES = (
     "worker/contexts.c",
     "worker/digests.c",
     "worker/count.c",
+    "worker/rights.c",
     "worker/audit.c",
     "worker/quota.c",
     "worker/tags.c",
@@ -302,7 +303,9 @@ def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more", [[], ["twice"], ["connections=64"]], ids=["once", "twice", "apart"]
+    "more",
+    [[], ["twice"], ["connections=64"], ["entry=16384"]],
+    ids=["once", "twice", "apart", "large"],
 )
 def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path) -> None:
     """The floor of `./dev bench`: a window of 64 is durable in fewer batches than adds."""
@@ -321,6 +324,8 @@ def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path
         <= answer["latency_us"]["p99.9"]
     )
     assert all(spent > 0 for spent in answer["cpu_us_per_entry"].values())
+    entry_bytes = 16384 if "entry=16384" in more else 1024
+    assert answer["disk_bytes_per_entry"] >= entry_bytes
     assert list(tmp_path.iterdir()) == []
 
 

@@ -270,7 +270,7 @@ class Wrapped:
 @contextmanager
 def changes_looked_at(kills: Kills) -> Iterator[None]:
     """Make steps of the changes of metadata that a commit makes in here."""
-    from fastbk.client.record_calls import RecordCalls
+    from fastbk.client.metadata_calls import RecordCalls
 
     plain = RecordCalls.change
 

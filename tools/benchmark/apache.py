@@ -201,9 +201,13 @@ class Apache(System):
         }
 
     def can(self, load: Load) -> bool:
-        """Whether its protocol has that: version 3 has no reads of many entries."""
-        return super().can(load) and not (
-            self._protocol == "v3" and isinstance(load, Read) and load.entries_a_read > 1
+        """Whether its protocol has that: version 3 has no reads of many entries. It writes past a disk's limit."""
+        is_limited = isinstance(load, Append) and load.disk_bytes_per_s > 0
+        has_no_batches = self._protocol == "v3"
+        return (
+            super().can(load)
+            and not is_limited
+            and not (has_no_batches and isinstance(load, Read) and load.entries_a_read > 1)
         )
 
     def __enter__(self) -> Apache:

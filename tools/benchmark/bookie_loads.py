@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbk.native.load import Latencies, Load, LoadResult, disk_probe
+from tools.bench_costs import written_of
 from tools.benchmark.cases import Append, Read, ReadDuringWrites, TailRead
 from tools.benchmark.run import Figures
 from tools.one_bookie import LoadedBookie
@@ -29,19 +30,25 @@ WARM_UP_S = 0.3
 
 @dataclass
 class Spent:
-    """Processor time of a bookie and of this process while it was loaded."""
+    """Processor time of a bookie and of this process while it was loaded, and what the bookie wrote to disks."""
 
     bookie: LoadedBookie
     bookie_s: float = field(default=0.0, init=False)
     client_s: float = field(default=0.0, init=False)
+    disk_bytes: int = field(default=0, init=False)
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
         """Count what goes by inside."""
         bookie_s, client_s = sum(self.bookie.cpu_seconds().values()), time.process_time()
+        disk_bytes = self._written()
         yield
+        self.disk_bytes += self._written() - disk_bytes
         self.bookie_s += sum(self.bookie.cpu_seconds().values()) - bookie_s
         self.client_s += time.process_time() - client_s
+
+    def _written(self) -> int:
+        return sum(map(written_of, self.bookie.processes().values()))
 
     def of(self, entries: int) -> Figures:
         """Return microseconds an entry, and the memory now."""
@@ -101,6 +108,8 @@ def append(bookie: LoadedBookie, what: Append, seconds: float) -> Figures:
             **spent.of(result.entries),
             **disk,
         }
+        if what.seconds_min:
+            figures["disk_bytes"] = spent.disk_bytes / (result.entries * what.size_bytes)
         counts = load.entry_counts()
     check(
         bookie,

@@ -18,12 +18,21 @@ class DiskWrite:
 
 @dataclass(frozen=True)
 class Append:
-    """Appends of one client in a closed loop; `window`: in flight over all connections."""
+    """Appends of one client in a closed loop; `window`: in flight over all connections.
+
+    Attributes:
+        seconds_min: a sustained load lasts so long, and everything that the bookie writes later for an
+            entry is written while others are appended. 0: the length of a round, in which a bookie may
+            still have in memory what it writes a second time.
+        disk_bytes_per_s: what the disk takes; 0: all that it can.
+    """
 
     window: int
     size_bytes: int = ENTRY_BYTES
     ledgers: int = 1
     connections: int = 1
+    seconds_min: float = 0.0
+    disk_bytes_per_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,34 @@ WINDOW_5000 = Case("append, window 5,000", Append(5000))
 CONNECTIONS_1000 = Case(
     "append, 1,000 connections, 1 in flight each", Append(1000, ledgers=1000, connections=1000)
 )
+SUSTAINED_S = 20.0
+SLOW_DISK_BYTES_PER_S = 200_000_000
+SUSTAINED_1000 = Case(
+    "append, window 1,000, sustained", Append(1000, seconds_min=SUSTAINED_S), is_default=False
+)
+SUSTAINED_16K = Case(
+    "append, 16 KiB, window 100, sustained",
+    Append(100, size_bytes=16 * 1024, seconds_min=SUSTAINED_S),
+    is_default=False,
+)
+SIZES = (("100 B", 100, 1000), ("1 KiB", ENTRY_BYTES, 1000), ("16 KiB", 16 * 1024, 100))
+"""How a size is called, its bytes, and the window that brings the disk to its limit."""
+ON_SLOW_DISK = tuple(
+    Case(
+        f"append, {name}, {ledgers} ledger{'s' if ledgers > 1 else ''}, window {window:,},"
+        f" disk at {SLOW_DISK_BYTES_PER_S // 10**6} MB/s",
+        Append(
+            window,
+            size_bytes=size_bytes,
+            ledgers=ledgers,
+            seconds_min=SUSTAINED_S,
+            disk_bytes_per_s=SLOW_DISK_BYTES_PER_S,
+        ),
+        is_default=False,
+    )
+    for name, size_bytes, window in SIZES
+    for ledgers in (1, 10, 100)
+)
 BATCH_HOT = Case("read, 64 at once, window 10, hot", Read(10, "hot", 64))
 SINGLE_HOT = Case("read, singly, window 100, hot", Read(100, "hot"))
 BATCH_COLD = Case("read, 64 at once, window 10, cold", Read(10, "cold", 64))
@@ -176,6 +213,9 @@ CASES = (
         for count in (10, 100)
     ),
     CONNECTIONS_1000,
+    SUSTAINED_1000,
+    SUSTAINED_16K,
+    *ON_SLOW_DISK,
     REPLICATED_1000,
     Case("client library, E3/Qw3/Qa2, window 1", Replicated(1)),
     BESIDE_C,

@@ -35,6 +35,7 @@ COLUMNS = {
     "client_us": ("client CPU µs", ".2f"),
     "bookie_cpu_s": ("bookie CPU s", ".2f"),
     "memory_mb": ("bookie MB", ",.0f"),
+    "disk_bytes": ("bytes to disk a byte", ".2f"),
     "disk_p50_us": ("disk p50 µs", ",.1f"),
     "c_p50_us": ("in C p50 µs", ",.1f"),
     "behind_c_us": ("behind C µs", ",.1f"),
@@ -43,7 +44,7 @@ COLUMNS = {
 memory is proportional. Of three bookies, both are those of all three."""
 RATIOS = (
     "per_s", "p50_us", "tail_p50_us", "reads_per_s", "create_p50_us", "close_p50_us", "open_p50_us", "recover_p50_us",
-    "first_write_s", "bookie_us", "memory_mb",
+    "first_write_s", "bookie_us", "memory_mb", "disk_bytes",
 )  # fmt: skip
 SPREAD = ("per_s", "p50_us", "tail_p50_us", "reads_per_s", "first_write_s", "mb_per_s")
 DIGITS = 5

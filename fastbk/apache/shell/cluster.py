@@ -93,7 +93,7 @@ def _bookie_info(context: Context, _: CommandLine) -> int:
 
 
 async def _ask_all(context: Context) -> int:
-    from fastbk.client.bookie_queries import bookie_info
+    from fastbk.client.bookie_requests import bookie_info
 
     async with context.client() as client:
 

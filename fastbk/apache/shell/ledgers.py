@@ -20,7 +20,7 @@ from fastbk.errors import (
     StorageError,
     os_errors_as,
 )
-from fastbk.private_files import opener
+from fastbk.safe_files import opener
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context
@@ -210,7 +210,7 @@ async def _read_one_bookie(
     context: Context, words: CommandLine, client: Client, ledger_id: LedgerId, first: int, last: int
 ) -> int:
     """Read from one bookie what it has; what it has not is told entry by entry, as Apache does."""
-    from fastbk.client.ledger_requests import LedgerRequests
+    from fastbk.client.bookie_requests import LedgerRequests
     from fastbk.model.entry import DigestType
     from fastbk.replication.actions import ReadEntry, Reply
     from fastbk.wire.statuses import status_name

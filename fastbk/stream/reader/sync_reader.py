@@ -6,16 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from fastbk.client.coalescer import may_end_quietly
+from fastbk.client.async_tools import may_end_quietly
 from fastbk.client.loop_thread import Hand, LoopThread, facade_text
 from fastbk.errors import ClientClosed, Error, ProtocolError
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
+from fastbk.stream.reader.stream_reader import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Lag,
+    StreamReader,
+    StreamReaderStats,
+)
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import Lag, StreamReaderStats
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor

@@ -15,9 +15,15 @@ from contextvars import copy_context
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from fastbk.client.coalescer import TAKEN_AWAY, may_end_quietly
-from fastbk.client.loop_thread import LoopThread, blocking, facade_text
-from fastbk.client.sync_queue import LOOK_S, AppendQueue, Notices
+from fastbk.client.async_tools import TAKEN_AWAY, may_end_quietly
+from fastbk.client.loop_thread import (
+    CHECK_S,
+    AppendQueue,
+    LoopThread,
+    Notices,
+    blocking,
+    facade_text,
+)
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
@@ -34,8 +40,13 @@ from fastbk.stream.context import as_error
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike
-from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.engine import check_entry, has_room_for, next_txid, record_bytes
+from fastbk.stream.writer.engine import (
+    StreamWriterStats,
+    check_entry,
+    has_room_for,
+    next_txid,
+    record_bytes,
+)
 from fastbk.stream.writer.stream_writer import (
     Data,
     StreamWriter,
@@ -357,7 +368,7 @@ class SyncStreamWriter:
                 f"{self.unacked_bytes} bytes are not acknowledged after {limit_s:g} s: call ready() and try again"
             )
         self._changed.wait(
-            lambda: self._has_room(size) or self._failure is not None, min(left_s, LOOK_S)
+            lambda: self._has_room(size) or self._failure is not None, min(left_s, CHECK_S)
         )
 
     def _wait(self, is_done: Callable[[], bool], limit_s: float) -> None:
@@ -368,7 +379,7 @@ class SyncStreamWriter:
             if left_s <= 0:
                 raise QuorumTimeout(f"not acknowledged after {limit_s:g} s", outcome="unknown")
             # Woken by acknowledgements; a client that is closed meanwhile wakes nobody.
-            self._changed.wait(is_done, min(left_s, LOOK_S))
+            self._changed.wait(is_done, min(left_s, CHECK_S))
 
     # --- on the loop --------------------------------------------------------------------------------------------
 

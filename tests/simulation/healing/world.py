@@ -359,7 +359,7 @@ def live_world(seed: int) -> World:
 
     async def main(clock: Clock) -> None:
         with ExitStack() as stack:
-            for module in ("autorecovery.state", "meta.replica_marks", "client.record_calls"):
+            for module in ("autorecovery.state", "meta.replica_marks", "client.metadata_calls"):
                 stack.enter_context(patch(f"fastbk.{module}.time", clock))
             for module in ("auditor", "healer", "worker"):
                 stack.enter_context(patch(f"fastbk.autorecovery.{module}.random", _Draws(seed)))

@@ -12,7 +12,7 @@ import itertools
 import pytest
 
 import fastbk
-from fastbk.client.bookie_queries import bookie_info, stored_ranges
+from fastbk.client.bookie_requests import bookie_info, stored_ranges
 from fastbk.errors import ConfigError, LedgerFenced, NotEnoughBookies, Unauthorized
 from tests.fixtures import fake_apache_frames as frames
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie

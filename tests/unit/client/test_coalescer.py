@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastbk.client.coalescer import Coalescer
+from fastbk.client.async_tools import Coalescer
 from tests.unit.client.fake_cluster import some_turns
 
 

@@ -6,7 +6,7 @@ import copy
 import json
 import pickle
 
-from fastbk.client.entries import Batch, Entry
+from fastbk.client.ledger_reader import Batch, Entry
 from tests.unit.client.fake_cluster import fake_cluster
 
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.client.connection import Answer
-from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native.client_codec import put_write_lac
 from fastbk.replication.actions import AddEntry, ReadEntries, ReadEntry, ReadLac, WriteLac

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.client.config import ClientConfig
-from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieService, Endpoint

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from fastbk.client import Client, LedgerWriter
-from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.errors import (
     ClientClosed,
     ConfigError,

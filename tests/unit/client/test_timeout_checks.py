@@ -11,9 +11,9 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.client.sync_reader import LedgerReader as BlockingLedgerReader
-from fastbk.client.sync_writer import LedgerWriter as BlockingLedgerWriter
-from fastbk.client.sync_writer import Pending
+from fastbk.client.sync import LedgerReader as BlockingLedgerReader
+from fastbk.client.sync import LedgerWriter as BlockingLedgerWriter
+from fastbk.client.sync import Pending
 from fastbk.errors import ConfigError
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.reader.sync_reader import SyncStreamReader

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fastbk.client.config import ClientConfig
-from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.stream.cursor.store import of_cursor
 from tests.fixtures.metadata import metadata

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,8 +11,19 @@ from xml.etree import ElementTree
 import pytest
 
 from tools import bench
+from tools.bench import Length
 from tools.benchmark.apache import TUNED
-from tools.benchmark.cases import CASES, RESTART, WINDOW_1, WINDOW_100, Append, chosen_cases
+from tools.benchmark.cases import (
+    CASES,
+    RESTART,
+    SUSTAINED_1000,
+    SUSTAINED_S,
+    WINDOW_1,
+    WINDOW_100,
+    Append,
+    chosen_cases,
+)
+from tools.benchmark.disk_limit import NAME, NoDiskLimit, disk_limit, why_none
 from tools.benchmark.page import page
 from tools.benchmark.run import Run, ratio
 from tools.benchmark.system import Measure, System
@@ -75,6 +88,25 @@ def test_cases_are_chosen_by_words_of_their_names_or_by_a_whole_name() -> None:
     assert both == [WINDOW_1, WINDOW_100]
     with pytest.raises(SystemExit, match="no case"):
         chosen_cases("nothing of this name", is_full=False)
+
+
+def test_a_sustained_load_lasts_until_everything_is_written_twice() -> None:
+    assert Length(3, 2.0, 20).of(SUSTAINED_1000) == (3, SUSTAINED_S)
+    assert Length(3, 60.0, 20).of(SUSTAINED_1000) == (3, 60.0)
+    assert Length(3, 2.0, 20).of(WINDOW_1) == (20, 1.0)
+
+
+def test_a_disk_is_limited_while_the_block_lasts_or_the_reason_is_given(tmp_path: Path) -> None:
+    groups = Path("/proc/self/cgroup")
+    why = why_none(tmp_path)
+    if why:
+        with pytest.raises(NoDiskLimit, match=re.escape(why)), disk_limit(tmp_path, 1 << 40):
+            pass
+    else:
+        with disk_limit(tmp_path, 1 << 40):
+            child = subprocess.run(["cat", groups], capture_output=True, text=True, check=True)
+        assert NAME in child.stdout, "what is started is limited, too"
+    assert NAME not in groups.read_text()
 
 
 def test_case_and_system_names_are_unique() -> None:
