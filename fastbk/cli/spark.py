@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fastbk.cli.ledger_audit import print_audited, progress_of
+from fastbk.cli.ledger import print_audited, progress_of
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
 from fastbk.cli.progress import ProgressLine, rate_of, size_of
 from fastbk.errors import ConfigError

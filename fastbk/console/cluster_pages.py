@@ -22,8 +22,7 @@ from fastbk.errors import ConfigError, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import STREAM_KEY
-from fastbk.observe.event_kinds import KINDS
-from fastbk.observe.event_record import Query, kinds_of, moments
+from fastbk.observe.events import KINDS, Query, kinds_of, moments
 from fastbk.overview.bookie_history import SEVERITIES
 from fastbk.overview.values import DOWN, NO_ANSWER, Severity
 from fastbk.units import format_count, format_size

@@ -84,9 +84,8 @@ from fastbk.stream.pattern.store import check_level as check_pattern_level
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access, NamespaceTree
     from fastbk.gateway.rules import ChangeNeeds
-    from fastbk.meta.api import LedgerRead, MetadataStore
+    from fastbk.meta.api import LedgerRead, MetadataStore, Subject
     from fastbk.meta.gateway.messages import ReadStates
-    from fastbk.meta.subscriptions import Subject
 
 T = TypeVar("T")
 V = TypeVar("V")

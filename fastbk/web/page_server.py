@@ -21,7 +21,7 @@ import msgspec
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.observe import logs
-from fastbk.observe.event_record import Query
+from fastbk.observe.events import Query
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.printable_text import printable_json

@@ -22,7 +22,7 @@ from fastbk.meta import open_store
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority, Issued
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions

@@ -1,5 +1,7 @@
-"""What a command reads: a file or a pipe, in pieces as they come, cut into lines or into pieces of
-one size; and the passwords of ledgers.
+"""Data that commands take in and give out: files and pipes that they read, and files that they export.
+
+A file or a pipe is read in pieces as they come, cut into lines or into pieces of one size. `fastbk ledger export` and
+`fastbk stream export` write a range as one Parquet or Arrow file. Passwords of ledgers are read here, too.
 """
 
 from __future__ import annotations
@@ -8,15 +10,29 @@ import argparse
 import asyncio
 import os
 import threading
+import time
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli.options import add_verb, metadata_uri, note, print_answer
+from fastbk.cli.progress import ByteProgress
+from fastbk.cli.stream_options import (
+    LOST,
+    add_on_gap,
+    add_range,
+    add_verb_of_one,
+    range_of,
+    text_of_gap,
+)
 from fastbk.errors import ConfigError, os_errors_as
-from fastbk.units import format_size
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
+
+    from fastbk.arrow.files import Reader
+    from fastbk.cli.options import Verbs
 
 PIECE_BYTES = 256 * 1024
 LINE_BYTES_MAX = 64 << 20
@@ -170,3 +186,99 @@ def _read(path: Path) -> bytes:
     if len(found) > _BYTES_MAX:
         raise ConfigError(f"--password-file {path}: it has more than {_BYTES_MAX} bytes")
     return found.removesuffix(b"\n")
+
+
+_FILE_HELP = (
+    "name.parquet, or name.arrow for Arrow's own format; takes the place of one that is there"
+)
+
+
+def add_ledger_verb(verbs: Verbs) -> argparse.ArgumentParser:
+    """Declare `export` of a ledger; its password is the caller's to add."""
+    text = "entries as a Parquet or Arrow file, for Polars, DuckDB"
+    parser = add_verb(verbs, "export", run_ledger, text)
+    parser.add_argument("ledger_id", type=int, metavar="ID")
+    parser.add_argument("file", type=Path, metavar="FILE", help=_FILE_HELP)
+    parser.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
+    parser.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
+    add_on_gap(parser, "entries are on no bookie")
+    return parser
+
+
+def add_stream_verb(verbs: Verbs) -> None:
+    """Declare `export` of a stream."""
+    text = "records as a Parquet or Arrow file, for Polars, DuckDB"
+    parser = add_verb_of_one(verbs, "export", run_stream, text)
+    parser.add_argument("file", type=Path, metavar="FILE", help=_FILE_HELP)
+    add_range(parser)
+    add_on_gap(parser, LOST)
+
+
+def run_ledger(options: argparse.Namespace) -> int:
+    """Write a ledger's entries into a file; nobody is fenced."""
+    _check_file(options)
+    from fastbk.arrow import read_ledger
+
+    gaps: list[str] = []
+    reader = read_ledger(
+        metadata_uri(options),
+        options.ledger_id,
+        options.first,
+        options.last,
+        skip_gaps=options.on_gap == "tell",
+        on_gap=lambda gap: gaps.append(f"entries {gap.first} to {gap.next - 1} are on no bookie"),
+        digest=options.digest,
+        password=password_of(options),
+    )
+    return _write(reader, f"ledger {options.ledger_id}", ("entry", "entries"), gaps, options)
+
+
+def run_stream(options: argparse.Namespace) -> int:
+    """Write a stream's records, headers too, into a file; nobody is fenced."""
+    _check_file(options)
+    from fastbk.arrow import read_stream
+
+    gaps: list[str] = []
+    reader = read_stream(
+        metadata_uri(options),
+        options.stream,
+        *range_of(options),
+        headers=True,
+        skip_gaps=options.on_gap == "tell",
+        on_gap=lambda gap: gaps.append(text_of_gap(gap)),
+    )
+    return _write(reader, options.stream, ("record", "records"), gaps, options)
+
+
+def _check_file(options: argparse.Namespace) -> None:
+    """Raise ConfigError when the file's name does not say a format, or the library is missing."""
+    try:
+        from fastbk.arrow import EntryGap  # noqa: F401 -- says what is missing
+    except ImportError as error:
+        raise ConfigError(f"export: {error}") from error
+    from fastbk.arrow.files import check_suffix
+
+    check_suffix(options.file)
+
+
+def _write(
+    reader: Reader, what: str, row: tuple[str, str], gaps: list[str], options: argparse.Namespace
+) -> int:
+    """Write the file. `row`: what one of them is, and several."""
+    from fastbk.arrow.files import write_file
+
+    progress, began_s = ByteProgress(what), time.monotonic()
+    try:
+        written = write_file(reader, options.file, progress.moved)
+    finally:
+        reader.close()
+        progress.end()
+    took_s = time.monotonic() - began_s
+    facts = {"file": str(options.file), row[1]: written.rows, "bytes": written.file_bytes}
+    facts |= {"gaps": gaps, "seconds": round(took_s, 3)}
+    for gap in () if options.json else gaps:
+        note(f"fastbk: {gap}")
+    size = format_size(written.file_bytes)
+    return print_answer(
+        options, facts, f"{options.file}: {format_count(written.rows, *row)}, {size}"
+    )

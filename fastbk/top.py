@@ -16,16 +16,16 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from fastbk.errors import Error
+from fastbk.overview import tables
+from fastbk.overview.tables import Column, detail_lines, screen_text
 from fastbk.overview.values import BookieRow, ClusterOverview, Severity
-from fastbk.top import columns
-from fastbk.top.columns import Column, detail_lines, screen_text
 
 STYLES = {Severity.BAD: "bold white on red", Severity.WARN: "bold yellow", Severity.NOTE: "cyan"}
 PANELS = ("ledgers", "streams", "cursors")
 _COLUMNS_OF: dict[str, Sequence[Column[Any]]] = {
-    "ledgers": columns.LEDGER_COLUMNS,
-    "streams": columns.STREAM_COLUMNS,
-    "cursors": columns.CURSOR_COLUMNS,
+    "ledgers": tables.LEDGER_COLUMNS,
+    "streams": tables.STREAM_COLUMNS,
+    "cursors": tables.CURSOR_COLUMNS,
 }
 
 
@@ -40,20 +40,20 @@ class RowTable(DataTable[Text]):
         """Show rows: key, value and style of each."""
         # The screen's width: after a resize the table's own is known later. The bar at the right takes two.
         bar = 2 if len(rows) >= self.size.height else 0
-        widths = columns.fitted(shown, max(20, self.app.size.width - 1 - bar))
+        widths = tables.fitted(shown, max(20, self.app.size.width - 1 - bar))
         titles = tuple((column.title, width) for column, width in zip(shown, widths, strict=True))
         key = self._key_at_cursor()
         scroll_y = self.scroll_offset.y
         if titles != self._titles:
             self.clear(columns=True)
             for column, width in zip(shown, widths, strict=True):
-                self.add_column(columns.fit(column.title, width, column.align), width=width + 1)
+                self.add_column(tables.fit(column.title, width, column.align), width=width + 1)
             self._titles = titles
         else:
             self.clear()
         for row_key, value, style in rows:
             cells = [
-                Text(columns.fit(column.cell(value), width, column.align) + " ", style)
+                Text(tables.fit(column.cell(value), width, column.align) + " ", style)
                 for column, width in zip(shown, widths, strict=True)
             ]
             self.add_row(*cells, key=row_key)
@@ -162,7 +162,7 @@ class TopApp(App[int]):
         overview = self.overview
         if overview is None:
             return
-        head = f"{columns.headline(overview)}  {self._uri}"
+        head = f"{tables.headline(overview)}  {self._uri}"
         notes = [f"sorted by {self._order}"] if self._order != "sickness" else []
         notes += [f"filter {self._filter_text!r}"] if self._filter_text else []
         notes += ["PAUSED: p goes on"] if self._is_paused else []
@@ -172,19 +172,19 @@ class TopApp(App[int]):
         self.query_one("#head", Static).update(
             Text(screen_text("  ".join([*notes, head])), style, no_wrap=True)
         )
-        healing = Text(screen_text(columns.healing_line(overview.healing)), no_wrap=True)
+        healing = Text(screen_text(tables.healing_line(overview.healing)), no_wrap=True)
         self.query_one("#healing", Static).update(healing)
         self._show_bookies(overview)
         self._show_panel(overview)
-        self.query_one("#errors", Static).update(screen_text("\n".join(columns.notices(overview))))
+        self.query_one("#errors", Static).update(screen_text("\n".join(tables.notices(overview))))
         screen = self.screen
         if isinstance(screen, DetailsScreen):
             screen.show(self._row(screen.bookie_id), overview.at_s)
 
     def _show_bookies(self, overview: ClusterOverview) -> None:
-        shown = columns.bookie_columns(overview, self.size.width)
-        rows = columns.filtered(
-            columns.ordered(overview.bookies, self._order), shown, self._filter_text
+        shown = tables.bookie_columns(overview, self.size.width)
+        rows = tables.filtered(
+            tables.ordered(overview.bookies, self._order), shown, self._filter_text
         )
         table = self.query_one("#bookies", RowTable)
         table.show([(row.bookie_id, row, STYLES.get(row.severity, "")) for row in rows], shown)
@@ -196,7 +196,7 @@ class TopApp(App[int]):
             "cursors": overview.cursors,
         }
         shown = _COLUMNS_OF[self._panel]
-        rows = columns.filtered(values[self._panel], shown, self._filter_text)
+        rows = tables.filtered(values[self._panel], shown, self._filter_text)
         self.query_one("#panel", RowTable).show(
             [(str(n), row, "") for n, row in enumerate(rows)], shown
         )
@@ -222,7 +222,7 @@ class TopApp(App[int]):
 
     def action_sort(self, step: int = 1) -> None:
         """Take the next order."""
-        names = list(columns.ORDERS)
+        names = list(tables.ORDERS)
         self._order = names[(names.index(self._order) + step) % len(names)]
         self._show()
 
