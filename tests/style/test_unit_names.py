@@ -20,6 +20,7 @@ CONCEPTS: dict[str, str] = {
     "client/test_fake_bookie": "the fake itself",
     "client/test_sync_interrupts": "INV-C3: all calls of `fastbk.sync`",
     "console/test_guards": "what the console refuses before any page",
+    "gateway/test_record_rules": "what the records of a gateway's clients may say",
     "inspect/test_readers": "the readers of all kinds of files",
     "native/test_fake_disk": "the fake disk of tests/native",
     "native/test_index_answers": "the reader of index replies that tests have",

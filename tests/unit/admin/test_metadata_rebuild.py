@@ -25,7 +25,7 @@ from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
 from fastbk.inspect import journal
 from fastbk.inspect.items import FileReader
 from fastbk.inspect.journal import read_journal
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
 from fastbk.storage import last_metadata

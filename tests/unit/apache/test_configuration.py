@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk import config as toml
-from fastbk.apache.configuration import key_translation, keys, properties, source
+from fastbk.apache.configuration import key_translation, keys, source
 from fastbk.apache.configuration.keys import Kind, Verdict
 from fastbk.cli.config import toml_text
 from fastbk.errors import ConfigError
@@ -46,7 +46,7 @@ def translated(
     path: Path = Path("bk_server.conf"),
 ) -> tuple[BookieConfig | None, Report]:
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
-    read = source.KeySource(path, source.properties.parse(text), environment or {})
+    read = source.KeySource(path, source.parse(text), environment or {})
     return key_translation.translate(read, Host())
 
 
@@ -323,11 +323,9 @@ NUMBERS = (
 def test_any_value_makes_a_bookie_or_a_problem(keys: dict[str, str]) -> None:
     read = source.KeySource(
         Path("bk_server.conf"),
-        source.properties.Properties(
+        source.Properties(
             {
-                key: source.properties.Property(
-                    source.properties.value_list(value.replace("\\u", "u")), 1
-                )
+                key: source.Property(source.value_list(value.replace("\\u", "u")), 1)
                 for key, value in {**BASE, **keys}.items()
             }
         ),
@@ -402,7 +400,7 @@ metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
 
 
 def report_of(text: str) -> Report:
-    read = source.KeySource(Path("bk_server.conf"), properties.parse(BASE_TEXT + text), {})
+    read = source.KeySource(Path("bk_server.conf"), source.parse(BASE_TEXT + text), {})
     config, report = key_translation.translate(read, Host())
     assert config is not None, report.problems
     return report

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import content, directories, import_bookie, index
-from fastbk.apache.importer.index_check import IndexUse
-from fastbk.apache.importer.logs import FENCE
+from fastbk.apache.importer import bookie_files, import_bookie, index
+from fastbk.apache.importer.bookie_files import FENCE
+from fastbk.apache.importer.index import IndexUse
 from fastbk.errors import Error, StorageError
 from fastbk.meta.api import BookieService
 from fastbk.model import cookie as cookies
@@ -414,7 +414,7 @@ def test_each_ledger_directory_has_a_database_for_its_own_logs(tmp_path: Path) -
         )
         names.append(str(tmp_path / "apache" / folder))
     journal = str(tmp_path / "apache/journal")
-    found = directories.find([journal], names, [f"{name}-index" for name in names])
+    found = bookie_files.find_directories([journal], names, [f"{name}-index" for name in names])
     plan = import_bookie.ImportPlan(BOOKIE_ID, found)
     counts = import_bookie.run(made.config, made.store, plan, lambda _: None).counts
     assert (counts.index.in_place, counts.index.not_named, len(counts.index.read)) == (2, 0, 2)
@@ -582,7 +582,7 @@ def test_an_entry_with_the_highest_id_is_taken(tmp_path: Path) -> None:
 def test_of_ledgers_that_metadata_does_not_list_a_bounded_number_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "LEFT_OUT_KEPT_MAX", 10)
+    monkeypatch.setattr(import_bookie, "LEFT_OUT_KEPT_MAX", 10)
     made = Import(tmp_path)
     made.put(
         "ledgers/0.log", apache_disk.entry_log(*(record(entry(one, 0, b"x")) for one in range(50)))

@@ -24,8 +24,7 @@ from fastbk.client.known_bookies import (
 from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.choose_ensemble import ChosenEnsemble
-from fastbk.placement.topology import Topology
-from fastbk.placement.values import DEFAULT_LOCATION, BookieView, PlacementConfig
+from fastbk.placement.config import DEFAULT_LOCATION, BookieView, PlacementConfig, Topology
 from fastbk.replication.actions import Choose
 from tests.fixtures.wait import wait_until
 

@@ -30,7 +30,7 @@ from fastbk.errors import (
     RecordTooLarge,
     ReplicationConflict,
 )
-from fastbk.meta.hold import new_hold, place_hold
+from fastbk.meta.rollback import new_hold, place_hold
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState

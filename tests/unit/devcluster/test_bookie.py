@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.processes import Bookie
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,7 @@ from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
 from fastbk.errors import MetadataUnavailable
 from fastbk.gateway import shares as module
 from fastbk.gateway.shares import CALLS_OF_ONE_MAX, Shares, Turns, Waits
+from fastbk.meta.api import Subject
 from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, ReadStates
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until_async
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.meta.subscriptions import Subject
 
 LONG_MS = 30_000
 

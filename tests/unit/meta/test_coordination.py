@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.coordination import Check, LedgerLock, Vote
+from fastbk.meta.api import Check, LedgerLock, Vote
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 from fastbk.meta.uri import parse_zookeeper
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from fastbk.devcluster.tcp_proxy import TcpProxy
     from tests.fixtures.zookeeper import ZooKeeperPlace
 
 __all__ = ["aside", "open_driver"]

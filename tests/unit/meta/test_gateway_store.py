@@ -13,6 +13,7 @@ import pytest
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
+from fastbk.meta.api import Subject, WatchHandle
 from fastbk.meta.gateway import store as module
 from fastbk.meta.gateway.messages import KEYS_MAX
 from fastbk.meta.gateway.store import (
@@ -25,7 +26,7 @@ from fastbk.meta.gateway.store import (
     _Connection,
     messages,
 )
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.rights import OPERATIONS
 from fastbk.web.client import HttpConnection
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from fastbk.meta.subscriptions import Subject, WatchHandle
     from tests.unit.meta.test_metadata_store import Open
 
 

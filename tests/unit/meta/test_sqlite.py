@@ -16,10 +16,9 @@ import fastbk
 import fastbk.sync
 from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
+from fastbk.meta.api import Subject
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite.file import SqliteFile
-from fastbk.meta.sqlite.store import SqliteStore, Watcher, service_text
-from fastbk.meta.subscriptions import Subject
+from fastbk.meta.sqlite.store import SqliteFile, SqliteStore, Watcher, service_text
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
 

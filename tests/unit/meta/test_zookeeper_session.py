@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 import fastbk
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import ClientClosed, Error, MetadataConflict, MetadataOnHold, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, IdentityVersion
-from fastbk.meta.hold import read_hold
 from fastbk.meta.records import Change
+from fastbk.meta.rollback import read_hold
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import watches as module
 from fastbk.meta.zookeeper.session import SESSION_TIMEOUT_S, Call, Session, server_zxid, why_refused
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from fastbk.devcluster.tcp_proxy import TcpProxy
 
 T = TypeVar("T")
 

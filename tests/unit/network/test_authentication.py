@@ -18,7 +18,7 @@ import pytest
 
 from fastbk.native.worker import UNAUTHENTICATED_CLOSED
 from fastbk.observe.names import SLOTS
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.digest_md5 import DigestClient
 from fastbk.security.settings import AuthenticationSettings, AuthorizationSettings
 from fastbk.security.tokens import TokenKey

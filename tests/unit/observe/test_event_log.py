@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fastbk.observe import event_log, logs
-from fastbk.observe.event_kinds import VALUES_BYTES_MAX
 from fastbk.observe.event_log import BURST_S, EventFile, EventLog, numbered, read_events
-from fastbk.observe.event_record import Event, Query
+from fastbk.observe.events import VALUES_BYTES_MAX, Event, Query
 from tests.fixtures.wait import wait_until
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ import pytest
 from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.model.quorum import write_sets
 from fastbk.placement.choose_ensemble import (
-    BookieView,
     ChosenEnsemble,
-    PlacementConfig,
     Ring,
     Steps,
     best_arrangement,
@@ -24,6 +22,7 @@ from fastbk.placement.choose_ensemble import (
     placement_faults,
     rules_of,
 )
+from fastbk.placement.config import BookieView, PlacementConfig
 
 SPREAD = PlacementConfig()
 

@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 
 from fastbk.native.segment import BUCKET_COUNT, Histogram, bucket_from
-from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
-from fastbk.server.admin.apache_metrics import RollingWindow, quantile
+from fastbk.server.admin.apache_metrics import SUMMARIES, TOTALS, VALUES, RollingWindow, quantile
 
 
 def histogram(*values: int) -> Histogram:

@@ -18,7 +18,7 @@ import pytest
 from fastbk.errors import IdentityChanged, MetadataConflict, MetadataOnHold, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieService, Endpoint, IdentityVersion, MetadataStore
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 from fastbk.model import cookie
 from fastbk.model.cookie import Cookie, decode

@@ -22,7 +22,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.format_level import LEVEL_PATH
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.stream.cursor import store
 from fastbk.stream.cursor import store as cursor_store
