@@ -55,7 +55,7 @@ from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.meter import meter_of
 from fastbk.option_checks import check_type, checked_timeout
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, ReadEntry, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate

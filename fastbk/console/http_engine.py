@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from fastbk.web.guards import SiteGuard
     from fastbk.web.listener import HttpListener
+    from fastbk.web.page_admission import SiteGuard
 
 IDLE_MAX = 256
 """Connections without a whole request; beyond it one of the address with the most is closed."""

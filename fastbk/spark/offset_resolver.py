@@ -31,9 +31,15 @@ from fastbk.errors import (
 )
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
-from fastbk.spark.offsets import Offsets, StreamOffset, parse_wanted
+from fastbk.spark.offsets import (
+    RECORD_BYTES,
+    Offsets,
+    SizeEstimate,
+    StreamOffset,
+    is_behind,
+    parse_wanted,
+)
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.splits import RECORD_BYTES, SizeEstimate, is_behind
 from fastbk.spark.worker_client import client_of, in_parallel
 from fastbk.stream.namespace.stream_ranges import StreamRange
 from fastbk.stream.namespace.sync_namespace import SyncStream, SyncStreamRanges

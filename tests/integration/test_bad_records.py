@@ -14,9 +14,9 @@ from msgspec.structs import replace
 import fastbk
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, PageRef, get_chain
+from fastbk.stream.chain import Chain, PageRef, get_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.paths import (
     chain_path,
     cursors_path,

@@ -16,7 +16,7 @@ import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
 from fastbk.spark.offset_resolver import OffsetResolver, StreamBounds
 from fastbk.spark.offsets import StreamOffset
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq

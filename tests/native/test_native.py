@@ -102,6 +102,7 @@ WORKER_SOURCES = (
     "worker/contexts.c",
     "worker/digests.c",
     "worker/count.c",
+    "worker/rights.c",
     "worker/audit.c",
     "worker/quota.c",
     "worker/tags.c",

@@ -21,7 +21,6 @@ BY_TYPES = [
     {"fastbk.client.client", "fastbk.client.copy_repairs"},
     {
         "fastbk.meta.api",
-        "fastbk.meta.coordination",
         "fastbk.meta.records",
         "fastbk.meta.replica_marks",
     },

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.apache.http.answers import BookieFacts
     from fastbk.observe.event_log import EventLog
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.web.page_server import Handler

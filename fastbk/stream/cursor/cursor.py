@@ -27,14 +27,35 @@ from fastbk.stream.cursor.store import StateStorage, part_of
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
+from fastbk.stream.reader.stream_reader import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Lag,
+    StreamReader,
+    StreamReaderStats,
+)
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import CursorStats, Lag
 
 if TYPE_CHECKING:
     from fastbk.client.client import Settling
 
 _log = LibraryLog("fastbk.stream.cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStats:
+    """Figures of one cursor at one moment."""
+
+    reader: StreamReaderStats
+    """Since it was opened. What is done does not count in `lag`."""
+    mark_seq: int
+    """The number of the first record that is not done; -1 while none was seen."""
+    ranges: int
+    """Ranges done behind the mark."""
+    changes_unstored: int
+    """Changes that a crash would forget now: acknowledgements, gaps that were passed, and the number of the mark."""
+    gap_records: int
+    """Records that were gone before they were done, over the cursor's life."""
 
 
 class Acks(Protocol):

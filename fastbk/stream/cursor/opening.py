@@ -31,7 +31,6 @@ from fastbk.meta.records import Change, VersionedRecord
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_type
 from fastbk.retry import Retry
-from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import StreamContext, clock_us, gathered
 from fastbk.stream.cursor.state import (
     NONE,
@@ -53,6 +52,7 @@ from fastbk.stream.cursor.store import (
     path_of,
 )
 from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.opening import new_owner
 from fastbk.stream.paths import cursors_path, split_path
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
 from fastbk.stream.reader.search import (
@@ -259,7 +259,7 @@ async def _check_stream(context: StreamContext, path: str, version: int) -> None
         raise
 
 
-# --- made and moved by somebody who does not read ----------------------------------------------------------------
+# --- made and moved by somebody who does not read -------------------------------------------------
 
 
 async def create_cursor(

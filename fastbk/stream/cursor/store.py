@@ -35,7 +35,6 @@ from fastbk.meta.records import BadRecord, Change, decoded
 from fastbk.model.ledger import CURSOR_KEY
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
-from fastbk.stream.chain.opening import create_ledger
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.state import (
     DOOMED_MAX,
@@ -49,6 +48,7 @@ from fastbk.stream.cursor.state import (
     put_record,
     put_state,
 )
+from fastbk.stream.opening import create_ledger
 from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN
 
@@ -535,7 +535,7 @@ class StateStorage:
             await self._write(self._state())
 
 
-# --- the ledger -------------------------------------------------------------------------------------------------
+# --- the ledger -----------------------------------------------------------------------------------
 
 APPEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0

@@ -40,8 +40,13 @@ from fastbk.stream.context import as_error
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike
-from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.engine import check_entry, has_room_for, next_txid, record_bytes
+from fastbk.stream.writer.engine import (
+    StreamWriterStats,
+    check_entry,
+    has_room_for,
+    next_txid,
+    record_bytes,
+)
 from fastbk.stream.writer.stream_writer import (
     Data,
     StreamWriter,

@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from fastbk import errors
 from fastbk.errors import Error
-from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
-from fastbk.stream.chain.store import page_name
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.chain_store import page_name
+from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import pages_path
 from fastbk.stream.policy import PolicyPatch, effective
@@ -103,7 +103,7 @@ class WholeWorld(World):
         rng = self.rng
         await new_stream(self.cluster, STREAM, self.patch)
         with ExitStack() as stack:
-            stack.enter_context(patch("fastbk.stream.janitor.janitor._log", self))
+            stack.enter_context(patch("fastbk.stream.janitor._log", self))
             for group in SIZES:
                 at = rng.randrange(len(next(iter(group.values()))))
                 for name, sizes in group.items():

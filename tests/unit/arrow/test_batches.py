@@ -23,8 +23,7 @@ from fastbk.errors import ConfigError, ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import Sizes, fill_record_columns, sizes_of
 from fastbk.replication.actions import Found
-from fastbk.stream.compression import CODECS, compressed
-from fastbk.stream.records import Chunk, Record, chunk_of, put_headers
+from fastbk.stream.records import CODECS, Chunk, Record, chunk_of, compressed, put_headers
 
 Some = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]
 FULL = stream_schema(headers=True)

@@ -9,10 +9,10 @@ import pytest
 
 from fastbk.cli.janitor_page import CURSOR_TEXTS, TEXTS, serve, text_of
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
-from fastbk.stream.chain.chain import open_for_append, reserve
+from fastbk.stream.chain import open_for_append, reserve
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.store import delete_cursor
-from fastbk.stream.janitor.janitor import Counts, Janitor, JanitorOptions
+from fastbk.stream.janitor import Counts, Janitor, JanitorOptions
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.stream import truncate

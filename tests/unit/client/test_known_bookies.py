@@ -13,7 +13,7 @@ from fastbk.client.known_bookies import SUSPECT_S, KnownBookies, is_local_host, 
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.choose_ensemble import ChosenEnsemble
-from fastbk.placement.values import DEFAULT_LOCATION, BookieView, PlacementConfig
+from fastbk.placement.config import DEFAULT_LOCATION, BookieView, PlacementConfig
 from fastbk.replication.actions import Choose
 
 
@@ -168,7 +168,7 @@ def test_an_away_bookie_that_comes_back_without_its_data_is_not_used() -> None:
 
 
 def test_replacements_cover_what_can_be_had_and_say_why_not_more() -> None:
-    action = Choose(1, ("b0", "b1", "b2"), frozenset({0, 2}), frozenset())
+    action = Choose(("b0", "b1", "b2"), frozenset({0, 2}), frozenset())
     choosing = replacements(lambda: views(5), action, 3, 2, PlacementConfig(), random.Random(1))
     asked = next(choosing)
     assert set(asked) == {"b3", "b4"}

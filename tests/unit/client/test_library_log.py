@@ -17,7 +17,7 @@ from tests.style.tree import ROOT
 
 EVENTS = """
 from fastbk.errors import MetadataUnavailable
-from fastbk.stream.chain.opening import SegmentSlots
+from fastbk.stream.opening import SegmentSlots
 SegmentSlots().log_wait("shop/orders", MetadataUnavailable("away"))
 """
 """A real event of the library: a warning."""

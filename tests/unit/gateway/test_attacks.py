@@ -23,19 +23,19 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.gateway.access import Access, NamespaceTree
-from fastbk.gateway.record_operations import states
-from fastbk.gateway.record_rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
+from fastbk.gateway.operations import read_states
+from fastbk.gateway.rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
 from fastbk.meta import MetadataStore
 from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import SqliteRecords
 from fastbk.security.rights import OPERATIONS
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
-from fastbk.stream.chain.drafts import ledgers_named
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.cursor.store import CURSORS_MAX
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.drafts import ledgers_named
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
@@ -310,7 +310,7 @@ def test_what_nobody_waits_for_any_more_ends(store: MetadataStore) -> None:
     late = Access(principal("read"), tree, end_s=time.monotonic() - 1)
     subjects = tuple(f"={chain_path(one)}" for one in (ORDERS, PAYMENTS))
     with pytest.raises(MetadataUnavailable, match="took too long"):
-        states(store, late, messages.ReadStates(1000, subjects))
+        read_states(store, late, messages.ReadStates(1000, subjects))
 
 
 def test_many_records_are_read_by_few_calls_of_the_store(

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from fastbk.errors import ConfigError, StorageError, Unauthorized
-from fastbk.gateway.ledger_operations import MARK_BYTES_MAX
-from fastbk.gateway.ledger_rules import CUSTOM_BYTES_MAX
-from fastbk.gateway.record_rules import (
+from fastbk.gateway.operations import MARK_BYTES_MAX
+from fastbk.gateway.rules import (
     BYTES_MAX,
+    CUSTOM_BYTES_MAX,
     NAMESPACES_DEEP_MAX,
     NEW_PAGES_MAX,
     READERS_CURSOR_BYTES_MAX,
@@ -25,8 +25,8 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.model.ledger import LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import (
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import (
     CONDEMNED,
     Attachment,
     Chain,
@@ -37,7 +37,7 @@ from fastbk.stream.chain.chain import (
     put_page,
 )
 from fastbk.stream.cursor.state import RANGES_MAX, CursorRecord, CursorState, put_record
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
@@ -56,7 +56,7 @@ from fastbk.stream.paths import (
     stream_path,
     usage_path,
 )
-from fastbk.stream.pattern.record import PatternRecord, put_pattern
+from fastbk.stream.pattern.store import PatternRecord, put_pattern
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TIME_US_MAX
 from tests.fixtures.fake_streams import unchecked_cursor
 from tests.fixtures.gateway_store import ORDERS, SHOP, WRITER, chain, of, two_namespaces, version_of

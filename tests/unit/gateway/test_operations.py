@@ -18,10 +18,10 @@ from fastbk.meta.records import Change
 from fastbk.model.ledger import PLACEHOLDER, SEGMENT_KEY, LedgerMetadata, custom_of_stream
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.security.rights import OPERATIONS
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import Chain, put_chain
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError, QuotaExceeded, Unauthorized
-from fastbk.gateway.record_rules import READERS_CURSOR_BYTES_MAX
+from fastbk.gateway.rules import READERS_CURSOR_BYTES_MAX
 from fastbk.meta import MetadataStore
 from fastbk.meta.format_level import LEVEL_PATH, decode
 from fastbk.meta.records import Change
 from fastbk.stream.paths import pattern_cursors_path
-from fastbk.stream.pattern.record import PatternRecord, StreamPosition, put_pattern
-from fastbk.stream.pattern.store import CURSORS_MAX, path_of
+from fastbk.stream.pattern.store import (
+    CURSORS_MAX,
+    PatternRecord,
+    StreamPosition,
+    path_of,
+    put_pattern,
+)
 from fastbk.stream.positions import DLSN
 from tests.fixtures.gateway_store import BANK, SHOP, of, two_namespaces, version_of
 from tests.fixtures.metadata import set_level

@@ -5,24 +5,30 @@ INV-N2: each request needs its right, and nothing of a refused one reaches a rin
 
 from __future__ import annotations
 
+import asyncio
+import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fastbk.security.rights import NO_RIGHTS, Right
 from fastbk.security.settings import (
     AuthenticationSettings,
     AuthorizationSettings,
 )
-from fastbk.wire.messages import encode_info
+from fastbk.wire.generated.RequestBody import RequestBody
+from fastbk.wire.messages import Hello, encode_hello, encode_info
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
+from tests.fixtures.apache_messages import OPERATION
 from tests.fixtures.apache_wire import EOK, EUA, hear_v2, hear_v3
 from tests.fixtures.counters import counted
 from tests.fixtures.frames import answer_of
 from tests.fixtures.logins import in_v3, log_in
 from tests.fixtures.users import sasl_settings
-from tests.fixtures.worker_harness import WorkerHarness, served
+from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served, until
 
 OK, FORBIDDEN, V2_EUA = 0, 28, 102
 ROLES = {
@@ -121,4 +127,128 @@ async def test_the_same_of_apaches_clients(role: str, users: AuthenticationSetti
             else:
                 assert (await hear_v2(client)).error == V2_EUA
             assert harness.take_all() == []
+            await client.close()
+
+
+# --- each kind of request, beside the page that operators read ----------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs" / "authentication.md"
+KINDS: dict[str, Callable[[], bytes]] = {
+    "Hello": lambda: encode_hello(1, Hello()),
+    "Add": lambda: frames.add(1, 0),
+    "AddBatch": lambda: frames.add_batch(1, 0, [frames.entry_bytes(0)]),
+    "Read": lambda: frames.read(1, 0),
+    "ReadBatch": lambda: frames.read_batch(1, 0, 9),
+    "ReadLac": lambda: frames.read_lac(1, -1, flags=1),
+    "WriteLac": lambda: frames.write_lac(1, 0, LAC_BODY),
+    "Force": lambda: frames.force(1),
+    "ListEntries": lambda: frames.list_entries(1, 0, 10),
+    "Info": lambda: encode_info(1),
+    "Ping": lambda: frames.ping(1),
+}
+LAC_BODY = struct.pack(">qq", frames.LEDGER, 0)
+TAKEOVERS: dict[str, Callable[[], bytes]] = {
+    "Add": lambda: frames.add(1, 0, flags=1),
+    "AddBatch": lambda: frames.add_batch(1, 0, [frames.entry_bytes(0)], flags=1),
+    "Read": lambda: frames.read(1, 0, flags=1, key=frames.KEY),
+}
+APACHE_KINDS: dict[str, Callable[[], bytes]] = {
+    "READ_ENTRY": lambda: apache.v3_read(1, 0),
+    "ADD_ENTRY": lambda: apache.v3_add(1, 0),
+    "RANGE_READ_ENTRY": lambda: apache.v3(3, 1),
+    "RANGE_ADD_ENTRY": lambda: apache.v3(4, 1),
+    "AUTH": lambda: apache.v3_auth(1),
+    "WRITE_LAC": lambda: apache.v3_write_lac(1, 0),
+    "READ_LAC": lambda: apache.v3_read_lac(1),
+    "GET_BOOKIE_INFO": lambda: apache.v3_info(1, 3),
+    "START_TLS": lambda: apache.v3_start_tls(1),
+    "FORCE_LEDGER": lambda: apache.v3_force(1),
+    "GET_LIST_OF_ENTRIES_OF_LEDGER": lambda: apache.v3_list(1),
+    "BATCH_READ_ENTRY": lambda: apache.v2_batch(1, 0, 5),
+}
+APACHE_TAKEOVERS: dict[str, Callable[[], bytes]] = {
+    "ADD_ENTRY": lambda: apache.v3_add(1, 0, recovery=True),
+    "READ_ENTRY": lambda: apache.v3_read(1, 0, flag=1, key=apache.KEY),
+    "BATCH_READ_ENTRY": lambda: apache.v2_batch(1, 0, 5, flags=1, key=apache.KEY),
+}
+UNKNOWN = {"RANGE_READ_ENTRY", "RANGE_ADD_ENTRY"}
+"""Operations that no bookie has: EBADREQ for everybody."""
+ALONE = {"read": Right.READ, "add": Right.ADD, "recover": Right.RECOVER}
+BITS = (NO_RIGHTS, Right.ENTER, *ALONE.values())
+
+
+def documented(column: int) -> dict[str, set[str]]:
+    """Return the kinds of requests by the right that the page says they need: 1 ours, 2 Apache's."""
+    text = PAGE.read_text().partition("Each request to a bookie needs one right:")[2]
+    rows = [line.split("|")[1:-1] for line in text.strip().split("\n\n")[0].splitlines()[2:]]
+    return {cells[0].strip(): set(re.findall(r"`(\w+)`", cells[column])) for cells in rows}
+
+
+def allowing(page: dict[str, set[str]], kind: str) -> set[Right]:
+    """Return which of BITS, alone, allow a request that takes nothing over."""
+    for name, right in ALONE.items():
+        if kind in page[name] and name != "recover":
+            return {right}
+    return set(BITS) if kind in page["none"] | UNKNOWN else {Right.ENTER}
+
+
+def test_the_page_names_each_kind_of_request() -> None:
+    ours, apaches = documented(1), documented(2)
+    assert set(KINDS) == {name for name in vars(RequestBody) if name[0].isalpha()} - {"NONE"}
+    assert set().union(*ours.values()) == set(KINDS)
+    assert set(APACHE_KINDS) == set(OPERATION)
+    assert set().union(*apaches.values()) == set(OPERATION) - UNKNOWN
+    assert ours["recover"] == set(TAKEOVERS)
+    assert apaches["recover"] == set(APACHE_TAKEOVERS)
+
+
+async def is_refused(bookie: Served, client: Client, right: Right, frame: bytes) -> bool:
+    """Make a request with one right; return whether it is answered that this right is missing."""
+    (slot,) = bookie.network.connections
+    is_apache = bookie.worker.is_apache(slot)
+    bookie.worker.admit(slot, right)
+    client.send(frame)
+    reply = asyncio.create_task(client.frame("big" if is_apache else "little"))
+    harness = bookie.worker_harness
+    await until(lambda: reply.done() or bool(harness.next() or harness.next_request()))
+    if not reply.done():
+        reply.cancel()
+        return False
+    if not is_apache:
+        return answer_of(reply.result())[1] == FORBIDDEN
+    body = reply.result()[4:]
+    if body[0] == 2:
+        return apache.v2_reply(body).error == V2_EUA
+    return apache.v3_reply(body).status == EUA
+
+
+PROTOCOLS = {
+    "ours": (1, KINDS, TAKEOVERS),
+    "Apache's": (2, APACHE_KINDS, APACHE_TAKEOVERS),
+}
+
+
+@pytest.mark.parametrize("right", BITS, ids=repr)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_each_kind_needs_the_right_that_the_page_says(protocol: str, right: Right) -> None:
+    """INV-N2: in both protocols, with one right alone."""
+    column, makers, takeovers = PROTOCOLS[protocol]
+    page = documented(column)
+    with WorkerHarness() as harness:
+        async with served(harness) as bookie:
+            client = await bookie.connect()
+            if protocol == "ours":
+                client.send(frames.hello())
+                assert answer_of(await client.frame()) == (1, OK)
+            else:
+                client.send(apache.v3_info(1, 3))
+                await client.frame("big")
+            found, expected = {}, {}
+            for kind, make in makers.items():
+                found[kind] = await is_refused(bookie, client, right, make())
+                expected[kind] = right not in allowing(page, kind)
+            for kind, make in takeovers.items():
+                found[f"{kind}, taking over"] = await is_refused(bookie, client, right, make())
+                expected[f"{kind}, taking over"] = right is not Right.RECOVER
+            assert found == expected
             await client.close()

@@ -21,7 +21,7 @@ from fastbk.errors import (
 )
 from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
+from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.options import WriterOptions

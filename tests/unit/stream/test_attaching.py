@@ -17,8 +17,8 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.native.stream_codec import encode
-from fastbk.stream.chain.chain import Chain, Contents, Segment, add_segment, close_segment, reserve
-from fastbk.stream.chain.drafts import attach
+from fastbk.stream.chain import Chain, Contents, Segment, add_segment, close_segment, reserve
+from fastbk.stream.drafts import attach
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.stream_writer import StreamWriter

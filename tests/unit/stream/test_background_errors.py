@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import Error, WriterFailed
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream.chain_store import ChainStore, VersionedChain
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.store import StateStorage
 from fastbk.stream.reader.read_ahead import ReadAhead

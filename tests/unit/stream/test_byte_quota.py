@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import QuotaExceeded, WriterFenced
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STORED

@@ -19,8 +19,7 @@ from fastbk.native import stream_codec as codec
 from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.stream_codec import Sizes, fill_record_columns, sizes_of
 from fastbk.replication.entry_table import EntryTable
-from fastbk.stream.compression import compressed
-from fastbk.stream.records import Chunk, chunk_of, chunk_of_run
+from fastbk.stream.records import Chunk, chunk_of, chunk_of_run, compressed
 from tests.fixtures.entries import make_entry
 
 LEDGER, SEGMENT, FIRST_ENTRY, BASE_SEQ, BASE_TXID = 5, 3, 40, 1000, 77

@@ -13,12 +13,12 @@ import zstandard
 
 from fastbk.errors import ConfigError, ProtocolError, StorageError
 from fastbk.native import stream_codec as codec
-from fastbk.stream.compression import CODECS, RAW_BYTES_MAX, RECORDS_MAX, compressed, unpacked_parts
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import Compression, StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.reader.search import get_many
 from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.records import CODECS, RAW_BYTES_MAX, RECORDS_MAX, compressed, unpacked_parts
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.units import MIB
 from tests.fixtures.fake_ledgers import Cluster

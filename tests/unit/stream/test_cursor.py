@@ -16,7 +16,7 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
-from fastbk.stream.chain.chain import truncate
+from fastbk.stream.chain import truncate
 from fastbk.stream.cursor import state
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.opening import create_cursor, move_cursor, place_before, place_of

@@ -14,12 +14,12 @@ import pytest
 import fastbk
 from fastbk.errors import CursorFenced, MetadataOnHold, QuotaExceeded, StreamNotFound
 from fastbk.meta import MetadataStore
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.stream.cursor import store as cursor_store
 from fastbk.stream.cursor import store as state_storage
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.store import delete_cursor
-from fastbk.stream.janitor.janitor import Janitor
+from fastbk.stream.janitor import Janitor
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record

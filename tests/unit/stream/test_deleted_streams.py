@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, nullcontext
 import pytest
 
 from fastbk.errors import StreamNotFound
-from fastbk.stream.chain.chain import condemn
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import condemn
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.janitor.deletion import delete_stream
+from fastbk.stream.deletion import delete_stream
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.reader.search import tail_position
 from fastbk.stream.reader.stream_reader import StreamReader

@@ -9,10 +9,10 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.meta.records import Change
-from fastbk.stream.chain import chain as changes
-from fastbk.stream.chain import store
-from fastbk.stream.janitor.deletion import Audit, Deleter, delete_below, delete_stream
-from fastbk.stream.janitor.janitor import Janitor
+from fastbk.stream import chain as changes
+from fastbk.stream import chain_store
+from fastbk.stream.deletion import Audit, Deleter, delete_below, delete_stream
+from fastbk.stream.janitor import Janitor
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.options import WriterOptions
@@ -42,8 +42,8 @@ Work = Callable[[FakeClient], Awaitable[object]]
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of four rows, so that a short stream has some."""
-    monkeypatch.setattr(store, "ROWS_MAX", 5)
-    monkeypatch.setattr(store, "PAGE_ROWS", 4)
+    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
+    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
     # A killed process publishes nothing on its way out, so nobody waits for that.
     monkeypatch.setattr(stream_writer, "PUBLISH_S", 0.01)
 
@@ -97,7 +97,7 @@ async def test_segments_are_deleted_however_often_it_is_begun() -> None:
         assert (chain.head, chain.deleting, chain.trim) == (11, 11, DLSN(11, 0, 0))
         assert chain.head_seq == 20
         assert set(client.cluster.ledgers) == await named_ledgers(client.cluster), "S18"
-        pages = {f"{pages_path('ab')}/{store.page_name(page)}" for page in chain.pages}
+        pages = {f"{pages_path('ab')}/{chain_store.page_name(page)}" for page in chain.pages}
         assert {path for path in below(client.cluster) if "/pages/" in path} == pages
 
     assert await each_kill(paged_stream, delete_ten, check) > 20

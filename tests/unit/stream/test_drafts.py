@@ -21,11 +21,11 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.stream.chain.chain import RAW_BYTES_MAX, Chain, Contents, put_chain
-from fastbk.stream.chain.chain import attach as attached
-from fastbk.stream.chain.drafts import Draft, attach_drafts, begin, drafts_of, draw_ledger, give_up
-from fastbk.stream.janitor.deletion import delete_stream
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.chain import RAW_BYTES_MAX, Chain, Contents, put_chain
+from fastbk.stream.chain import attach as attached
+from fastbk.stream.deletion import delete_stream
+from fastbk.stream.drafts import Draft, attach_drafts, begin, drafts_of, draw_ledger, give_up
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.stream_writer import StreamWriter
@@ -275,6 +275,6 @@ async def test_the_janitor_gives_up_what_nobody_attached_in_a_week(
     janitor = Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=1))
     await janitor.pass_once()
     assert len(await drafts_of(as_client(cluster.client()), "ab")) == 1
-    monkeypatch.setattr("fastbk.stream.janitor.janitor.KEPT_S", -1.0)
+    monkeypatch.setattr("fastbk.stream.janitor.KEPT_S", -1.0)
     await janitor.pass_once()
     await check_nothing_is_left(cluster)

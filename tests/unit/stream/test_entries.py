@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError, TxidOutOfOrder
 from fastbk.native import stream_codec as codec
-from fastbk.stream.compression import CODECS, compressed, unpacked_parts
 from fastbk.stream.positions import DLSN
-from fastbk.stream.records import Chunk, chunk_of, get_headers, put_headers
+from fastbk.stream.records import (
+    CODECS,
+    Chunk,
+    chunk_of,
+    compressed,
+    get_headers,
+    put_headers,
+    unpacked_parts,
+)
 
 records = st.lists(
     st.tuples(

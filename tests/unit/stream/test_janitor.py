@@ -13,11 +13,10 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.records import Change
-from fastbk.stream.chain import store
+from fastbk.stream import chain_store, janitor
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
-from fastbk.stream.janitor import janitor
-from fastbk.stream.janitor.deletion import AuditFile, Event
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions, LeftSegments
+from fastbk.stream.deletion import AuditFile, Event
+from fastbk.stream.janitor import Janitor, JanitorOptions, LeftSegments
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 from fastbk.stream.policy import PolicyPatch
@@ -332,8 +331,8 @@ async def test_several_janitors_at_once_beside_a_writer(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S18: no ledger without a name, and none named that is not there, when all is over."""
-    monkeypatch.setattr(store, "ROWS_MAX", 5)
-    monkeypatch.setattr(store, "PAGE_ROWS", 4)
+    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
+    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
     for _ in range(10):
         cluster = Cluster()
         await new_stream(cluster, patch=PolicyPatch(retention_bytes=400))
@@ -354,7 +353,7 @@ async def test_several_janitors_at_once_beside_a_writer(
         folder = f"{pages_path('ab')}/"
         kept = {path for path in cluster.records.values if path.startswith(folder)}
         pages = {path.removeprefix(folder) for path in kept}
-        named = {store.page_name(one) for one in chain.pages}
+        named = {chain_store.page_name(one) for one in chain.pages}
         assert named <= pages
         # Of a number that no chain has used yet: who wrote it and lost may still try again, so it stays for now.
         assert all(int(one.partition("-")[0]) >= chain.next_page for one in pages - named)
@@ -373,7 +372,7 @@ def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:
 
 
 def test_a_long_audit_file_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastbk.stream.janitor.deletion.SIZE_BYTES_MAX", 20)
+    monkeypatch.setattr("fastbk.stream.deletion.SIZE_BYTES_MAX", 20)
     sink = AuditFile(tmp_path / "audit.log")
     for number in range(3):
         sink([{"ledger": number}])

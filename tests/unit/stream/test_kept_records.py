@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.chain.drafts import _encode, _State
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record, put_record, put_state
 from fastbk.stream.cursor.store import cursors_of
+from fastbk.stream.drafts import _encode, _State
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.sync_namespace import SyncStream
-from fastbk.stream.namespace.tree_records import NamespaceRecord, StreamRecord, UsageRecord, put
-from fastbk.stream.pattern.record import PatternRecord, StreamPosition, put_pattern
+from fastbk.stream.namespace.tree import NamespaceRecord, StreamRecord, UsageRecord, put
+from fastbk.stream.pattern.store import PatternRecord, StreamPosition, put_pattern
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.stream import Stream

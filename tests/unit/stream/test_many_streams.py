@@ -15,10 +15,10 @@ from fastbk.meta.records import Change
 from fastbk.meta.zookeeper.session import Call
 from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.stream import paths
-from fastbk.stream.janitor.all_streams import ids_below
 from fastbk.stream.namespace.catalog import Catalog
-from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.tree_records import ROOT_ID, UsageRecord, new_id, put
+from fastbk.stream.namespace.listing import ids_below
+from fastbk.stream.namespace.namespace import Namespace, new_id
+from fastbk.stream.namespace.tree import ROOT_ID, UsageRecord, put
 from tests.fixtures.fake_ledgers import Cluster
 from tests.style.tree import walk
 from tests.unit.meta.test_metadata_store import Open, open_driver

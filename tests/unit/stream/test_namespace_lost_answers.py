@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 import pytest
 
 from fastbk.errors import MetadataConflict, MetadataUnavailable, StreamNotFound
-from fastbk.stream.janitor.deletion import delete_stream
+from fastbk.stream.deletion import delete_stream
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

@@ -16,7 +16,7 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
-from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, get
+from fastbk.stream.namespace.tree import ROOT_ID, StreamRecord, get
 from fastbk.stream.paths import STREAMS, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from tests.unit.meta.test_metadata_store import Open, open_driver

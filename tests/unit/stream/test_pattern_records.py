@@ -16,35 +16,33 @@ import fastbk
 from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StorageError, StreamNotFound
 from fastbk.formats import LEVEL_MAX
 from fastbk.gateway.record_names import Kind
-from fastbk.gateway.record_rules import BYTES_MAX
+from fastbk.gateway.rules import BYTES_MAX
 from fastbk.meta import open_store
 from fastbk.meta.format_level import LEVEL_PATH, LevelLacking, raise_level
 from fastbk.meta.records import Change
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
-from fastbk.stream.janitor.deletion import Event
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.deletion import Event
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.tree_records import StreamRecord, put
+from fastbk.stream.namespace.tree import StreamRecord, put
 from fastbk.stream.paths import stream_path
-from fastbk.stream.pattern.record import (
-    RANGES_MAX,
-    STREAMS_MAX,
-    PatternRecord,
-    StreamPosition,
-    get_pattern,
-    is_match,
-    put_pattern,
-    split_pattern,
-)
 from fastbk.stream.pattern.store import (
     CURSORS_MAX,
+    RANGES_MAX,
+    STREAMS_MAX,
     PatternCursorRequest,
     PatternHolds,
+    PatternRecord,
+    StreamPosition,
     delete_pattern_cursor,
+    get_pattern,
+    is_match,
     path_of,
     pattern_cursors_of,
+    put_pattern,
+    split_pattern,
     take_over,
 )
 from fastbk.stream.policy import PolicyPatch

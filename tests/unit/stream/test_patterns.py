@@ -28,7 +28,7 @@ from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import chain_path
 from fastbk.stream.pattern import reader as pattern_reader
-from fastbk.stream.pattern import record
+from fastbk.stream.pattern import store
 from fastbk.stream.pattern.cursor import PatternCursor
 from fastbk.stream.pattern.reader import PatternReader
 from fastbk.stream.positions import DLSN, FIRST
@@ -216,7 +216,7 @@ async def test_a_namespace_that_is_deleted_ends_it(world: World) -> None:
 async def test_too_many_streams_are_told_and_room_is_used(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (pattern_reader, record):
+    for module in (pattern_reader, store):
         monkeypatch.setattr(module, "STREAMS_MAX", 2)
     await world.fill(a=1, b=1, c=1)
     with pytest.raises(
@@ -688,7 +688,7 @@ async def test_gaps_are_counted_and_say_their_stream(world: World) -> None:
 
 
 async def test_single_records_wait_for_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (record, __import__("fastbk.stream.pattern.cursor", fromlist=["x"])):
+    for module in (store, __import__("fastbk.stream.pattern.cursor", fromlist=["x"])):
         monkeypatch.setattr(module, "RANGES_MAX", 3)
     await world.fill(a=8, b=8)
     async with world.space().cursor("*", "c") as cursor:

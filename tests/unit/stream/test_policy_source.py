@@ -10,7 +10,7 @@ from fastbk.errors import MetadataUnavailable, PolicyInvalid, StreamNotFound
 from fastbk.meta.records import Change
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.tree_records import StreamRecord, put
+from fastbk.stream.namespace.tree import StreamRecord, put
 from fastbk.stream.paths import stream_path
 from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.fake_ledgers import Cluster, Plan, RandomPlan

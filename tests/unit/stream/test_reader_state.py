@@ -11,13 +11,12 @@ from functools import partial
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
-from fastbk.stream.chain.chain import truncate
+from fastbk.stream.chain import truncate
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.stream_reader import Lag, StreamReader
 from fastbk.stream.records import Chunk, Record
-from fastbk.stream.stats import Lag
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from fastbk.errors import StorageError
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import (
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import (
     Attachment,
     Chain,
     PageRef,
@@ -21,9 +21,9 @@ from fastbk.stream.chain.chain import (
     get_chain,
     put_chain,
 )
-from fastbk.stream.chain.drafts import _State
 from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.drafts import _State
+from fastbk.stream.namespace.tree import (
     EntryRecord,
     NamespaceRecord,
     StoredRecord,

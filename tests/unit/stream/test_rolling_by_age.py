@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import Error, MetadataUnavailable, QuorumTimeout
-from fastbk.stream.chain.opening import SLOTS_MAX, SegmentSlots, slots_of
-from fastbk.stream.writer.engine import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_age
+from fastbk.stream.opening import SLOTS_MAX, SegmentSlots, slots_of
+from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_age
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, Harness, until
 

@@ -12,11 +12,11 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
 from fastbk.meta.records import Change
-from fastbk.stream.chain import opening
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.opening import SLOTS_MAX, SegmentSlots, slots_of
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream import opening
+from fastbk.stream.chain import Chain, put_chain
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.opening import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy

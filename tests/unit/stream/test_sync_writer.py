@@ -21,8 +21,8 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import Chain, put_chain
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path

@@ -22,9 +22,9 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain import chain as changes
-from fastbk.stream.chain.chain import DOOMED_MAX, Chain
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream import chain as changes
+from fastbk.stream.chain import DOOMED_MAX, Chain
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path

@@ -7,14 +7,7 @@ import random
 import pytest
 
 from fastbk.errors import BufferFull, ProtocolError, RecordTooLarge, TxidOutOfOrder
-from fastbk.stream.chain.segment_contents import (
-    RECORD,
-    ROWS_MAX,
-    TIME,
-    TXID,
-    IndexBuilder,
-    SegmentIndex,
-)
+from fastbk.stream.segment_contents import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
 from fastbk.stream.writer.engine import WriterQueue
 
 

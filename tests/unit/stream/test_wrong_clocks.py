@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fastbk.gateway.chain_rules import change_of
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain import store as stores
-from fastbk.stream.chain.chain import Chain, Contents
+from fastbk.gateway.rules import change_of
+from fastbk.stream import chain as chains
+from fastbk.stream import chain_store, janitor, retention
+from fastbk.stream.chain import Chain, Contents
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor import backlog
-from fastbk.stream.janitor import janitor, retention
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN, AtTime, to_time
 from fastbk.stream.reader import search
@@ -261,8 +260,8 @@ async def test_a_writer_whose_clock_is_behind_hides_no_record_of_others(clock: W
 
 async def test_wrong_times_in_pages(clock: WriterClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of old segments lie in pages; a wrong time may be that of any of them, the last one too."""
-    monkeypatch.setattr(stores, "ROWS_MAX", 6)
-    monkeypatch.setattr(stores, "PAGE_ROWS", 4)
+    monkeypatch.setattr(chain_store, "ROWS_MAX", 6)
+    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
     for wrong in range(8):
         cluster = Cluster()
         await new_stream(cluster)

@@ -611,38 +611,21 @@ get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *messa
     return FBK_DONE;
 }
 
-static uint8_t
-right_for(const struct fbk_apache_request *message)
-{
-    switch (message->operation) {
-    case FBK_APACHE_AUTH:
-    case FBK_APACHE_START_TLS: return 0;
-    case FBK_APACHE_ADD:
-        return message->flags & FBK_APACHE_RECOVERY ? FBK_RIGHT_RECOVER : FBK_RIGHT_ADD;
-    case FBK_APACHE_READ:
-    case FBK_APACHE_READ_BATCH:
-        return message->flags & FBK_APACHE_FENCE ? FBK_RIGHT_RECOVER : FBK_RIGHT_READ;
-    case FBK_APACHE_READ_LAC:
-    case FBK_APACHE_LIST: return FBK_RIGHT_READ;
-    case FBK_APACHE_WRITE_LAC:
-    case FBK_APACHE_FORCE: return FBK_RIGHT_ADD;
-    default: return FBK_RIGHT_ENTER;
-    }
-}
-
 enum fbk_outcome
 fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
                            const uint8_t *body, uint32_t body_bytes)
 {
     struct fbk_apache_request message;
     uint32_t status = FBK_APACHE_EOK;
+    uint8_t right;
     switch (fbk_apache_read_request(body, body_bytes, &message, &status)) {
     case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_CLOSE;
     case FBK_APACHE_REFUSE: break;
     case FBK_APACHE_GOOD:
-        if (right_for(&message) & ~connection->rights) { /* INV-N2 */
+        right = fbk_apache_right_for(&message);
+        if (right & ~connection->rights) { /* INV-N2 */
             fbk_worker_note(worker, FBK_C_WORKER_REFUSED_RIGHTS);
-            fbk_audit_denial(worker, connection, right_for(&message), message.ledger_id);
+            fbk_audit_denial(worker, connection, right, message.ledger_id);
             status = FBK_APACHE_EUA;
         } else if (is_for_python(message.operation)) {
             return FBK_FOR_PYTHON;

@@ -333,37 +333,13 @@ dispatch_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
     return outcome;
 }
 
-/* By kind of request; RECOVERY and FENCE ask for another right. */
-static uint8_t
-right_for(const struct fbk_request *request)
-{
-    static const uint8_t rights[] = {
-        [FBK_REQUEST_BODY_ADD] = FBK_RIGHT_ADD,
-        [FBK_REQUEST_BODY_ADD_BATCH] = FBK_RIGHT_ADD,
-        [FBK_REQUEST_BODY_READ] = FBK_RIGHT_READ,
-        [FBK_REQUEST_BODY_READ_BATCH] = FBK_RIGHT_READ,
-        [FBK_REQUEST_BODY_READ_LAC] = FBK_RIGHT_READ,
-        [FBK_REQUEST_BODY_WRITE_LAC] = FBK_RIGHT_ADD,
-        [FBK_REQUEST_BODY_FORCE] = FBK_RIGHT_ADD,
-        [FBK_REQUEST_BODY_LIST_ENTRIES] = FBK_RIGHT_READ,
-        [FBK_REQUEST_BODY_INFO] = FBK_RIGHT_ENTER,
-        [FBK_REQUEST_BODY_PING] = FBK_RIGHT_ENTER,
-    };
-    const bool is_add = request->body_type == FBK_REQUEST_BODY_ADD ||
-                        request->body_type == FBK_REQUEST_BODY_ADD_BATCH;
-    if ((is_add && request->flags & FBK_FLAG_RECOVERY) ||
-        (request->body_type == FBK_REQUEST_BODY_READ && request->flags & FBK_FLAG_FENCE))
-        return FBK_RIGHT_RECOVER;
-    return request->body_type < sizeof rights ? rights[request->body_type] : 0;
-}
-
 enum fbk_outcome
 fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
                     const struct fbk_request *request)
 {
     struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
     connection->lane = lane->number;
-    const uint8_t right = right_for(request);
+    const uint8_t right = fbk_right_for(request);
     /* INV-N2, INV-N4 */
     if (FBK_UNLIKELY(right & ~connection->rights) &&
         !fbk_tags_allow(connection, right, request->ledger_id)) {

@@ -680,6 +680,11 @@ bool fbk_quota_may_go_on(struct fbk_worker *worker, const struct fbk_connection 
 void fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection,
                       const struct fbk_request *request, uint32_t entries);
 
+/* ---- worker/rights.c */
+/* The right that a request needs, FBK_RIGHT_*; 0: none (INV-N2). */
+uint8_t fbk_right_for(const struct fbk_request *request);
+uint8_t fbk_apache_right_for(const struct fbk_apache_request *message);
+
 /* ---- worker/tags.c */
 /* Whether a right that a connection has not for every ledger is there for this one (INV-N4). */
 bool fbk_tags_allow(const struct fbk_connection *connection, uint8_t right, int64_t ledger_id);
