@@ -42,9 +42,9 @@ from fastbk.spark.offsets import (
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.worker_client import client_of, in_parallel
 from fastbk.stream.namespace.stream_ranges import StreamRange
-from fastbk.stream.namespace.sync_namespace import SyncStream, SyncStreamRanges
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.sync import SyncStream, SyncStreamRanges
 
 T = TypeVar("T")
 _log = LibraryLog("fastbk.spark")

@@ -25,9 +25,8 @@ from fastbk.observe.events import Query
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.printable_text import printable_json
-from fastbk.web.listener import HttpListener
 from fastbk.web.page_admission import ANY_HOST, CHANGING, PageAdmission, SiteGuard, Visitor, kind_of
-from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size
+from fastbk.web.server import Answer, Bounds, Head, HttpListener, HttpServer, body_size
 
 if TYPE_CHECKING:
     from fastbk.observe.event_log import EventLog

@@ -12,7 +12,7 @@ from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.claims import LocalFiles, Owner
 from fastbk.spark.jobs.rebuild import RebuildPlan, StateVersion
-from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
+from fastbk.stream.sync import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

@@ -26,7 +26,7 @@ from fastbk.stream.options import StreamWriterOptions, WriterOptions
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import get_headers, put_headers
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
+from fastbk.stream.sync import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of
 from tests.fixtures.sync_cluster import sync_cluster

@@ -45,7 +45,7 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fastbk.stream.namespace.sync_namespace import SyncStream
+    from fastbk.stream.sync import SyncStream
 
 
 # --- the plan -------------------------------------------------------------------------------------

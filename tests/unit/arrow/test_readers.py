@@ -27,10 +27,10 @@ from fastbk.errors import (
     PositionTruncated,
     StorageError,
 )
-from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.stream import Stream
+from fastbk.stream.sync import SyncStream
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import STREAM, context_of, filled, new_stream, truncated_to, writer_of
 from tests.fixtures.sync_cluster import FakeBookies, sync_cluster

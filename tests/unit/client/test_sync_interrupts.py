@@ -18,6 +18,7 @@ from fastbk.arrow import append_arrow
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, Error, StreamExists
 from fastbk.stream.records import Chunk, Record
+from fastbk.stream.sync import PendingRecord
 from tests.fixtures.interrupts import Interrupts
 from tests.fixtures.loop_clients import Inner, SlowInner
 from tests.fixtures.sync_cluster import sync_cluster
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from fastbk.stream.writer.sync_writer import PendingRecord
 
 RECORDS = 600
 

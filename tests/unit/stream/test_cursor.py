@@ -21,15 +21,15 @@ from fastbk.errors import (
 from fastbk.stream.chain import truncate
 from fastbk.stream.cursor import state
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.opening import (
+from fastbk.stream.cursor.state import DATA_BYTES_MAX
+from fastbk.stream.cursor.store import (
     CursorPositions,
     create_cursor,
+    cursors_of,
     move_cursor,
     place_before,
     place_of,
 )
-from fastbk.stream.cursor.state import DATA_BYTES_MAX
-from fastbk.stream.cursor.store import cursors_of
 from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StreamNotFound
-from fastbk.stream.cursor import opening as module
 from fastbk.stream.cursor import store as cursor_store
-from fastbk.stream.cursor.opening import CursorPositions
+from fastbk.stream.cursor import store as module
+from fastbk.stream.cursor.store import CursorPositions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.positions import DLSN, AtSeq

@@ -27,9 +27,8 @@ from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.stream.cursor import store
 from fastbk.stream.cursor import store as cursor_store
 from fastbk.stream.cursor import store as state_storage
-from fastbk.stream.cursor.opening import CursorRequest
 from fastbk.stream.cursor.state import NONE, RANGES_MAX
-from fastbk.stream.cursor.store import cursors_of, delete_cursor, of_cursor, path_of
+from fastbk.stream.cursor.store import CursorRequest, cursors_of, delete_cursor, of_cursor, path_of
 from fastbk.stream.janitor import Janitor
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record

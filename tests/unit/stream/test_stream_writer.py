@@ -46,9 +46,9 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.reader import read_ahead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, chunk_of
+from fastbk.stream.sync import SyncStreamWriter
 from fastbk.stream.writer import segment_lifecycle, stream_writer
 from fastbk.stream.writer.stream_writer import CALLS_PER_TURN, StreamWriter
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (
     STREAM,
