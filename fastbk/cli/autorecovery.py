@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncGenerator, Callable
 
-    from fastbk.admin.bookie_recovery import RequestedRecoveries
+    from fastbk.admin.healing import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.event_log import EventLog
     from fastbk.web.page_admission import PageAdmission
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.bookie_recovery import RequestedRecoveries
+    from fastbk.admin.healing import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.meta.uri import is_gateway
@@ -153,7 +153,7 @@ async def _pages(
         return
     from fastbk.apache.http.answers import StoreThreads
     from fastbk.apache.http.pages import AutoRecoveryPages, add_auto_recovery_pages
-    from fastbk.cli.autorecovery_page import add_pages
+    from fastbk.cli.service_pages import add_pages
     from fastbk.config import split_address
     from fastbk.web.page_server import PageServer, add_event_page
 

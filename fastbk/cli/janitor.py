@@ -125,7 +125,7 @@ async def _pages(
     if options.http is None:
         yield None
         return
-    from fastbk.cli.janitor_page import serve
+    from fastbk.cli.service_pages import serve_janitor
     from fastbk.config import split_address
     from fastbk.web.page_server import add_event_page
 
@@ -133,7 +133,9 @@ async def _pages(
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
         more_lines = process_lines(events, "janitor")
         hosts = (*options.http_host, host)
-        server = await serve(janitor, host, port, hosts, http_tls(options), more_lines, admission)
+        server = await serve_janitor(
+            janitor, host, port, hosts, http_tls(options), more_lines, admission
+        )
     add_event_page(server, events)
     try:
         yield server.port
