@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_events,
     add_http,
     add_lifeline,
     add_metadata,
@@ -18,8 +19,9 @@ from fastbk.cli.options import (
     http_admission,
     http_tls,
     metadata_uri,
+    process_lines,
+    recorded_events,
 )
-from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_events,
     add_http,
     add_json,
     add_lifeline,
@@ -19,8 +20,9 @@ from fastbk.cli.options import (
     http_tls,
     metadata_uri,
     print_answer,
+    process_lines,
+    recorded_events,
 )
-from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.safe_files import make_directory
 from fastbk.units import format_count, format_size

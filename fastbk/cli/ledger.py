@@ -36,8 +36,7 @@ from fastbk.cli.options import (
     table,
     text_or_base64,
 )
-from fastbk.cli.running import add_watch
-from fastbk.cli.terminal import write_payload
+from fastbk.cli.terminal import add_watch, write_payload
 from fastbk.errors import (
     BufferFull,
     ConfigError,

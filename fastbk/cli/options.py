@@ -12,21 +12,23 @@ import os
 import shutil
 import sys
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fastbk.cli.running import add_run_options
-from fastbk.cli.terminal import control, is_quiet, padded, plain, shown
+from fastbk.cli.terminal import add_run_options, control, is_quiet, padded, plain, shown
 from fastbk.errors import ConfigError
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.observe import logs
 from fastbk.units import format_age_s, format_entries, format_size, parse_size
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
+    from fastbk.observe.event_log import EventLog
     from fastbk.security.tls import ClientCertificates, RefreshedContext
     from fastbk.web.page_admission import PageAdmission
 
@@ -485,3 +487,50 @@ def rate_and_left(done_bytes: int, total_bytes: int, spent_s: float) -> str:
     if rate > 0 and total_bytes > done_bytes:
         text += f", {format_age_s((total_bytes - done_bytes) / rate)} left"
     return text
+
+
+# `--events FILE`: where a janitor or a healer records its events, and the lines of `/metrics` about its process.
+
+STATE = "STATE_DIRECTORY"
+"""systemd sets it to the folders that a unit's StateDirectory names."""
+
+
+def add_events(parser: argparse.ArgumentParser, role: str) -> None:
+    """Declare where the events of a process of `role` are recorded."""
+    parser.add_argument(
+        "--events",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="where events are recorded, in FILE.jsonl, FILE.1.jsonl and so on; default: as a systemd service"
+        f" {role}-events.jsonl in its state directory, else only in memory",
+    )
+
+
+@contextmanager
+def recorded_events(options: argparse.Namespace, role: str) -> Iterator[EventLog]:
+    """Record what this process logs while the block runs. Set the log's `source` once its name is known."""
+    from fastbk.observe.event_log import EventLog
+
+    log = EventLog(role, role)
+    log.begin()
+    try:
+        log.open(events_file(options.events, role))
+        yield log
+    finally:
+        log.close()
+
+
+def process_lines(events: EventLog, role: str) -> Callable[[], list[str]]:
+    """Return what makes the lines of `/metrics` about this process: its certificates, events, memory and time."""
+    from fastbk.observe.prometheus import OwnUsage
+
+    certificates, usage = own_certificate_lines(), OwnUsage(role)
+    return lambda: [*certificates(), *events.metric_lines(), *usage.metric_lines()]
+
+
+def events_file(given: Path | None, role: str) -> Path | None:
+    """Return where a process records its events; None: only in memory."""
+    folder = os.environ.get(STATE, "").partition(":")[0]
+    if given is not None:
+        return given.absolute()
+    return Path(folder) / f"{role}-events.jsonl" if folder else None

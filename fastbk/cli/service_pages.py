@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fastbk.autorecovery.figures import MARK_AGES_S, MarkCounts
+from fastbk.autorecovery.state import MARK_AGES_S, MarkCounts
 from fastbk.observe.prometheus import family, number, quoted, single
 from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.admin.healing import RequestedRecoveries
-    from fastbk.autorecovery.figures import AuditorCounts, WorkerCounts
     from fastbk.autorecovery.healer import Healer
+    from fastbk.autorecovery.state import AuditorCounts, WorkerCounts
     from fastbk.observe.prometheus import OpStats
     from fastbk.security.tls import RefreshedContext
     from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges

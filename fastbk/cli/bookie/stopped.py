@@ -28,7 +28,7 @@ from fastbk.cli.options import (
 )
 from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError, Error, StorageError
-from fastbk.rate_limit import RateLimit
+from fastbk.limits import RateLimit
 from fastbk.units import format_size
 
 if TYPE_CHECKING:

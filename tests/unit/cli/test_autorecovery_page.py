@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from fastbk.admin.healing import RequestedRecoveries
-from fastbk.autorecovery.figures import AuditorCounts, MarkCounts, WorkerCounts
 from fastbk.autorecovery.healer import Healer
+from fastbk.autorecovery.state import AuditorCounts, MarkCounts, WorkerCounts
 from fastbk.cli.service_pages import autorecovery_text
 from fastbk.meta.health_records import LastBackup
 from fastbk.observe.prometheus import RECENT_MAX, WINDOW_S, OpStats

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastbk.doctor import Status
 from fastbk.doctor.examine import Tradeoffs
-from fastbk.doctor.report import Status
 from fastbk.security.settings import AuditSettings, AuthenticationSettings
 from fastbk.server.configuration.bookie_config import BookieConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+from fastbk.doctor import Status
 from fastbk.doctor.examine import Tradeoffs
-from fastbk.doctor.report import Status
 from fastbk.security.authority import Authority, Issued
 from fastbk.security.settings import TlsSettings
 from fastbk.server.configuration.bookie_config import BookieConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.doctor import Status
 from fastbk.doctor.machine import Disks, disk_of, interrupts_of
-from fastbk.doctor.report import Status
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 from contextlib import closing
 
-from fastbk.doctor.report import Status
+from fastbk.doctor import Status
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
 from fastbk.meta.rollback import MARK_PATH, new_hold, place_hold

@@ -15,11 +15,11 @@ from fastbk.errors import (
     BufferFull,
     ConfigError,
     Error,
+    InvariantError,
     RecordTooLarge,
     TxidOutOfOrder,
     WrongType,
 )
-from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
 from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.cursor.cursor import Cursor

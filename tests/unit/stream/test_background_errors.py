@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from fastbk.errors import Error, WriterFailed
-from fastbk.invariant import InvariantError
+from fastbk.errors import Error, InvariantError, WriterFailed
 from fastbk.stream.chain_store import ChainStore, VersionedChain
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.store import StateStorage

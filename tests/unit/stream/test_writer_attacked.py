@@ -14,6 +14,7 @@ from fastbk.errors import (
     AppendUnknown,
     ClientClosed,
     Error,
+    InvariantError,
     MetadataUnavailable,
     NotEnoughBookies,
     QuorumTimeout,
@@ -21,7 +22,6 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.invariant import InvariantError
 from fastbk.stream import chain as changes
 from fastbk.stream.chain import DOOMED_MAX, Chain
 from fastbk.stream.chain_store import ChainStore
