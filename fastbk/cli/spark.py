@@ -174,7 +174,7 @@ def _add_ingest(parser: argparse.ArgumentParser) -> None:
 
 def _ingest(options: argparse.Namespace) -> Run:
     from fastbk.spark.jobs import ingest
-    from fastbk.spark.jobs.ingest_plan import IngestPlan
+    from fastbk.spark.jobs.ingest import IngestPlan
 
     plan = IngestPlan(
         stream=options.to,
@@ -225,7 +225,7 @@ def _add_rebuild(parser: argparse.ArgumentParser) -> None:
 
 def _rebuild(options: argparse.Namespace) -> Run:
     from fastbk.spark.jobs import rebuild
-    from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+    from fastbk.spark.jobs.rebuild import RebuildPlan
 
     same = (
         "stream",

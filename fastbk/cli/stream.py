@@ -498,7 +498,7 @@ def _expiry_of(options: argparse.Namespace) -> float | None:
 
 
 async def _move_cursor(stream: Stream, options: argparse.Namespace) -> int:
-    from fastbk.stream.cursor.opening import move_cursor, place_before, place_of
+    from fastbk.stream.cursor.store import move_cursor, place_before, place_of
 
     name, context = options.move, await stream.context()
     info = next((cursor for cursor in await stream.cursors() if cursor.name == name), None)
@@ -861,7 +861,7 @@ async def _last_of_all(
 ) -> dict[str, DLSN]:
     """Return the place of the last so many records of each stream that is there; others begin at their first one."""
     from fastbk.stream.context import gathered
-    from fastbk.stream.cursor.opening import place_of
+    from fastbk.stream.cursor.store import place_of
     from fastbk.stream.pattern.store import is_match
 
     async def begin(path: str) -> tuple[str, DLSN] | None:

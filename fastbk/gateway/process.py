@@ -36,10 +36,17 @@ from fastbk.security.admission import Admission, Client
 from fastbk.security.audit_log import AuditLog
 from fastbk.security.settings import http_port, http_tls, server_tls, tls_files
 from fastbk.web.certificate_watch import certificate_lines
-from fastbk.web.listener import HANDSHAKES_MAX, HttpListener
 from fastbk.web.page_admission import PageAdmission, page_credentials
 from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response, refused_lines
-from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size
+from fastbk.web.server import (
+    HANDSHAKES_MAX,
+    Answer,
+    Bounds,
+    Head,
+    HttpListener,
+    HttpServer,
+    body_size,
+)
 
 if TYPE_CHECKING:
     import asyncio

@@ -27,7 +27,7 @@ from fastbk.security.authority import Authority, Issued
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey
-from fastbk.web.listener import REQUEST_BYTES_MAX
+from fastbk.web.server import REQUEST_BYTES_MAX
 from tests.fixtures.certificates import shown
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.metadata import new_cluster

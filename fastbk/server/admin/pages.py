@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.disks.disk_reports import DiskReports
     from fastbk.server.supervision.lifecycle import Concern, Condition, Lifecycle, RestartBudget
-    from fastbk.web.listener import HttpListener
     from fastbk.web.page_server import Handler, Response
+    from fastbk.web.server import HttpListener
 
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.security.settings import http_tls
-from fastbk.web.listener import HttpListener
+from fastbk.web.server import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable

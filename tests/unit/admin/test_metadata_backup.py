@@ -63,10 +63,10 @@ def identity(name: str) -> BookieIdentity:
     return BookieIdentity(name, 7, places, 3)
 
 
-def fill(store: MetadataStore, rng: random.Random) -> None:
-    for ledger_id in rng.sample(range(5000), 1500):
+def fill(store: MetadataStore, rng: random.Random, ledgers: int = 1500) -> None:
+    for ledger_id in rng.sample(range(5000), ledgers):
         store.create_ledger(ledger_id, metadata(rng.choice([None, 5]), token=ledger_id))
-    for number in range(700):
+    for number in range(ledgers // 2):
         path = "/".join(rng.choice("abcd.-") for _ in range(rng.randrange(1, 5)))
         if ".." in path or path.startswith(".") or "/." in path:
             continue
@@ -146,7 +146,7 @@ def test_a_backup_of_an_ensemble_comes_back_in_another(
     """Its transactions are numbered beyond 32 bits, as those of every ensemble (INV-M14)."""
     file = tmp_path / "backup"
     with closing(open_store(zookeeper.uri())) as store:
-        fill(store, rng)
+        fill(store, rng, ledgers=300)  # each costs several round trips; the other test has many
         backup(store, file)
         uri = zookeeper.location("/restored").uri
         with closing(remade_store(uri, store.instance_id())) as again:
