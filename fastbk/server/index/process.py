@@ -63,20 +63,15 @@ EXIT_DRAIN_ROUNDS = 2
 
 def cache_options(config: IndexConfig) -> dict[str, Any]:
     """Return the sizes of caches and thresholds, and the key of headers' hashes."""
-    frame_bytes = config.limits.frame_size_bytes_max
     cache_bytes, reserve_bytes = write_cache_sizes(
         config.settings.write_cache_size_bytes, config.limits, config.worker_count
     )
     return {
-        "frame_bytes_max": frame_bytes,
         "cache_bytes": cache_bytes,
         "cache_reserve_bytes": reserve_bytes,
         "flush_used_bytes": cache_bytes // 2,
         "flush_journal_bytes": config.journal_limit_bytes // 4,
-        "flush_age_ns": config.settings.flush_interval_ms * 1_000_000,
-        "ledgers_max": config.limits.ledgers_max,
-        "parked_bytes_max": max(8 * MIB, frame_bytes),
-        "waiters_max": config.settings.waiters_max,
+        "parked_bytes_max": max(8 * MIB, config.limits.frame_size_bytes_max),
         "requests_max": REQUESTS_A_JOB * config.settings.read_jobs_max,
         "header_key": bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     }
@@ -122,9 +117,9 @@ class Parts:
             self.reader_disk,
             StoreOptions(
                 incarnation=config.incarnation,
-                read_cache_bytes=settings.read_cache_size_bytes,
-                block_cache_bytes=settings.block_cache_size_bytes,
-                jobs_max=settings.read_jobs_max,
+                read_cache_size_bytes=settings.read_cache_size_bytes,
+                block_cache_size_bytes=settings.block_cache_size_bytes,
+                read_jobs_max=settings.read_jobs_max,
                 pair=config.pair,
             ),
             self.background_disk,
@@ -155,6 +150,7 @@ class Parts:
                 reader_fd=self.reader_fd,
                 watched_fds=(child.control.fileno(), child.fds["gc"], self.jobs.fd),
                 seed=random_bits(63),
+                settings=(config.limits, settings),
                 **cache_options(config),
             ),
             self.store,

@@ -27,7 +27,7 @@ def opened(folder: Path, read_cache_bytes: int) -> Iterator[Store]:
     for name in ("logs", "locations"):
         (folder / name).mkdir(exist_ok=True)
     with Disk(folder, "plain") as disk, Disk(folder, "plain") as reader_disk:
-        options = StoreOptions(incarnation=3, read_cache_bytes=read_cache_bytes)
+        options = StoreOptions(incarnation=3, read_cache_size_bytes=read_cache_bytes)
         store = Store(folder, disk, reader_disk, options)
         try:
             yield store

@@ -14,6 +14,7 @@ from fastbk.native.ffi import LayoutError
 from fastbk.native.index import Index, IndexOptions
 from fastbk.native.journal import Journal
 from fastbk.native.segment import Segment, create_segment
+from fastbk.server.configuration.settings import LedgerSettings, LimitSettings
 from tests.fixtures.journal_harness import EPOCH, JournalHarness
 
 RINGS = [1 << 20, 4096]
@@ -65,12 +66,13 @@ def test_an_index_takes_segments_of_its_pair_alone(others: dict[str, int]) -> No
             journal_bell_fd=bell,
             worker_bell_fds=[bell],
             reader_fd=bell,
-            frame_bytes_max=65536,
             cache_bytes=1 << 20,
             cache_reserve_bytes=1 << 17,
             flush_used_bytes=1 << 19,
             flush_journal_bytes=1 << 30,
-            flush_age_ns=10**12,
+            parked_bytes_max=8 << 20,
+            requests_max=64,
+            settings=(LimitSettings(frame_size_bytes_max=65536), LedgerSettings()),
             seed=1,
         )
         Index(options, None).destroy()

@@ -34,7 +34,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
     for folder in ("logs", "locations"):
         (tmp_path / folder).mkdir()
     with Disk(tmp_path, request.param) as disk, Disk(tmp_path, "plain") as reader_disk:
-        store = Store(tmp_path, disk, reader_disk, StoreOptions(incarnation=3, jobs_max=4))
+        store = Store(tmp_path, disk, reader_disk, StoreOptions(incarnation=3, read_jobs_max=4))
         yield store
         store.destroy()
 

@@ -12,7 +12,15 @@ from fastbk.native.worker import COLLECT, PAUSE, Worker
 from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EIO, EOK, LEDGER, hear_v2, hear_v3
-from tests.fixtures.worker_harness import READ, READ_BATCH, Record, WorkerHarness, served, until
+from tests.fixtures.worker_harness import (
+    FRAME_SIZE_BYTES_MAX,
+    READ,
+    READ_BATCH,
+    Record,
+    WorkerHarness,
+    served,
+    until,
+)
 
 SOME = apache.entry(7, b"some data")
 STATUS_OK = 0
@@ -148,7 +156,7 @@ async def test_a_batch_of_any_size_has_its_first_entry(size_bytes_max: int) -> N
             record = await bookie.take_request()
             assert (record.kind, record.ledger_id, record.entry_id) == (READ_BATCH, LEDGER, 7)
             limit = int.from_bytes(record.payload[12:16], "little")
-            assert 1 <= limit <= worker_harness.options().frame_size_bytes_max
+            assert 1 <= limit <= FRAME_SIZE_BYTES_MAX
             assert size_bytes_max > 37 or limit == 1
             await client.close()
 

@@ -300,7 +300,7 @@ async def test_a_fencing_batch_read_fences_first() -> None:
 
 async def test_a_bookies_own_bound_of_batch_reads() -> None:
     with WorkerHarness() as worker_harness:
-        async with served(worker_harness, apache_batch_bytes_max=36 + 2 * 104) as bookie:
+        async with served(worker_harness, apache_batch_read_bytes_max=36 + 2 * 104) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_batch(77, 10, 6))
             worker_harness.say(await bookie.take_request(), "batch", 16, *packed(ENTRIES))

@@ -11,7 +11,13 @@ from fastbk.wire.generated.RequestBody import RequestBody
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, answer_of, entry_bytes
 from tests.fixtures.hashes import DIGEST_NONE
-from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served
+from tests.fixtures.worker_harness import (
+    FRAME_SIZE_BYTES_MAX,
+    Client,
+    Served,
+    WorkerHarness,
+    served,
+)
 
 OK, TOO_LARGE = 0, 26
 
@@ -40,7 +46,7 @@ def small_batch(request_id: int, entry: bytes) -> bytes:
 async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
     """Our client fills a frame with the largest entry; another layout of Add takes less around it."""
     with WorkerHarness() as worker_harness:
-        frame_bytes_max = worker_harness.options().frame_size_bytes_max
+        frame_bytes_max = FRAME_SIZE_BYTES_MAX
         codec = LedgerCodec(LEDGER, DigestType.CRC32C, b"")
         largest = frame_bytes_max - codec.add_overhead_bytes
         async with served(worker_harness) as bookie:
@@ -59,7 +65,7 @@ async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
 
 async def test_so_do_the_entries_of_a_batch() -> None:
     with WorkerHarness() as worker_harness:
-        frame_bytes_max = worker_harness.options().frame_size_bytes_max
+        frame_bytes_max = FRAME_SIZE_BYTES_MAX
         empty = entry_bytes(0, b"", ledger_id=0, digest_type=DIGEST_NONE)
         largest = frame_bytes_max - 116
         async with served(worker_harness) as bookie:

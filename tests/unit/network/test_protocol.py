@@ -33,6 +33,7 @@ from tests.fixtures.worker_harness import (
     CHECK,
     FENCE,
     FORCE,
+    FRAME_SIZE_BYTES_MAX,
     LIST,
     READ,
     READ_BATCH,
@@ -65,7 +66,7 @@ async def test_hello_says_limits_and_who_it_is() -> None:
             assert (request_id, status) == (9, OK)
             assert isinstance(reply, HelloReply)
             assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
-            assert reply.frame_size_bytes_max == worker_harness.options().frame_size_bytes_max
+            assert reply.frame_size_bytes_max == FRAME_SIZE_BYTES_MAX
             client.send(encode_info(10))
             request_id, status, info = decode_reply(await client.frame())
             assert isinstance(info, InfoReply)
@@ -177,7 +178,7 @@ async def test_large_frames_among_small_ones(rng: random.Random) -> None:
     with WorkerHarness() as worker_harness:
         async with served(worker_harness) as bookie:
             client = await greeted(bookie)
-            largest = worker_harness.options().frame_size_bytes_max - 1000
+            largest = FRAME_SIZE_BYTES_MAX - 1000
             sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
             bodies = [rng.randbytes(size) for size in sizes]
             for i, body in enumerate(bodies):

@@ -193,7 +193,7 @@ async def test_a_frame_may_take_longer_than_the_timeout_as_long_as_it_keeps_comi
     fast_sweeps: None,
 ) -> None:
     with WorkerHarness() as worker_harness:
-        bounds = {"frame_timeout_ms": 500, "frame_bytes_per_s_min": 1000}
+        bounds = {"frame_timeout_ms": 500, "frame_rate_bytes_min": 1000}
         async with served(worker_harness, **bounds) as bookie:
             client, stopping = await greeted(bookie), await greeted(bookie)
             add = frames.add(2, 1, bytes(400_000))
