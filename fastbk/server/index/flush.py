@@ -111,9 +111,9 @@ class Flusher:
             log=log,
             clock_s=clock_s,
             monotonic_s=monotonic_s,
+            on_forgotten=self._forgotten,
             merge_bytes_per_s=merge_bytes_per_s,
         )
-        self.upkeep.on_forgotten = self._forgotten
 
     @property
     def is_busy(self) -> bool:

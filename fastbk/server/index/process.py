@@ -136,7 +136,7 @@ class Parts:
         )
         self.disk_watch = disk_watch(child, config)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.jobs = FlushThread()
+        self.jobs = FlushThread(lambda: self.index.beat(BEAT_FLUSH))
         workers = range(config.worker_count)
         self.index = Index(
             IndexOptions(
@@ -156,9 +156,8 @@ class Parts:
             self.store,
         )
         self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
-        self.background = Background(self.store, self.jobs.post)
-        self.jobs.beat = partial(self.index.beat, BEAT_FLUSH)
-        self.background.beat = partial(self.index.beat, BEAT_BACKGROUND)
+        beat = partial(self.index.beat, BEAT_BACKGROUND)
+        self.background = Background(self.store, self.jobs.post, beat)
         self.flusher = Flusher(
             self.index,
             self.store,

@@ -13,7 +13,7 @@ from fastbk.native.segment import seal_segment
 from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
 from fastbk.open_files import allow_descriptors
-from fastbk.security.admission import Admission
+from fastbk.security.admission import is_admission_required
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
 from fastbk.server.configuration.settings import has_quotas
@@ -33,9 +33,7 @@ def pair_descriptors(child: Child, pair: int) -> WorkerPair:
     )
 
 
-def worker_options(
-    child: Child, config: WorkerConfig, *, is_admission_required: bool
-) -> WorkerOptions:
+def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
     """Return what C needs, from configuration and descriptors."""
     wanted = config.settings.connections_max
     connections_max = allow_descriptors(wanted)
@@ -53,7 +51,7 @@ def worker_options(
         settings=(config.bookie, config.limits, network),
         is_reads_only=bool(config.reads_only_reason),
         has_quotas=has_quotas(config.quotas),
-        is_admission_required=is_admission_required,
+        is_admission_required=is_admission_required(config.tls, config.authentication),
     )
 
 
@@ -92,16 +90,11 @@ async def serve(child: Child) -> None:
     config = msgspec.convert(child.config, WorkerConfig)
     if not config.bookie.spin_us:  # else journals have them to themselves
         keep_to(config.bookie.processors)
-    admission = Admission(
-        config.tls, config.authentication, config.authorization, config.cluster_id
-    )
-    worker = Worker(worker_options(child, config, is_admission_required=admission.is_required))
+    worker = Worker(worker_options(child, config))
     for pair in range(config.pair_count):
         seal_segment(child.fds[f"segment.{pair}"])
-    network = Network(
-        worker, config, admission, child.fds["bell"], asyncio.get_running_loop(), child.index
-    )
-    network.digests.send = network.audit.send = network.handlers.tags.send = child.offer
+    loop = asyncio.get_running_loop()
+    network = Network(worker, config, child.fds["bell"], loop, child.offer, child.index)
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
     os.close(child.fds["listener"])
     child.ready(port=port)

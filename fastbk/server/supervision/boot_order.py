@@ -447,9 +447,10 @@ class Lifeline:
     Our end of a SOCK_SEQPACKET socket, one JSON object a message; None: nobody is there, and nothing happens.
     """
 
-    def __init__(self, end: socket.socket | None) -> None:
+    def __init__(self, end: socket.socket | None, boot: Callable[[], Boot | None]) -> None:
+        """`boot`: returns the boot whose children are ready, if there is one."""
         self._end = end
-        self.faults = FaultInjection(self.send)
+        self.faults = FaultInjection(self.send, boot)
         self._remove_at_end: list[str] = []
         self.is_cut = False
         """The other end is gone."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -41,7 +41,11 @@ class Harness:
             worker(1): {},
             INDEX: {},
         }
-        self.service = DigestService(self.read)
+        self.children: dict[Process, SimpleNamespace] = {}
+        self.service = DigestService(self.read, self.boot)
+
+    def boot(self) -> Any:
+        return SimpleNamespace(children=self.children)
 
     def read(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
         self.reads.append(list(ledger_ids))
@@ -58,9 +62,8 @@ class Harness:
 
         return SimpleNamespace(send=send)
 
-    def attach(self, *processes: Process) -> None:
-        children = {process: self.child(process) for process in processes}
-        self.service.attach(cast("Any", SimpleNamespace(children=children)))
+    def begin(self, *processes: Process) -> None:
+        self.children = {process: self.child(process) for process in processes}
 
     def ask(self, process: Process, *ledgers: object) -> None:
         self.service.request(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
@@ -79,7 +82,7 @@ class Harness:
 @contextlib.asynccontextmanager
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     one = Harness(tmp_path)
-    one.attach(worker(0), worker(1), INDEX)
+    one.begin(worker(0), worker(1), INDEX)
     try:
         yield one
     finally:
@@ -155,8 +158,7 @@ async def test_what_is_requested_as_the_last_answer_leaves_is_read(
                 request_in(turns)
             return True
 
-        children = {worker(0): SimpleNamespace(send=send)}
-        here.service.attach(cast("Any", SimpleNamespace(children=children)))
+        here.children = {worker(0): SimpleNamespace(send=send)}
         here.ask(worker(0), first)
         await here.until(lambda: here.told[worker(0)] == {first: 1, second: 3})
 
@@ -222,12 +224,13 @@ async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:
         here.ask(worker(0), ledger)
         await here.until(lambda: here.reads)
         here.ask(worker(0), 5, 6)
-        here.service.detach()
+        here.children = {}
+        here.service.boot_is_over()
         here.may_read.set()
         await here.until(lambda: here.service._task is None)
         assert here.told[worker(0)] == {}
         assert here.reads == [[ledger]]
-        here.attach(worker(0))
+        here.begin(worker(0))
         here.ask(worker(1), ledger)
         here.ask(worker(0), ledger)
         assert here.told == {worker(0): {ledger: 3}, worker(1): {}, INDEX: {}}

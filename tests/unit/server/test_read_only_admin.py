@@ -23,7 +23,7 @@ def desk_of(folder: Path) -> ReadOnlyAdmin:
         {"ledgers": {"directory": str(folder)}, "bookie": {"read_only_persists": True}},
         BookieConfig,
     )
-    return ReadOnlyAdmin(config)
+    return ReadOnlyAdmin(config, lambda: None)
 
 
 def written(folder: Path) -> bool:

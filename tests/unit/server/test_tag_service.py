@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import open_store
@@ -40,9 +40,11 @@ class Harness:
         self.may_read = threading.Event()
         self.may_read.set()
         self.told: dict[Process, dict[int, dict[str, Any]]] = {worker(0): {}, worker(1): {}}
-        self.service = TagService(self.read, str(self.key_file), lambda: "cluster")
-        children = {process: SimpleNamespace(send=self.hear(process)) for process in self.told}
-        self.service.attach(cast("Any", SimpleNamespace(children=children)))
+        self.children = {process: SimpleNamespace(send=self.hear(process)) for process in self.told}
+        self.service = TagService(self.read, self.boot, str(self.key_file), lambda: "cluster")
+
+    def boot(self) -> Any:
+        return SimpleNamespace(children=self.children)
 
     def read(self, ledger_ids: Sequence[int]) -> list[LedgerRead]:
         self.reads.append(list(ledger_ids))
@@ -183,7 +185,8 @@ async def test_a_new_boot_hears_nothing_that_the_one_before_asked(tmp_path: Path
         here.ask(worker(0), 5)
         await wait_until_async(lambda: len(here.reads) == 1, "the read")
         here.ask(worker(0), 6)
-        here.service.detach()
+        here.children = {}
+        here.service.boot_is_over()
         here.may_read.set()
         await wait_until_async(lambda: here.service._task is None, "the read's end")
         assert here.told == {worker(0): {}, worker(1): {}}
@@ -203,8 +206,7 @@ async def test_what_is_asked_for_as_the_last_answer_leaves_is_read(tmp_path: Pat
                 asyncio.get_running_loop().call_soon(here.ask, worker(0), 6)
             return True
 
-        children = {worker(0): SimpleNamespace(send=told)}
-        here.service.attach(cast("Any", SimpleNamespace(children=children)))
+        here.children = {worker(0): SimpleNamespace(send=told)}
         here.ask(worker(0), 5)
         found = await here.heard(worker(0), 5, 6)
         assert [here.says(one).ledger_id for one in found] == [5, 6]
