@@ -65,18 +65,20 @@ class MaintenanceLoop:
         log: Callable[..., None],
         clock_s: Callable[[], float],
         monotonic_s: Callable[[], float],
+        on_damage: Callable[[list[tuple[int, int, int]]], None],
         on_forgotten: Callable[[array[int]], None],
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
     ) -> None:
         """Begin with nothing to do.
 
-        `on_forgotten`: told which deleted ledgers are not known any more: their ids may be new ledgers' again.
+        Args:
+            on_damage: told (ledger, first id, last id) of what a compaction found damaged, once it counts.
+            on_forgotten: told which deleted ledgers are not known any more: their ids may be new ledgers' again.
         """
         self.deleted: Collection[int] = ()
         """Ledgers whose deletion is flushed, and in the deletion log: their locations may go."""
         self.compaction = CompactionStatus()
-        self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
-        """Told (ledger, first id, last id) of what a compaction found damaged, once it counts."""
+        self._on_damage = on_damage
         self._on_forgotten = on_forgotten
         self.forgetting = Forgetting(index, store, clock_s, monotonic_s)
         self.room_bytes: Callable[[], int] = lambda: sys.maxsize
@@ -357,7 +359,7 @@ class MaintenanceLoop:
                 status.freed_bytes = sum(log.durable_bytes for log in change.dead_logs) - written
                 if counts.bad_ranges:
                     self._log("compaction.damage", runs=counts.bad_runs, entries=counts.bad_entries)
-                    self.on_damage(counts.bad_ranges)
+                    self._on_damage(counts.bad_ranges)
         status.error = str(committed.error) if change is None else ""
         self.compaction = status
         self._wants_recount = True  # what was deleted meanwhile was moved, too

@@ -158,6 +158,22 @@ class Parts:
         self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
         beat = partial(self.index.beat, BEAT_BACKGROUND)
         self.background = Background(self.store, self.jobs.post, beat)
+        self.digests = DigestTypes(child.offer)
+        # Everything it does with disks is done by the background thread.
+        self.scrubber = Scrubber(
+            self.index,
+            self.checkpoint,
+            self.background,
+            config.scrub,
+            self.background_disk,
+            settings.directory,
+            self.journal_disk,
+            config.journal_directory,
+            config.incarnation,
+            log=logs.warning,
+            digests=self.digests,
+            take_damage=lambda: take_damage(self.store),
+        )
         self.flusher = Flusher(
             self.index,
             self.store,
@@ -167,29 +183,9 @@ class Parts:
             settings.directory,
             background=self.background,
             merge_bytes_per_s=settings.merge_rate_bytes,
+            on_damage=partial(self.scrubber.quarantine, reason="found damaged by a compaction"),
             log=logs.warning,
         )
-
-    def scrubber(self, digests: DigestTypes) -> Scrubber:
-        """Return what looks for damage; everything it does with disks is done by the background thread."""
-        made = Scrubber(
-            self.index,
-            self.checkpoint,
-            self.background,
-            self.config.scrub,
-            self.background_disk,
-            self.config.settings.directory,
-            self.journal_disk,
-            self.config.journal_directory,
-            self.config.incarnation,
-            log=logs.warning,
-            digests=digests,
-            take_damage=lambda: take_damage(self.store),
-        )
-        self.flusher.upkeep.on_damage = lambda ranges: made.quarantine(
-            ranges, "found damaged by a compaction"
-        )
-        return made
 
     def start_readers(self) -> None:
         """Start the threads that read disks; they spend their lives in C."""
@@ -213,8 +209,8 @@ class IndexLoop:
         self.checkpoint = parts.checkpoint
         self.jobs = parts.jobs
         self.explicit_lacs = parts.explicit_lacs
-        self.digests = DigestTypes(child.offer)
-        self.scrubber = parts.scrubber(self.digests)
+        self.digests = parts.digests
+        self.scrubber = parts.scrubber
         self.port = GcPort(
             child.fds["gc"],
             parts.index,
