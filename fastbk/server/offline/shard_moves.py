@@ -39,7 +39,7 @@ Whoever finds it when the bookie is started or moved next, undoes the move (`COP
 or finishes it (`MOVED`: the target holds everything durably; some identities may name the source still). So writing
 `MOVED` is the one step in which the shards change their pair, for all directories at once.
 """
-MOVE_FORMAT = 1
+FORMAT = 1
 COPYING, MOVED = "copying", "moved"
 
 
@@ -51,7 +51,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     target: int
     shards: tuple[int, ...]
     phase: str = COPYING
-    format: int = MOVE_FORMAT
+    format: int = FORMAT
 
     def applied_to(self, shards: Shards) -> Shards:
         """Return the map as it is after the move. Again is harmless."""
@@ -69,7 +69,7 @@ def _check(move: Move, name: str) -> None:
         raise CorruptDataError(f"{name}: says what cannot be")
 
 
-_FILE = SealedFile(MOVE_NAME, Move, MOVE_FORMAT, _check)
+_FILE = SealedFile(MOVE_NAME, Move, FORMAT, _check)
 decode_move, read_move, write_move, remove_move = (
     _FILE.decode,
     _FILE.read,
