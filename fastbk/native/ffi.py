@@ -1,8 +1,6 @@
 """What all typed faces share: statuses into exceptions, C objects and their end, C structs as keyword arguments.
 
 A status is >= 0 (a count, or nothing to say), -1..-4095 (-errno), or an FBK_E_* number of `boundary/status.h`.
-
-Decision 170.
 """
 
 from __future__ import annotations

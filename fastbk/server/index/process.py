@@ -137,43 +137,12 @@ class Parts:
         self.disk_watch = disk_watch(child, config)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.jobs = FlushThread(lambda: self.index.beat(BEAT_FLUSH))
-        workers = range(config.worker_count)
-        self.index = Index(
-            IndexOptions(
-                epoch=child.epoch,
-                segment_fd=child.fds["segment"],
-                journal_segment_fd=child.fds["journal_segment"],
-                worker_segment_fds=[child.fds[f"worker_segment.{w}"] for w in workers],
-                bell_fd=child.fds["bell"],
-                journal_bell_fd=child.fds["journal_bell"],
-                worker_bell_fds=[child.fds[f"worker_bell.{w}"] for w in workers],
-                reader_fd=self.reader_fd,
-                watched_fds=(child.control.fileno(), child.fds["gc"], self.jobs.fd),
-                seed=random_bits(63),
-                settings=(config.limits, settings),
-                **cache_options(config),
-            ),
-            self.store,
-        )
+        self.index = self._new_index(child)
         self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
         beat = partial(self.index.beat, BEAT_BACKGROUND)
         self.background = Background(self.store, self.jobs.post, beat)
         self.digests = DigestTypes(child.offer)
-        # Everything it does with disks is done by the background thread.
-        self.scrubber = Scrubber(
-            self.index,
-            self.checkpoint,
-            self.background,
-            config.scrub,
-            self.background_disk,
-            settings.directory,
-            self.journal_disk,
-            config.journal_directory,
-            config.incarnation,
-            log=logs.warning,
-            digests=self.digests,
-            take_damage=lambda: take_damage(self.store),
-        )
+        self.scrubber = self._new_scrubber()
         self.flusher = Flusher(
             self.index,
             self.store,
@@ -185,6 +154,44 @@ class Parts:
             merge_bytes_per_s=settings.merge_rate_bytes,
             on_damage=partial(self.scrubber.quarantine, reason="found damaged by a compaction"),
             log=logs.warning,
+        )
+
+    def _new_index(self, child: Child) -> Index:
+        config = self.config
+        workers = range(config.worker_count)
+        return Index(
+            IndexOptions(
+                epoch=child.epoch,
+                segment_fd=child.fds["segment"],
+                journal_segment_fd=child.fds["journal_segment"],
+                worker_segment_fds=[child.fds[f"worker_segment.{w}"] for w in workers],
+                bell_fd=child.fds["bell"],
+                journal_bell_fd=child.fds["journal_bell"],
+                worker_bell_fds=[child.fds[f"worker_bell.{w}"] for w in workers],
+                reader_fd=self.reader_fd,
+                watched_fds=(child.control.fileno(), child.fds["gc"], self.jobs.fd),
+                seed=random_bits(63),
+                settings=(config.limits, config.settings),
+                **cache_options(config),
+            ),
+            self.store,
+        )
+
+    def _new_scrubber(self) -> Scrubber:
+        """Return what looks for damage; all that it does with disks is done by the background thread."""
+        return Scrubber(
+            self.index,
+            self.checkpoint,
+            self.background,
+            self.config.scrub,
+            self.background_disk,
+            self.config.settings.directory,
+            self.journal_disk,
+            self.config.journal_directory,
+            self.config.incarnation,
+            log=logs.warning,
+            digests=self.digests,
+            take_damage=lambda: take_damage(self.store),
         )
 
     def start_readers(self) -> None:
