@@ -63,12 +63,12 @@ if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.observe.latency import Latency
     from fastbk.observe.tracing import Tracing, links_of
-    from fastbk.placement.values import PlacementConfig
+    from fastbk.placement.config import PlacementConfig
     from fastbk.security.credentials import Credentials
     from fastbk.security.tls import TlsOptions
     from fastbk.stream.client import Client, connect
     from fastbk.stream.cursor.backlog import Backlog
-    from fastbk.stream.cursor.cursor import Cursor
+    from fastbk.stream.cursor.cursor import Cursor, CursorStats
     from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.namespace.listing import NamespaceEvent, StreamInfo
     from fastbk.stream.namespace.namespace import Namespace
@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
     from fastbk.stream.reader.search import Position, SegmentInfo
-    from fastbk.stream.reader.stream_reader import StreamReader
+    from fastbk.stream.reader.stream_reader import Lag, StreamReader, StreamReaderStats
     from fastbk.stream.records import Chunk, Gap, Record
-    from fastbk.stream.stats import CursorStats, Lag, StreamReaderStats, StreamWriterStats
     from fastbk.stream.stream import Stream
+    from fastbk.stream.writer.engine import StreamWriterStats
     from fastbk.stream.writer.stream_writer import StreamWriter
 
 __version__ = VERSION
@@ -189,10 +189,10 @@ _HOMES = {
     "client.ledger_writer": "LedgerWriter WriterStats",
     "meta.api": "BookieRegistration",
     "model.ledger": "LedgerMetadata",
-    "placement.values": "PlacementConfig",
+    "placement.config": "PlacementConfig",
     "stream.client": "Client connect",
     "stream.cursor.backlog": "Backlog",
-    "stream.cursor.cursor": "Cursor",
+    "stream.cursor.cursor": "Cursor CursorStats",
     "stream.cursor.store": "CursorInfo",
     "stream.namespace.listing": "NamespaceEvent StreamInfo",
     "stream.namespace.namespace": "Namespace",
@@ -203,10 +203,10 @@ _HOMES = {
     "stream.policy": "PolicyPatch StreamPolicy",
     "stream.positions": "AtSeq AtTime AtTxid DLSN Start",
     "stream.reader.search": "Position SegmentInfo",
-    "stream.reader.stream_reader": "StreamReader",
+    "stream.reader.stream_reader": "Lag StreamReader StreamReaderStats",
     "stream.records": "Chunk Gap Record",
-    "stream.stats": "CursorStats Lag StreamReaderStats StreamWriterStats",
     "stream.stream": "Stream",
+    "stream.writer.engine": "StreamWriterStats",
     "stream.writer.stream_writer": "StreamWriter",
     "security.credentials": "Credentials",
     "observe.latency": "Latency",

@@ -24,13 +24,13 @@ from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey
-from fastbk.stream.chain.chain import Chain, get_chain, open_for_append, put_chain
-from fastbk.stream.namespace.tree_records import StreamRecord, put
+from fastbk.stream.chain import Chain, get_chain, open_for_append, put_chain
+from fastbk.stream.namespace.tree import StreamRecord, put
 from fastbk.stream.paths import chain_path, stream_path
 from tests.fixtures.gateways import GatewayProcess
 from tools.part import print_table, scratch, setting, write

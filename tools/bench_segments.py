@@ -22,16 +22,16 @@ import fastbk
 from fastbk.meta.api import MetadataStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.stream_codec import encode
-from fastbk.stream.chain import chain as changes
-from fastbk.stream.chain.chain import Chain, Contents
-from fastbk.stream.chain.segment_contents import IndexBuilder
-from fastbk.stream.chain.store import page_path
+from fastbk.stream import chain as changes
+from fastbk.stream.chain import Chain, Contents
+from fastbk.stream.chain_store import page_path
 from fastbk.stream.client import Client
 from fastbk.stream.context import StreamContext
-from fastbk.stream.janitor.deletion import AuditFile
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.deletion import AuditFile
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, to_time
 from fastbk.stream.records import Gap
+from fastbk.stream.segment_contents import IndexBuilder
 from fastbk.stream.stream import Stream
 from tools.bench_cluster import MetadataCount, bench_cluster, timed
 from tools.part import percentile, print_table, rss_bytes, setting

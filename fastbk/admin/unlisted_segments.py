@@ -19,13 +19,12 @@ from fastbk.errors import ConfigError, StorageError, StreamExists
 from fastbk.meta.api import all_ledgers
 from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import CURSOR_KEY, NAME_KEY, SEGMENT_KEY, STREAM_KEY
-from fastbk.stream.chain.chain import Chain, get_chain, get_page
-from fastbk.stream.chain.drafts import LEDGERS_MAX, ledgers_named
-from fastbk.stream.chain.opening import new_owner, open_stream, slots_of
-from fastbk.stream.chain.segment_contents import contents_of
-from fastbk.stream.chain.store import page_path
+from fastbk.stream.chain import Chain, get_chain, get_page
+from fastbk.stream.chain_store import page_path
+from fastbk.stream.drafts import LEDGERS_MAX, ledgers_named
 from fastbk.stream.namespace.namespace import restore_stream
-from fastbk.stream.namespace.tree_records import ROOT_ID, NamespaceRecord, StreamRecord, get
+from fastbk.stream.namespace.tree import ROOT_ID, NamespaceRecord, StreamRecord, get
+from fastbk.stream.opening import new_owner, open_stream, slots_of
 from fastbk.stream.paths import (
     chain_path,
     check_name,
@@ -36,6 +35,7 @@ from fastbk.stream.paths import (
     stream_path,
 )
 from fastbk.stream.positions import DLSN
+from fastbk.stream.segment_contents import contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

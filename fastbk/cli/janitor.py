@@ -22,7 +22,7 @@ from fastbk.cli.options import (
 )
 from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, StorageError, os_errors_as
-from fastbk.private_files import make_directory
+from fastbk.safe_files import make_directory
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from fastbk.client import Client
     from fastbk.observe.event_log import EventLog
-    from fastbk.stream.janitor.deletion import Sink
-    from fastbk.stream.janitor.janitor import Counts, Janitor
+    from fastbk.stream.deletion import Sink
+    from fastbk.stream.janitor import Counts, Janitor
     from fastbk.web.page_admission import PageAdmission
 
 
@@ -86,7 +86,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.client.ensembles import client_name
     from fastbk.observe import logs
     from fastbk.security.tls import TlsOptions
-    from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+    from fastbk.stream.janitor import Janitor, JanitorOptions
     from fastbk.web.certificate_watch import watched_certificates
 
     end_with_lifeline(options)
@@ -142,7 +142,7 @@ async def _pages(
 
 
 def _sink(path: Path | None) -> Sink:
-    from fastbk.stream.janitor.deletion import AuditFile, log_lines
+    from fastbk.stream.deletion import AuditFile, log_lines
 
     if path is None:
         return log_lines

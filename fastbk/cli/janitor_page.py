@@ -12,7 +12,7 @@ from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response,
 if TYPE_CHECKING:
     from fastbk.security.tls import RefreshedContext
     from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
-    from fastbk.stream.janitor.janitor import Janitor
+    from fastbk.stream.janitor import Janitor
     from fastbk.web.page_admission import PageAdmission
 
 TEXTS = {

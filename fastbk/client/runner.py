@@ -101,8 +101,8 @@ class Runner(Generic[T]):
             return
         try:
             while actions := self.procedure.take_actions():
-                for action in actions:
-                    self._perform(action)
+                for tag, action in actions:
+                    self._perform(tag, action)
         except Exception as error:  # noqa: BLE001
             self.end(error)
             return
@@ -136,10 +136,9 @@ class Runner(Generic[T]):
 
     # --- actions -----------------------------------------------------------------------------------------------
 
-    def _perform(self, action: Action) -> None:
-        tag = action.tag
+    def _perform(self, tag: int, action: Action) -> None:
         if isinstance(action, SendRequest):
-            self._under_way[tag] = self._ask(action)
+            self._under_way[tag] = self._ask(tag, action)
         elif isinstance(action, Withdraw):
             gone = self._under_way.pop(tag, None)
             if gone is not None:
@@ -158,8 +157,8 @@ class Runner(Generic[T]):
         else:
             self._run(tag, self._choose(action))
 
-    def _ask(self, action: SendRequest) -> Cancellable:
-        requests, request, tag = self._io.requests, action.request, action.tag
+    def _ask(self, tag: int, action: SendRequest) -> Cancellable:
+        requests, request = self._io.requests, action.request
 
         def told(outcome: Answer | Error) -> None:
             if isinstance(outcome, Error):

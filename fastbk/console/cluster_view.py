@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Self
 
 from fastbk.admin.cluster_events import ClusterEvents, EventSource, event_pages, read_cluster_events
 from fastbk.errors import Error, StorageError
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.observe import logs
 from fastbk.overview.poller import OverviewPoller
-from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
-from fastbk.stream.namespace.listing import kept_bytes
+from fastbk.stream.namespace.listing import StreamSnapshot, all_streams, kept_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta import MetadataStore
-    from fastbk.observe.event_record import Query
+    from fastbk.observe.events import Query
     from fastbk.overview.values import BookieRow, ClusterOverview
-    from fastbk.stream.chain.chain import Chain
+    from fastbk.stream.chain import Chain
     from fastbk.stream.client import Client
 
 INTERVAL_S = 5.0

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.replica_marks import path_of
-from fastbk.stream.chain.drafts import parts_of
 from fastbk.stream.cursor.store import path_of as cursor_path
+from fastbk.stream.drafts import parts_of
 from fastbk.stream.paths import (
     CURSORS,
     STORED,

@@ -34,10 +34,9 @@ from fastbk.meta.api import (
     Endpoint,
     VersionedLedger,
 )
-from fastbk.meta.hold import read_hold
-from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.health_records import backup_age_s, unfinished_recoveries
 from fastbk.meta.records import VersionedRecord
-from fastbk.meta.unfinished_recoveries import unfinished_recoveries
+from fastbk.meta.rollback import read_hold
 from fastbk.model.health import NO_OPEN_LEDGERS, OpenLedgerFacts
 from fastbk.model.ids import MEANT_BOOKIE, BookieId, LedgerId
 from fastbk.model.ledger import STREAM_KEY
@@ -47,8 +46,8 @@ from fastbk.security.credentials import pages_token
 from fastbk.security.tls import RefreshedContext, TlsOptions
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.backlog import CursorGauge, CursorGauges
-from fastbk.stream.janitor.all_streams import Namespaces, all_streams
-from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.namespace.listing import Namespaces, all_streams
+from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import stream_path
 from fastbk.web.client import Reply, encoded_request, exchange
 

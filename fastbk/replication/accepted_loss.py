@@ -299,7 +299,7 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
             MissingReplica(bookie_id, self._first, None, "closed with losses accepted")
             for bookie_id in sorted(set(self._taken.metadata.fragments[-1].ensemble))
         )
-        self._act(self._marked, MarkReplicas, owed, ())
+        self._act(MarkReplicas(owed), self._marked)
 
     # --- steps 5 and 6 -----------------------------------------------------------------------------------------
 

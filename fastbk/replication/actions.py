@@ -1,11 +1,10 @@
 """What a procedure asks of its driver, and what comes back. Plain values; drivers and the simulator speak only these.
 
-An action with a tag is answered exactly once by `Procedure.completed(tag, outcome, now_s)`, unless
-it was withdrawn. Outcomes: `SendRequest` a Reply or an Error (NotEnoughBookies: not reached, or the
-connection was lost; QuorumTimeout: no answer in time), `ReadMetadata` a VersionedLedger or an
-Error, `UpdateMetadata` the new version or an Error (MetadataConflict: not done;
-MetadataUnavailable: it may have taken effect), `ReadIdentity` a VersionedIdentity, None (the bookie
-has none, as Apache's) or an Error, `Choose` a mapping index -> bookie id,
+A procedure gives each action with a tag, and `Procedure.completed(tag, outcome, now_s)` answers it exactly once, unless
+it was withdrawn. Outcomes: `SendRequest` a Reply or an Error (NotEnoughBookies: not reached, or the connection was
+lost; QuorumTimeout: no answer in time), `ReadMetadata` a VersionedLedger or an Error, `UpdateMetadata` the new version
+or an Error (MetadataConflict: not done; MetadataUnavailable: it may have taken effect), `ReadIdentity` a
+VersionedIdentity, None (the bookie has none, as Apache's) or an Error, `Choose` a mapping index -> bookie id,
 `MarkReplicas` None or an Error, `Sleep` None.
 """
 
@@ -102,7 +101,6 @@ BookieRequest: TypeAlias = (
 class SendRequest:
     """Send a request to a bookie."""
 
-    tag: int
     bookie_id: BookieId
     request: BookieRequest
     timeout_s: float
@@ -112,8 +110,6 @@ class SendRequest:
 class ReadMetadata:
     """Read the ledger's metadata."""
 
-    tag: int
-
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata:
@@ -122,7 +118,6 @@ class UpdateMetadata:
     `if_identity`: and if a bookie's identity is still the same; IdentityChanged otherwise.
     """
 
-    tag: int
     metadata: LedgerMetadata
     version: int
     if_identity: IdentityVersion | None = None
@@ -132,7 +127,6 @@ class UpdateMetadata:
 class ReadIdentity:
     """Read a bookie's identity, which an update may depend on."""
 
-    tag: int
     bookie_id: BookieId
 
 
@@ -140,7 +134,6 @@ class ReadIdentity:
 class MarkReplicas:
     """Change the ledger's mark of missing replicas: first `remove` entries, then `add` some. Repeatable."""
 
-    tag: int
     add: tuple[MissingReplica, ...]
     remove: tuple[MissingReplica, ...] = ()
 
@@ -149,7 +142,6 @@ class MarkReplicas:
 class Choose:
     """Choose bookies in place of the `bad` indexes of `ensemble`; the mapping may cover only some of them, or none."""
 
-    tag: int
     ensemble: tuple[BookieId, ...]
     bad: frozenset[int]
     exclude: frozenset[BookieId]
@@ -159,16 +151,13 @@ class Choose:
 class Sleep:
     """Wait. Before another attempt whatever performs this adds jitter; a deadline is exact."""
 
-    tag: int
     pause_s: float
     is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Nobody waits for that tag any more: its outcome may be dropped, a request in flight let go."""
-
-    tag: int
+    """Nobody waits for the action of this tag any more: drop its outcome, let go of a request in flight."""
 
 
 Action: TypeAlias = (
@@ -181,6 +170,13 @@ Action: TypeAlias = (
     | Sleep
     | Withdraw
 )
+
+
+class TaggedAction(NamedTuple):
+    """An action and the tag that its outcome is reported under; of `Withdraw` that of the action withdrawn."""
+
+    tag: int
+    action: Action
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

@@ -272,4 +272,4 @@ class CheckRecoveredCopies(Procedure[tuple[MissingReplica, ...]]):
             else:
                 self._finish(found, at_s)
 
-        self._act(marked, MarkReplicas, found)
+        self._act(MarkReplicas(found), marked)

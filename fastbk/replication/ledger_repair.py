@@ -256,7 +256,7 @@ class RepairMissing(Procedure[bool]):
             self.reason = healed.why_not_whole
             self._finish(False, now_s)
         else:
-            self._act(self._unmarked, MarkReplicas, (), (self._missing,))
+            self._act(MarkReplicas((), (self._missing,)), self._unmarked)
 
     def _unmarked(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, Error) and not isinstance(outcome, NoSuchLedger):

@@ -160,7 +160,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
                 self._marked[one.bookie_id].remove(one)
             self._close_if_due(known, at_s)
 
-        self._act(dropped, MarkReplicas, (), tuple(stale))
+        self._act(MarkReplicas((), tuple(stale)), dropped)
 
     # --- open ledgers ------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
                 self._repair_next(metadata, at_s)
 
         if verified:
-            self._act(unmarked, MarkReplicas, (), tuple(verified))
+            self._act(MarkReplicas((), tuple(verified)), unmarked)
         else:
             self._repair_next(metadata, now_s)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from fastbk.errors import Error, IdentityChanged, MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import IdentityVersion, VersionedLedger
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import Outcome, UpdateMetadata
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.actions import ReadMetadata, Sleep, UpdateMetadata
+from fastbk.replication.procedure import Procedure, Steps
 from fastbk.retry import Backoff
 
 PAUSE_MIN_S = 0.01
@@ -53,68 +53,59 @@ class MetadataUpdate(Procedure[VersionedLedger]):
         self._decide = decide
         self._known = known
         self._timeout_s = timeout_s
-        self._end_s = 0.0
         self._backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, timeout_s)
-        self._written: LedgerMetadata | None = None
         self._last_error: Error | None = None
 
-    def begin(self, now_s: float) -> None:
+    def steps(self) -> Steps[VersionedLedger]:
         """Write at once what follows from what is known, or read first."""
-        self._end_s = now_s + self._timeout_s
-        self._backoff.restart(now_s)
-        if self._known is None:
-            self._read_metadata(self._was_read)
-        else:
-            self._see(self._known, now_s)
-
-    def _see(self, current: VersionedLedger, now_s: float) -> None:
-        if current.metadata == self._written:
-            # An update whose answer was lost had taken effect.
-            self.is_ours = True
-            self._finish(current, now_s)
-            return
-        try:
+        end_s = self._now_s + self._timeout_s
+        self._backoff.restart(self._now_s)
+        current = (yield from self._read()) if self._known is None else self._known
+        written: LedgerMetadata | None = None
+        while current.metadata != written:
             wanted = self._decide(current.metadata)
-        except Error as error:
-            self._fail(error, now_s)
-            return
-        if wanted is None or wanted == current.metadata:
-            self._finish(current, now_s)
-        elif self._last_error is not None and now_s >= self._end_s:
-            self._fail(self._last_error, now_s)
-        else:
-            self._write(wanted, current.version)
-
-    def _write(self, wanted: LedgerMetadata, version: int) -> None:
-        def updated(outcome: Outcome, now_s: float) -> None:
-            if isinstance(outcome, int):
+            if wanted is None or wanted == current.metadata:
+                return current
+            if self._last_error is not None and self._now_s >= end_s:
+                raise self._last_error
+            written = wanted
+            version = yield from self._write(wanted, current.version)
+            if version is not None:
                 self.is_ours = True
-                self._finish(VersionedLedger(wanted, outcome), now_s)
-            elif isinstance(outcome, MetadataConflict) and not isinstance(outcome, IdentityChanged):
-                self._last_error = outcome
-                self._read_metadata(self._was_read)
-            elif isinstance(outcome, MetadataUnavailable):
-                self._again(outcome, now_s)
-            else:
-                assert isinstance(outcome, Error)
-                self._fail(outcome, now_s)
+                return VersionedLedger(wanted, version)
+            current = yield from self._read()
+        # An update whose answer was lost had taken effect.
+        self.is_ours = True
+        return current
 
-        self._written = wanted
-        self._act(updated, UpdateMetadata, wanted, version, self._if_identity)
+    def _write(self, wanted: LedgerMetadata, version: int) -> Steps[int | None]:
+        """Return the new version; None: it was not done, or nobody knows."""
+        try:
+            now: int = yield UpdateMetadata(wanted, version, self._if_identity)
+            return now
+        except IdentityChanged:
+            raise
+        except MetadataConflict as error:
+            self._last_error = error
+        except MetadataUnavailable as error:
+            self._last_error = error
+            yield from self._pause()
+        return None
 
-    def _was_read(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, VersionedLedger):
-            self._see(outcome, now_s)
-        elif isinstance(outcome, MetadataUnavailable):
-            self._again(outcome, now_s)
-        else:
-            assert isinstance(outcome, Error)
-            self._fail(outcome, now_s)
+    def _read(self) -> Steps[VersionedLedger]:
+        """Read the metadata, through outages of the store."""
+        while True:
+            try:
+                known: VersionedLedger = yield ReadMetadata()
+                return known
+            except MetadataUnavailable as error:
+                self._last_error = error
+            yield from self._pause()
 
-    def _again(self, error: Error, now_s: float) -> None:
-        self._last_error = error
-        pause_s = self._backoff.next_in_time_s(now_s)
+    def _pause(self) -> Steps[None]:
+        """Wait before the store is asked again; raise the last error when it is time to give up."""
+        pause_s = self._backoff.next_in_time_s(self._now_s)
         if pause_s is None:
-            self._fail(error, now_s)
-        else:
-            self._retry_in(pause_s, lambda _: self._read_metadata(self._was_read))
+            assert self._last_error is not None
+            raise self._last_error
+        yield Sleep(pause_s, is_retry=True)

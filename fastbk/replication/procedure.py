@@ -4,13 +4,29 @@ A driver calls `start`, performs `take_actions()`, calls `completed` with each o
 on until `is_finished`; then `value()` gives the result or raises. No I/O, clock or chance in here: times are seconds
 of any one clock, handed in. The asyncio client and the simulator are such drivers.
 
-A procedure may run others as its parts: they share its tags and its list of actions.
+A procedure may run others as its parts: they share its tags and its list of actions. There are two ways to write one.
+
+**Steps**, for what does one thing after the other: `steps` is a generator. It yields an action and gets its outcome,
+an Error is raised there. It delegates to another procedure and gets its result, or the error of that is raised:
+
+    def steps(self) -> Steps[Fragment]:
+        known: VersionedLedger = yield ReadMetadata()
+        closed = yield from RecoverLedger(self._ledger_id, known)
+        return closed.metadata.fragments[-1]
+
+`Gather` runs several steps side by side. Cancelling closes the generator.
+
+**Events**, for what has several requests under way and acts on each answer: `begin` asks by `_act` and the like, each
+outcome comes to a callback, and `_finish` or `_fail` is called once.
+
+Decision 165.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId
@@ -21,26 +37,29 @@ from fastbk.replication.actions import (
     ReadMetadata,
     SendRequest,
     Sleep,
+    TaggedAction,
     Withdraw,
 )
 
-P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 Then: TypeAlias = Callable[[Outcome, float], object]
+Steps: TypeAlias = Generator["Action | Procedure[Any]", Any, T]
+"""What `steps` returns: it yields actions and parts, receives their outcomes and results, and returns a `T`."""
 
 
 class _Shared:
-    """What a procedure and its parts have in common."""
+    """What a procedure and its parts have in common. `now_s`: when steps of one of them went on last."""
 
     def __init__(self) -> None:
-        self.actions: list[Action] = []
-        self.waiting: dict[int, Then] = {}
+        self.actions: list[TaggedAction] = []
+        self.waiting: dict[int, tuple[Procedure[Any], Then]] = {}
         self.tag = 0
+        self.now_s = 0.0
 
 
 class Procedure(Generic[T]):
-    """Base of all procedures; a subclass implements `begin` and calls `_finish` or `_fail` once."""
+    """Base of all procedures; a subclass implements `steps`, or `begin`."""
 
     def __init__(self) -> None:
         self.is_finished = False
@@ -48,8 +67,9 @@ class Procedure(Generic[T]):
         self._result: T | None = None
         self._shared = _Shared()
         self._mine: set[int] = set()
-        self._parts: list[Procedure[object]] = []
+        self._parts: list[Procedure[Any]] = []
         self._when_finished: Callable[[float], None] | None = None
+        self._running_steps: Steps[T] | None = None
 
     # --- for the driver ----------------------------------------------------------------------------------------
 
@@ -57,15 +77,17 @@ class Procedure(Generic[T]):
         """Begin; call once."""
         self.begin(now_s)
 
-    def take_actions(self) -> list[Action]:
+    def take_actions(self) -> list[TaggedAction]:
         """Return what is to be done now, in order; each is returned once."""
         actions, self._shared.actions = self._shared.actions, []
         return actions
 
     def completed(self, tag: int, outcome: Outcome, now_s: float) -> None:
         """Take the outcome of an action; one that was withdrawn is dropped."""
-        then = self._shared.waiting.pop(tag, None)
-        if then is not None:
+        waiting = self._shared.waiting.pop(tag, None)
+        if waiting is not None:
+            procedure, then = waiting
+            procedure._mine.discard(tag)
             then(outcome, now_s)
 
     def value(self) -> T:
@@ -76,53 +98,60 @@ class Procedure(Generic[T]):
 
     def cancel(self) -> None:
         """Give up: everything that is under way is withdrawn and nothing more happens."""
+        if self._running_steps is not None:
+            self._running_steps.close()
         for part in self._parts:
             part.cancel()
         self._parts.clear()
         for tag in sorted(self._mine):
             if self._shared.waiting.pop(tag, None) is not None:
-                self._shared.actions.append(Withdraw(tag))
+                self._shared.actions.append(TaggedAction(tag, Withdraw()))
         self._mine.clear()
 
-    # --- for subclasses ----------------------------------------------------------------------------------------
+    # --- for subclasses with steps -----------------------------------------------------------------------------
+
+    def steps(self) -> Steps[T]:
+        """Yield the actions one after the other, return the result or raise an Error."""
+        raise NotImplementedError
+
+    @property
+    def _now_s(self) -> float:
+        """The time now, for steps."""
+        return self._shared.now_s
+
+    def __iter__(self) -> Steps[T]:
+        """Run this as a part: for `yield from` in the steps of another procedure."""
+        result: T = yield self
+        return result
+
+    # --- for subclasses with events ----------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
         """Ask for the first actions, or finish."""
-        raise NotImplementedError
+        self._running_steps = self.steps()
+        self._resume(None, now_s)
 
-    def _act(
-        self,
-        then: Then,
-        kind: Callable[Concatenate[int, P], Action],
-        *args: P.args,
-        **options: P.kwargs,
-    ) -> int:
-        """Ask for the action `kind(tag, *args)`; `then(outcome, now_s)` follows. Return its tag."""
+    def _act(self, action: Action, then: Then) -> int:
+        """Ask for an action; `then(outcome, now_s)` follows. Return its tag."""
         shared = self._shared
-        shared.tag += 1
-        tag = shared.tag
-
-        def run(outcome: Outcome, now_s: float) -> None:
-            self._mine.discard(tag)
-            then(outcome, now_s)
-
-        shared.waiting[tag] = run
+        tag = shared.tag = shared.tag + 1
+        shared.waiting[tag] = self, then
         self._mine.add(tag)
-        shared.actions.append(kind(tag, *args, **options))
+        shared.actions.append(TaggedAction(tag, action))
         return tag
 
     def _ask(
         self, bookie_id: BookieId, request: BookieRequest, timeout_s: float, then: Then
     ) -> int:
-        return self._act(then, SendRequest, bookie_id, request, timeout_s)
+        return self._act(SendRequest(bookie_id, request, timeout_s), then)
 
     def _read_metadata(self, then: Then) -> int:
-        return self._act(then, ReadMetadata)
+        return self._act(ReadMetadata(), then)
 
     def _sleep(
         self, pause_s: float, then: Callable[[float], object], *, is_retry: bool = False
     ) -> int:
-        return self._act(lambda _, now_s: then(now_s), Sleep, pause_s, is_retry)
+        return self._act(Sleep(pause_s, is_retry), lambda _, now_s: then(now_s))
 
     def _retry_in(self, pause_s: float, then: Callable[[float], object]) -> int:
         return self._sleep(pause_s, then, is_retry=True)
@@ -130,20 +159,20 @@ class Procedure(Generic[T]):
     def _withdraw(self, tag: int) -> None:
         self._mine.discard(tag)
         if self._shared.waiting.pop(tag, None) is not None:
-            self._shared.actions.append(Withdraw(tag))
+            self._shared.actions.append(TaggedAction(tag, Withdraw()))
 
     def _run(
         self, part: Procedure[U], then: Callable[[Procedure[U], float], None], now_s: float
     ) -> None:
         """Run another procedure as a part of this one; `then(part, now_s)` when it has finished."""
-        part._shared = self._shared
-        self._parts.append(cast("Procedure[object]", part))
 
         def finished(at_s: float) -> None:
-            self._parts.remove(cast("Procedure[object]", part))
+            self._parts.remove(part)
             then(part, at_s)
 
+        part._shared = self._shared
         part._when_finished = finished
+        self._parts.append(part)
         part.begin(now_s)
 
     def _run_for(self, part: Procedure[U], then: Callable[[U, float], None], now_s: float) -> None:
@@ -165,6 +194,8 @@ class Procedure(Generic[T]):
         self.error = error
         self._end(now_s)
 
+    # --- inside ------------------------------------------------------------------------------------------------
+
     def _end(self, now_s: float) -> None:
         if self.is_finished:
             return
@@ -172,3 +203,76 @@ class Procedure(Generic[T]):
         self.cancel()
         if self._when_finished is not None:
             self._when_finished(now_s)
+
+    def _resume(self, outcome: object, now_s: float) -> None:
+        """Hand the steps what they wait for, until that is not there yet."""
+        steps = self._running_steps
+        assert steps is not None
+        self._shared.now_s = now_s
+        while True:
+            # Who keeps an error, or is given it, does not keep the frames that it was raised in before.
+            try:
+                if isinstance(outcome, Error):
+                    wanted = steps.throw(outcome.with_traceback(None))
+                else:
+                    wanted = steps.send(outcome)
+            except StopIteration as end:
+                self._finish(end.value, now_s)
+                return
+            except Error as error:
+                self._fail(error.with_traceback(None), now_s)
+                return
+            if not isinstance(wanted, Procedure):
+                self._act(wanted, self._resume)
+                return
+            # Not by `_run`: a part that ends at once must not go on from within itself, however many such follow.
+            part = wanted
+            part._shared = self._shared
+            self._parts.append(part)
+            part.begin(now_s)
+            if not part.is_finished:
+                part._when_finished = partial(self._part_ended, part)
+                return
+            outcome = self._outcome_of(part)
+
+    def _part_ended(self, part: Procedure[Any], now_s: float) -> None:
+        self._resume(self._outcome_of(part), now_s)
+
+    def _outcome_of(self, part: Procedure[Any]) -> object:
+        self._parts.remove(part)
+        return part._result if part.error is None else part.error
+
+
+class Gather(Procedure[list[T]]):
+    """Runs steps side by side; the result is the list of theirs, in the same order. The first error ends all."""
+
+    def __init__(self, several: Iterable[Steps[T]]) -> None:
+        super().__init__()
+        self._branches = [_Branch(steps) for steps in several]
+        self._left = len(self._branches)
+
+    def begin(self, now_s: float) -> None:
+        """Begin all, in their order."""
+        for branch in self._branches:
+            if not self.is_finished:
+                self._run(branch, self._branch_ended, now_s)
+        if not self._branches:
+            self._finish([], now_s)
+
+    def _branch_ended(self, branch: Procedure[T], now_s: float) -> None:
+        self._left -= 1
+        if branch.error is not None:
+            self._fail(branch.error, now_s)
+        elif not self._left:
+            self._finish([one.value() for one in self._branches], now_s)
+
+
+class _Branch(Procedure[T]):
+    """Steps that have no class of their own."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        super().__init__()
+        self._branch_steps = steps
+
+    def steps(self) -> Steps[T]:
+        return self._branch_steps

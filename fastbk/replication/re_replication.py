@@ -187,7 +187,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             self._read_identity(_Share(known, fragment, index, last, target), self._copy, at_s)
 
         exclude = frozenset(self._refusing) | {self._lost}
-        self._act(chosen, Choose, fragment.ensemble, frozenset({index}), exclude)
+        self._act(Choose(fragment.ensemble, frozenset({index}), exclude), chosen)
 
     def _read_identity(
         self, share: _Share, then: Callable[[_Share, float], None], now_s: float
@@ -202,13 +202,13 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
                 if pause_s is None:
                     self._fail(outcome, at_s)
                 else:
-                    self._retry_in(pause_s, lambda _: self._act(read, ReadIdentity, share.target))
+                    self._retry_in(pause_s, lambda _: self._act(ReadIdentity(share.target), read))
                 return
             assert outcome is None or isinstance(outcome, VersionedIdentity)
             identity = None if outcome is None else IdentityVersion(share.target, outcome.version)
             then(replace(share, identity=identity), at_s)
 
-        self._act(read, ReadIdentity, share.target)
+        self._act(ReadIdentity(share.target), read)
 
     def _copy(self, share: _Share, now_s: float, held: HeldEntries | None = None) -> None:
         known, options = share.known, self._options

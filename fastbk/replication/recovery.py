@@ -694,7 +694,8 @@ class RewriteEntries(Procedure[None]):
         self._is_choosing = True
         self._untried.clear()
         ensemble = self.fragments[-1].ensemble
-        self._act(self._chosen, Choose, ensemble, frozenset(self._failed), frozenset(self._bad))
+        choose = Choose(ensemble, frozenset(self._failed), frozenset(self._bad))
+        self._act(choose, self._chosen)
 
     def _chosen(self, outcome: Outcome, now_s: float) -> None:
         self._is_choosing = False

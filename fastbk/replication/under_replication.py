@@ -269,7 +269,7 @@ class ChangeMark(Procedure[VersionedLedger | None]):
 
     def begin(self, now_s: float) -> None:
         """Ask for it."""
-        self._act(self._answered, MarkReplicas, self.add, self.remove)
+        self._act(MarkReplicas(self.add, self.remove), self._answered)
 
     def _answered(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, Error):

@@ -554,7 +554,7 @@ class CloseLedger(Procedure[VersionedLedger]):
             else:
                 self._fail(outcome, at_s)
 
-        self._act(marked, MarkReplicas, add)
+        self._act(MarkReplicas(add), marked)
 
     def _close(self, now_s: float) -> None:
         left_s = max(0.0, self._end_s - now_s)
@@ -605,7 +605,7 @@ class CloseLedger(Procedure[VersionedLedger]):
                 owed.mark_changed((), outdated)
             self._finish(found, at_s)
 
-        self._act(unmarked, MarkReplicas, (), outdated)
+        self._act(MarkReplicas((), outdated), unmarked)
 
 
 # --- forcing --------------------------------------------------------------------------------------
@@ -797,7 +797,7 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
             self._finish(NothingDone(), now_s)
 
     def _choose(self) -> None:
-        self._act(self._chosen, Choose, self._adds.ensemble, self._bad, self._avoid)
+        self._act(Choose(self._adds.ensemble, self._bad, self._avoid), self._chosen)
 
     def _chosen(self, outcome: Outcome, now_s: float) -> None:
         found = outcome if isinstance(outcome, Replaced) else Replaced()

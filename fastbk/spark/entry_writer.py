@@ -12,8 +12,8 @@ from fastbk.arrow.batches import HEADERS
 from fastbk.client.sync import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, ProtocolError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, Column, Table
-from fastbk.stream.chain.segment_contents import IndexBuilder
-from fastbk.stream.compression import compressed
+from fastbk.stream.records import compressed
+from fastbk.stream.segment_contents import IndexBuilder
 
 RECORD_BYTES_MAX = 4 * 1024 * 1024
 """As a stream's writer takes by default: a record with its key and headers."""

@@ -31,8 +31,8 @@ from fastbk.retry import Retry
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.spark.task_attempt import AttemptWriter, CommitMessage, TaskAttempt, stream_of
 from fastbk.spark.worker_client import client_of
-from fastbk.stream.chain.chain import ONCE
-from fastbk.stream.chain.drafts import LEDGERS_MAX, Draft
+from fastbk.stream.chain import ONCE
+from fastbk.stream.drafts import LEDGERS_MAX, Draft
 from fastbk.stream.paths import split_stream_path
 from fastbk.sync import Client
 

@@ -18,10 +18,10 @@ from fastbk.meta.uri import uri_or_default
 from fastbk.model.quorum import check_quorums
 from fastbk.spark.entry_writer import Columns
 from fastbk.spark.options import COMMON, Option, Values, known
-from fastbk.stream.chain.drafts import check_key
-from fastbk.stream.compression import CODECS
+from fastbk.stream.drafts import check_key
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.records import CODECS
 
 WRITE = (
     *COMMON,

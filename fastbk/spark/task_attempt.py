@@ -19,15 +19,15 @@ from fastbk.model.ledger import custom_of_stream
 from fastbk.retry import Retry
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
-from fastbk.stream.chain.drafts import Draft
-from fastbk.stream.compression import CODECS
+from fastbk.stream.drafts import Draft
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.records import CODECS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastbk.stream.namespace.sync_namespace import SyncStream
+    from fastbk.stream.sync import SyncStream
     from fastbk.sync import Client, LedgerWriter
 
 ROLL_BYTES = 256 * 1024 * 1024

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from fastbk.client.client import Client
 from fastbk.errors import ConfigError, Error
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.policy import StreamPolicy
 
 A = TypeVar("A")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from fastbk.errors import ConfigError
 from fastbk.option_checks import check_fields, check_options
-from fastbk.stream.compression import RAW_BYTES_MAX
 from fastbk.stream.positions import Start
+from fastbk.stream.records import RAW_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ def _by_id(folder: str, one_id: str) -> str:
     return f"{folder}/{one_id[:2]}/{one_id}"
 
 
-# --- namespaces -------------------------------------------------------------------------------------------------
+# --- namespaces -----------------------------------------------------------------------------------
 
 
 def namespace_path(namespace_id: str) -> str:
@@ -61,7 +61,7 @@ def stored_path(namespace_id: str) -> str:
     return _by_id(STORED, namespace_id)
 
 
-# --- streams ----------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def part_path(folder: str, part: str) -> str:

@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from fastbk.errors import NoSuchLedger, StreamNotFound, Unauthorized
 from fastbk.option_checks import check_options
-from fastbk.stream.chain import chain as changes
-from fastbk.stream.chain import drafts
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.drafts import Draft, attach, attach_drafts
+from fastbk.stream import chain as changes
+from fastbk.stream import drafts
+from fastbk.stream.chain import Chain
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
-from fastbk.stream.cursor.opening import checked_keeping, create_cursor, move_cursor, place_of
-from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
-from fastbk.stream.namespace.catalog import Catalog, label
+from fastbk.stream.cursor.store import (
+    CursorInfo,
+    checked_keeping,
+    create_cursor,
+    cursors_of,
+    delete_cursor,
+    move_cursor,
+    place_of,
+)
+from fastbk.stream.drafts import Draft, attach, attach_drafts
+from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
-from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
-from fastbk.stream.namespace.tree_records import StreamRecord
+from fastbk.stream.namespace.tree import StreamRecord, label, patches, stream_policy_set
 from fastbk.stream.options import (
     AnyCursorOptions,
     AnyReaderOptions,
@@ -112,7 +118,7 @@ class Stream:
         return StreamWriter(late, writer_options_of(options))
 
     async def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
-        """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `attach.py`."""
+        """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `drafts.py`."""
         return await attach(await self.context(), ledger_ids, key, number)
 
     async def attached_number(self, key: str) -> int:
@@ -135,7 +141,7 @@ class Stream:
     async def attach_drafts(
         self, some: Sequence[Draft], number: int, *, is_fencing: bool = True
     ) -> DLSN | None:
-        """Put the ledgers of drafts behind all that the stream has; a repeat does nothing: see `attach.py`."""
+        """Put the ledgers of drafts behind all that the stream has; a repeat does nothing: see `drafts.py`."""
         return await attach_drafts(await self.context(), some, number, is_fencing=is_fencing)
 
     async def give_up_drafts(self, some: Sequence[Draft]) -> None:

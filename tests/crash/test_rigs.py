@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.stream.janitor.janitor import JanitorOptions
+from fastbk.stream.janitor import JanitorOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.live.torture import Torture

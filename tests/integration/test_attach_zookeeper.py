@@ -22,19 +22,19 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.spark.task_attempt import TaskAttempt
-from fastbk.stream.chain.drafts import (
+from fastbk.stream.context import StreamContext
+from fastbk.stream.drafts import (
     ATTACHED_MAX,
     DRAFT_KEY_CHARACTERS_MAX,
     Draft,
     begin,
     drafts_of,
 )
-from fastbk.stream.context import StreamContext
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
 from tests.fixtures.sink_harness import SinkHarness
+from tests.fixtures.streams import as_client
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 import fastbk
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, PageRef, get_chain
+from fastbk.stream.chain import Chain, PageRef, get_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.paths import (
     chain_path,
     cursors_path,
@@ -28,7 +28,7 @@ from fastbk.stream.paths import (
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
-from tests.fixtures.fake_streams import unchecked_cursor
+from tests.fixtures.streams import unchecked_cursor
 
 
 def packed(chain: Chain) -> bytes:

@@ -29,11 +29,11 @@ from fastbk.meta.gateway import store as gateway_watches
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     Chain,
     Contents,
     add_segment,
@@ -43,7 +43,7 @@ from fastbk.stream.chain.chain import (
     put_chain,
     reserve,
 )
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
 from tests.fixtures.cli import Cli

@@ -12,7 +12,7 @@ import pytest
 
 import fastbk
 from fastbk.errors import NoSuchLedger, StreamNotFound
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 
@@ -316,7 +316,7 @@ def test_a_janitor_shows_what_a_dead_writer_left(
     assert _payloads(space, 1) == []
 
     async def look() -> int:
-        from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+        from fastbk.stream.janitor import Janitor, JanitorOptions
 
         async with fastbk.connect(cluster.metadata_uri) as client:
             janitor = Janitor(client, JanitorOptions(left_after_s=0), lambda _: None)

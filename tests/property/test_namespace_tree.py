@@ -20,7 +20,7 @@ from fastbk.errors import (
 )
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import STREAMS
 from fastbk.stream.policy import PolicyPatch, effective
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan

@@ -161,12 +161,10 @@ def test_a_cancelled_range_asks_for_nothing_more(seed: int) -> None:
     for _ in range(chance.randrange(20)):
         if client.pending:
             client.deliver(chance.choice(list(client.pending.values())))
-    late = list(client.pending.values())
+    late = dict(client.pending)
     reading.cancel()
     client.take()
     assert not client.pending
-    for action in late:
-        reading.completed(
-            action.tag, None if isinstance(action, Sleep) else NotEnoughBookies(), 1.0
-        )
+    for tag, action in late.items():
+        reading.completed(tag, None if isinstance(action, Sleep) else NotEnoughBookies(), 1.0)
         assert reading.take_actions() == []

@@ -27,7 +27,7 @@ import fastbk.sync
 from fastbk.errors import Error
 from fastbk.native.process import die_with_parent
 from fastbk.stream.client import Client
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.testing import LocalCluster
 from tests.rigs.report import Plan, Report
 

@@ -180,8 +180,8 @@ _ALL = [
         "BOOKKEEPER-584: a lost compare-and-set is taken for a won one",
         (
             f"{_UPDATE}._write",
-            "self._read_metadata(self._was_read)",
-            "self._finish(VersionedLedger(wanted, version + 1), now_s)",
+            "except MetadataConflict as error:",
+            "except MetadataConflict as error:\n        return version + 1",
         ),
     ),
     fault(
@@ -189,8 +189,8 @@ _ALL = [
         "a compare-and-set without an answer is taken for done",
         (
             f"{_UPDATE}._write",
-            "self._again(outcome, now_s)",
-            "self._finish(VersionedLedger(wanted, version + 1), now_s)",
+            "yield from self._pause()",
+            "return version + 1",
         ),
     ),
     fault(

@@ -100,8 +100,8 @@ class Running(Generic[T]):
     def perform_actions(self) -> None:
         """Do what the procedure asks for, without a look at what it has found."""
         while actions := self.procedure.take_actions():
-            for action in actions:
-                self._perform(action)
+            for tag, action in actions:
+                self._perform(tag, action)
 
     def bookies_changed(self) -> None:
         """The client heard of bookies that came or went."""
@@ -120,9 +120,8 @@ class Running(Generic[T]):
         self.procedure.completed(tag, outcome, self.client.kernel.now_s)
         self.pump()
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, tag: int, action: Action) -> None:
         client, ledger = self.client, self.ledger
-        tag = action.tag
         if isinstance(action, SendRequest):
             self.checks.asked(client.name, ledger, action.bookie_id, action.request)
             self._asked[tag] = client.ask(
@@ -154,7 +153,7 @@ class Running(Generic[T]):
         elif isinstance(action, MarkReplicas):
             client.mark_replicas(ledger.ledger_id, action, lambda outcome: self._tell(tag, outcome))
         elif isinstance(action, Choose):
-            client.kernel.after(0.0, client, self.choose, action)
+            client.kernel.after(0.0, client, self.choose, tag, action)
         else:
             raise NotImplementedError(action)
 
@@ -164,7 +163,7 @@ class Running(Generic[T]):
         self._tell(tag, None)
         return None
 
-    def choose(self, action: Choose) -> object:
+    def choose(self, tag: int, action: Choose) -> object:
         """Choose bookies by the product's placement from what this client knows."""
         if self not in self.client.runnings:
             return STALE
@@ -185,5 +184,5 @@ class Running(Generic[T]):
         except NotEnoughBookies as error:
             chosen, left_out = {}, error.replicas
         client.count_on(chosen.values())
-        self._tell(action.tag, Replaced(chosen, left_out))
+        self._tell(tag, Replaced(chosen, left_out))
         return None

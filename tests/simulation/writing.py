@@ -224,8 +224,8 @@ class Writing(Running[None]):
         """Do everything that the machine's text says a driver does after a call."""
         machine, client = self.machine, self.client
         while machine.has_actions or machine.ensemble_version != self._version:
-            for action in machine.take_actions():
-                self._perform(action)
+            for tag, action in machine.take_actions():
+                self._perform(tag, action)
             if machine.ensemble_version != self._version:
                 self._version = machine.ensemble_version
                 self._change_channels()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.stream.output import line_of_json
+from fastbk.cli.stream_options import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta.api import BadIdentity
 from fastbk.meta.gateway.messages import decode_request
@@ -23,8 +23,8 @@ from fastbk.native.disk import Disk
 from fastbk.server import process_table
 from fastbk.server.supervision.spawn import ChildProcess
 from fastbk.storage.commits import DELETION_LOG_NAME, DeletionLog
-from fastbk.stream.chain.chain import VERSION, get_chain
-from fastbk.stream.namespace.tree_records import UsageRecord, get
+from fastbk.stream.chain import VERSION, get_chain
+from fastbk.stream.namespace.tree import UsageRecord, get
 from fastbk.web.page_server import decoded_object
 
 DEEP = b"[" * 50_000 + b"]" * 50_000

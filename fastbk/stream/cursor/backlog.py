@@ -15,12 +15,12 @@ from fastbk.errors import (
     NotEnoughBookies,
     PositionTruncated,
 )
-from fastbk.stream.chain.chain import Chain, made_behind_us
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import Chain, made_behind_us
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.state import NONE, CursorAcks
 from fastbk.stream.cursor.store import CursorInfo, cursors_of
-from fastbk.stream.janitor.all_streams import StreamSnapshot
+from fastbk.stream.namespace.listing import StreamSnapshot
 from fastbk.stream.pattern.store import PatternHolds
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.reader.search import Position, first, first_from, get, tail_position

@@ -21,20 +21,47 @@ from fastbk.retry import Retry
 from fastbk.stream.context import ContextLike, StreamContext, as_error, context_of
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
-from fastbk.stream.cursor.opening import CursorRequest, checked_keeping, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE, CursorAcks, Data, check_data
-from fastbk.stream.cursor.store import StateStorage, part_of
+from fastbk.stream.cursor.store import (
+    CursorRequest,
+    StateStorage,
+    checked_keeping,
+    clamped_start,
+    part_of,
+    take_over,
+)
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
+from fastbk.stream.reader.stream_reader import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Lag,
+    StreamReader,
+    StreamReaderStats,
+)
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import CursorStats, Lag
 
 if TYPE_CHECKING:
     from fastbk.client.client import Settling
 
 _log = LibraryLog("fastbk.stream.cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStats:
+    """Figures of one cursor at one moment."""
+
+    reader: StreamReaderStats
+    """Since it was opened. What is done does not count in `lag`."""
+    mark_seq: int
+    """The number of the first record that is not done; -1 while none was seen."""
+    ranges: int
+    """Ranges done behind the mark."""
+    changes_unstored: int
+    """Changes that a crash would forget now: acknowledgements, gaps that were passed, and the number of the mark."""
+    gap_records: int
+    """Records that were gone before they were done, over the cursor's life."""
 
 
 class Acks(Protocol):

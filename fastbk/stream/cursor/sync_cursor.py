@@ -10,16 +10,15 @@ from fastbk.client.loop_thread import Hand, LoopThread, Wakeup, blocking
 from fastbk.errors import Error, ProtocolError
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
-from fastbk.stream.cursor.cursor import Cursor, check_done
+from fastbk.stream.cursor.cursor import Cursor, CursorStats, check_done
 from fastbk.stream.cursor.state import Data, check_data
 from fastbk.stream.options import GapT
 from fastbk.stream.pattern.cursor import PatternCursor, check_pattern_done
 from fastbk.stream.pattern.reader import PatternReader
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReaderStats
 from fastbk.stream.reader.sync_reader import SyncChunks, SyncOfOneStream, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import CursorStats, Lag, StreamReaderStats
 
 PatternInner = TypeVar("PatternInner", bound="PatternReader[Gap] | PatternCursor[Gap]")
 

@@ -1,5 +1,5 @@
 """Namespaces: the tree of names in metadata, policies, listing and watching.
 
 No ledger is written here, and no record of a stream.
-Begin with `namespace.py`, then `tree_changes.py` for what one transaction changes.
+Begin with `namespace.py`, then `tree.py` for what one transaction changes.
 """

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from fastbk.client.client import Client
@@ -27,18 +26,22 @@ from fastbk.errors import (
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
+    Level,
     NamespaceRecord,
+    Place,
     StoredRecord,
     StreamRecord,
     Tree,
     UsageRecord,
+    Versioned,
     get,
     get_or,
+    label,
 )
 from fastbk.stream.paths import entry_path, namespace_path, stored_path, stream_path, usage_path
 from fastbk.stream.policy import StreamPolicy, effective
@@ -54,47 +57,6 @@ IDS_KEPT = 10_000
 """Names of namespaces whose ids are remembered."""
 TRIES_MAX = 20
 """So often a path is read again because somebody renames or deletes in it just then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Versioned(Generic[V]):
-    """A record as it was read; version None: there is none, and the value is what holds then."""
-
-    value: V
-    version: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One namespace of a path."""
-
-    id: str
-    record: Versioned[NamespaceRecord]
-    usage: Versioned[UsageRecord]
-    entry: Versioned[EntryRecord | None]
-    """Its name in the namespace above; none for the root."""
-    fault: str = ""
-    """Why its record cannot be read: then it has parent and name by the tree, and its policy is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A namespace as it was found: its levels from the root down, and what some names in it stood for then."""
-
-    path: tuple[str, ...]
-    levels: tuple[Level, ...]
-    entries: Mapping[str, Versioned[EntryRecord]]
-    """By name; those are left out that stood for nothing."""
-
-    @property
-    def here(self) -> Level:
-        """The namespace itself."""
-        return self.levels[-1]
-
-
-def label(path: Sequence[str]) -> str:
-    """Return a path of names as messages write it."""
-    return "/".join(path) or "the root namespace"
 
 
 class Catalog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,8 +22,8 @@ from fastbk.errors import (
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_options
 from fastbk.stream.context import clock_us, gathered
-from fastbk.stream.cursor.opening import CursorPositions
-from fastbk.stream.namespace.catalog import Catalog, Place, Tries, label, records_at
+from fastbk.stream.cursor.store import CursorPositions
+from fastbk.stream.namespace.catalog import Catalog, Tries, records_at
 from fastbk.stream.namespace.listing import (
     NamespaceEvent,
     StreamInfo,
@@ -31,7 +32,14 @@ from fastbk.stream.namespace.listing import (
     watch_namespace,
 )
 from fastbk.stream.namespace.stream_ranges import StreamRanges
-from fastbk.stream.namespace.tree_changes import (
+from fastbk.stream.namespace.tree import (
+    NO_PATCH,
+    NamespaceRecord,
+    Place,
+    StoredRecord,
+    StreamRecord,
+    get_or,
+    label,
     namespace_created,
     namespace_deleted,
     namespace_policy_set,
@@ -40,14 +48,6 @@ from fastbk.stream.namespace.tree_changes import (
     stream_renamed,
     streams_created,
     streams_unnamed,
-)
-from fastbk.stream.namespace.tree_records import (
-    NO_PATCH,
-    NamespaceRecord,
-    StoredRecord,
-    StreamRecord,
-    get_or,
-    new_id,
 )
 from fastbk.stream.options import (
     AnyCursorOptions,
@@ -425,9 +425,8 @@ class Namespace:
 
         Raises StreamExists where there is one, QuotaExceeded, ConfigError while the cluster's format level has none.
         """
-        from fastbk.stream.cursor.opening import checked_keeping
-        from fastbk.stream.pattern.record import split_pattern
-        from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved
+        from fastbk.stream.cursor.store import checked_keeping
+        from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved, split_pattern
 
         space, names = split_pattern(pattern)
         wish = PatternCursorRequest(names, start, *checked_keeping(hold, expire_after), is_new=True)
@@ -441,8 +440,7 @@ class Namespace:
         Whoever holds it is fenced, and finds out when it next stores something. Its options and its map stay. Raises
         StreamNotFound if there is no such cursor, ConfigError if it has another pattern.
         """
-        from fastbk.stream.pattern.record import split_pattern
-        from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved
+        from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved, split_pattern
 
         space, names = split_pattern(pattern)
         wish = PatternCursorRequest(names, where, is_move=True)
@@ -518,7 +516,7 @@ DELETIONS_AT_ONCE = 8
 PASSES_MAX = 10
 """So often a namespace is emptied anew because somebody creates streams in it meanwhile."""
 
-# --- deletion ---------------------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 async def unname(
@@ -576,7 +574,7 @@ async def _renamed(catalog: Catalog, names: Sequence[str], ids: dict[str, str]) 
 
 async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
     """Delete what streams without names hold; what cannot be done now is left to the janitor."""
-    from fastbk.stream.janitor.deletion import delete_stream
+    from fastbk.stream.deletion import delete_stream
 
     async def delete(stream_id: str) -> None:
         try:
@@ -650,7 +648,7 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> str:
     return await catalog.until_decided(attempt)
 
 
-# --- policies ---------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 async def check_below(catalog: Catalog, place: Place, policy: PolicyPatch) -> None:
@@ -685,3 +683,8 @@ def _checked(
         return effective(found) if base is None else effective(found, base)
     except PolicyInvalid as error:
         raise PolicyInvalid(f"for {label(path)}: {error}") from error
+
+
+def new_id() -> str:
+    """Return an id that nothing has had."""
+    return secrets.token_hex(8)

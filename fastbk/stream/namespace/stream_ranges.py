@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from fastbk.errors import DataLost, Error, NoSuchLedger, StreamNotFound
 from fastbk.meta.records import BadRecord, decoded
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain.chain import CONDEMNED, NONE, Chain, Segment, get_chain
+from fastbk.stream.chain import CONDEMNED, NONE, Chain, Segment, get_chain
 from fastbk.stream.context import StreamContext, gathered
-from fastbk.stream.namespace.catalog import Catalog, label, records_at
+from fastbk.stream.namespace.catalog import Catalog, records_at
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
-from fastbk.stream.namespace.tree_records import UsageRecord
+from fastbk.stream.namespace.tree import UsageRecord, label
 from fastbk.stream.paths import chain_path, split_path, usage_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.search import SegmentAt, first_from, tail_position

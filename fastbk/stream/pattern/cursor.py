@@ -15,27 +15,29 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain import Chain
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.cursor import CursorHolder, Held
 from fastbk.stream.cursor.delivery import CursorDelivery
-from fastbk.stream.cursor.opening import checked_keeping, clamped_start
 from fastbk.stream.cursor.state import CursorAcks, CursorState, Data
-from fastbk.stream.cursor.store import CursorStore
+from fastbk.stream.cursor.store import CursorStore, checked_keeping, clamped_start
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE
-from fastbk.stream.namespace.tree_records import StreamRecord, get_or
+from fastbk.stream.namespace.tree import StreamRecord, get_or
 from fastbk.stream.options import GapT
 from fastbk.stream.paths import stream_path
 from fastbk.stream.pattern.reader import How, PatternRecords, PatternSource
-from fastbk.stream.pattern.record import (
+from fastbk.stream.pattern.store import (
     RANGES_MAX,
+    CursorStart,
+    PatternCursorRequest,
     PatternRecord,
     StreamPosition,
+    begins_of,
     is_match,
     put_pattern,
+    take_over,
 )
-from fastbk.stream.pattern.store import CursorStart, PatternCursorRequest, begins_of, take_over
 from fastbk.stream.positions import DLSN, FIRST, Start, check_start
 from fastbk.stream.reader.read_ahead import ReadTurns
 from fastbk.stream.reader.stream_reader import StreamReader

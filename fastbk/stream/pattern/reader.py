@@ -28,16 +28,22 @@ from fastbk.model.ids import ID_MAX
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.retry import Retry
 from fastbk.stream.context import StreamContext, as_error, gathered, one_at_a_time
-from fastbk.stream.namespace.catalog import Catalog, label
+from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import NamespaceEvent, watched_changes
+from fastbk.stream.namespace.tree import label
 from fastbk.stream.options import GapT
-from fastbk.stream.pattern.record import STREAMS_MAX, is_match, split_pattern, too_many
+from fastbk.stream.pattern.store import STREAMS_MAX, is_match, split_pattern, too_many
 from fastbk.stream.positions import DLSN, AtTime, Start, check_dlsn
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.read_ahead import ReadTurns
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
+from fastbk.stream.reader.stream_reader import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Lag,
+    StreamReader,
+    StreamReaderStats,
+)
 from fastbk.stream.records import Chunk, Gap, Origin, Record
-from fastbk.stream.stats import Lag, StreamReaderStats
 
 PatternStart: TypeAlias = Literal["earliest", "latest"] | AtTime | Mapping[str, DLSN]
 """Where streams begin that are there already; a mapping says it by their paths, and others begin at the earliest."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.errors import ProtocolError, StorageError
 from fastbk.observe.tracing import Attributes, Tracer, tracer_of
 from fastbk.replication.entry_table import EntryTable, datas_of
-from fastbk.stream.chain.chain import NONE, Chain
+from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.reader.read_ahead import ChainFollower, Ended, Entries, Missing, ReadAhead
 from fastbk.stream.reader.search import Key, has_no_records_before, index_in

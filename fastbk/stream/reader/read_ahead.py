@@ -28,13 +28,13 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import size_bytes_of
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import NONE, Chain, Segment
-from fastbk.stream.chain.segment_contents import head_of
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import NONE, Chain, Segment
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext, as_error
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.read_plan import Next, ReadPlan
 from fastbk.stream.reader.search import first_sequence
+from fastbk.stream.segment_contents import head_of
 
 _log = LibraryLog("fastbk.stream")
 

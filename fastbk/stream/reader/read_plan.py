@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 
-from fastbk.stream.chain.chain import NONE, Chain, Segment
+from fastbk.stream.chain import NONE, Chain, Segment
 from fastbk.stream.positions import DLSN
 
 

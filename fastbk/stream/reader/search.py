@@ -29,8 +29,7 @@ from fastbk.errors import (
     WrongType,
 )
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
-from fastbk.stream.chain.chain import NONE, Chain, PageRef, Segment, made_behind_us
-from fastbk.stream.chain.segment_contents import RECORD, TIME, TXID, SegmentIndex, head_of
+from fastbk.stream.chain import NONE, Chain, PageRef, Segment, made_behind_us
 from fastbk.stream.context import StreamContext, clock_us, gathered
 from fastbk.stream.positions import (
     CARRIED_US_MAX,
@@ -44,6 +43,7 @@ from fastbk.stream.positions import (
     to_us,
 )
 from fastbk.stream.records import Chunk, Gap, Record, chunk_of
+from fastbk.stream.segment_contents import RECORD, TIME, TXID, SegmentIndex, head_of
 
 PARALLEL = 8
 """Segments that `get_many` reads at the same time."""
@@ -224,7 +224,7 @@ async def _rows_behind(
     return chain.rows[:2] if following is None else (await context.store.page(following))[:2]
 
 
-# --- by position ------------------------------------------------------------------------------------------------
+# --- by position ----------------------------------------------------------------------------------
 
 
 async def first(context: StreamContext) -> Record | None:
@@ -327,7 +327,7 @@ def _no_such(context: StreamContext, place: DLSN) -> NoSuchEntry:
     return NoSuchEntry(f"{context.name} has no record at {place}, or not yet")
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 async def tail_position(context: StreamContext, *, fresh: bool = True) -> Position | None:
@@ -577,7 +577,7 @@ class SegmentAt:
         return low
 
 
-# --- an open segment's first number -----------------------------------------------------------------------------
+# --- an open segment's first number ---------------------------------------------------------------
 
 PART_ENTRIES = 64
 

@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, Self, cast
 
 from fastbk.client.async_tools import Repeated, raised_again
 from fastbk.client.ledger_reader import ReadFigures
 from fastbk.errors import ClientClosed, ConfigError, DataLost, ProtocolError, StorageError
 from fastbk.model.ids import ID_MAX
+from fastbk.observe.latency import Latency
 from fastbk.observe.meter import CONSUMED, Figures, Source, duration_figures, meter_of, receiving
 from fastbk.option_checks import checked_integer, checked_timeout
-from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain import Chain
 from fastbk.stream.context import ContextLike, clock_us, context_of, one_at_a_time
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start, check_start
@@ -32,10 +34,42 @@ from fastbk.stream.reader.search import (
     tail_position,
 )
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import Lag, StreamReaderStats
 
 CHUNK_RECORDS = 1000
 CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far it is behind what it knows to be visible; exact where it has caught up."""
+
+    records: int
+    seconds: float
+    """Since the last record that it handed out was appended, by this machine's clock; 0 where it has caught up."""
+    size_bytes: int = 0
+    """About: from the average of the segments that are closed, else of what was handed out last."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReaderStats:
+    """Figures of one reader at one moment, since it was opened."""
+
+    records: int
+    """Handed out."""
+    bytes: int
+    """About, of these: payloads, keys, headers, and some bytes around each record."""
+    buffered_bytes: int
+    """Read ahead, and not handed out yet; as stored, with compression."""
+    entries_read: int
+    """Entries that bookies gave."""
+    bytes_read: int
+    """Of these, as stored."""
+    copies_skipped: int
+    """Copies that were missing, damaged or not to be had, so that another bookie was asked."""
+    read_latency: Latency
+    """From asking bookies for a range of entries until the first of them came."""
+    lag: Lag
+    """How far it is behind what it knows to be visible."""
 
 
 class Consumer(Protocol):

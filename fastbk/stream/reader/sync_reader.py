@@ -13,9 +13,14 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
+from fastbk.stream.reader.stream_reader import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Lag,
+    StreamReader,
+    StreamReaderStats,
+)
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.stats import Lag, StreamReaderStats
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor

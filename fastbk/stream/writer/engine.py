@@ -36,22 +36,24 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, encode
-from fastbk.observe.latency import AppendClock
+from fastbk.observe.latency import AppendClock, Latency
 from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.meter import SENT, Figures, duration_figures, meter_of, sending
 from fastbk.observe.tracing import Span, Tracer, tracer_of
 from fastbk.option_checks import integer
-from fastbk.stream.chain.chain import NONE, Contents, Segment, carried_us
-from fastbk.stream.chain.opening import slots_of
-from fastbk.stream.chain.segment_contents import IndexBuilder
-from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.compression import CODECS, compressed
+from fastbk.stream.chain import NONE, Contents, Segment, carried_us
+from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error, clock_us
+from fastbk.stream.opening import slots_of
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN, TXID_MAX
-from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.segment_lifecycle import SegmentLifecycle
+from fastbk.stream.records import CODECS, compressed
+from fastbk.stream.segment_contents import IndexBuilder
+from fastbk.stream.writer.segment_lifecycle import (
+    SegmentLifecycle,
+    roll_age,
+)
 from fastbk.stream.writer.traced_appends import TracedAppends
 
 _log = LibraryLog("fastbk.stream")
@@ -63,14 +65,32 @@ TAKEN_OVER = (LedgerFenced, LedgerClosed, NoSuchLedger, MetadataConflict)
 _ONLY_THE_WRITER = (
     "Open it again only if this process is to be the writer: that fences the other one."
 )
-LAST_SHARE = 0.1
-"""Of the age: the part in which segments roll."""
-READY_FROM, READY_TO = 0.5, 0.8
-"""Between these shares of the age the next segment is made; with both limits by size at half of it."""
-CHECK_S_MAX = 60.0
-CHECK_S_MIN = 0.05
-_GOLDEN = 0x9E3779B97F4A7C15
-_WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWriterStats:
+    """Figures of one writer at one moment, since it was opened."""
+
+    records: int
+    """Acknowledged."""
+    bytes: int
+    """Of their payloads, keys and headers."""
+    appends_in_flight: int
+    """Records and batches that were taken and are not acknowledged yet."""
+    bytes_in_flight: int
+    """What these count in the bound `unacked_bytes_max`: with some 30 bytes around each record."""
+    appends_waiting: int
+    """Appends that wait for room, and are not taken yet."""
+    segments: int
+    """That it has begun to write."""
+    entries_resent: int
+    """Copies of entries that were sent to a bookie again, after a lost connection or a refusal."""
+    ensemble_changes: int
+    """How often other bookies were taken in place of some."""
+    append_latency: Latency
+    """Of a record, from the turn of the event loop that took it to its acknowledgement; with `linger` that, too."""
+    times_ahead: int = 0
+    """How often the last record before a segment said a time over a minute ahead of this machine's clock."""
 
 
 class AppendEngine:
@@ -643,39 +663,6 @@ def next_txid(txid: int | None, last: int) -> int:
             f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
         )
     return txid
-
-
-@dataclass(frozen=True, slots=True)
-class RollAge:
-    """Of one segment, in seconds behind its first entry; 0: never by age."""
-
-    age_s: float
-    ready_s: float
-    roll_s: float
-
-    def is_ready_due(self, age_s: float) -> bool:
-        """Return whether the next segment is to be made."""
-        return 0 < self.ready_s <= age_s
-
-    def is_roll_due(self, age_s: float) -> bool:
-        """Return whether the segment ends."""
-        return 0 < self.roll_s <= age_s
-
-    def check_s(self, age_s: float) -> float:
-        """Return the seconds until the age must be checked again if nothing is written."""
-        pause_s = min(self.age_s / 4, CHECK_S_MAX)
-        for due_s in (self.ready_s, self.roll_s):
-            if age_s < due_s:
-                pause_s = min(pause_s, due_s - age_s)
-                break
-        return max(pause_s, CHECK_S_MIN)
-
-
-def roll_age(age_s: float, ledger_id: int) -> RollAge:
-    """Return what holds for the segment with this ledger, whose policy's `roll_age_s` is `age_s`."""
-    share = ledger_id * _GOLDEN % _WORD / _WORD
-    ready_share = READY_FROM + (READY_TO - READY_FROM) * share
-    return RollAge(age_s, age_s * ready_share, age_s * (1 - LAST_SHARE * share))
 
 
 class Rolling:

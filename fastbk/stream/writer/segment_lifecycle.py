@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.client.ledger_writer import LedgerWriter
@@ -30,23 +31,10 @@ from fastbk.errors import (
     StreamSealed,
 )
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import (
-    Contents,
-    Segment,
-    add_segment,
-    check_epoch,
-    close_segment,
-    reserve,
-)
-from fastbk.stream.chain.opening import (
-    SegmentMoved,
-    create_ledger,
-    delete_pending,
-    recovered,
-    slots_of,
-)
-from fastbk.stream.chain.store import VersionedChain
+from fastbk.stream.chain import Contents, Segment, add_segment, check_epoch, close_segment, reserve
+from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error, clock_us
+from fastbk.stream.opening import SegmentMoved, create_ledger, delete_pending, recovered, slots_of
 from fastbk.stream.policy import StreamPolicy
 
 if TYPE_CHECKING:
@@ -339,3 +327,49 @@ class SegmentLifecycle:
             # What stood open behind an empty segment left the chain with it.
             self.take().ledger.abandon(ClientClosed("the segment before it was empty"))
         self._found(segment, contents)
+
+
+# --- when a segment ends by age -------------------------------------------------------------------
+
+
+LAST_SHARE = 0.1
+"""Of the age: the part in which segments roll."""
+READY_FROM, READY_TO = 0.5, 0.8
+"""Between these shares of the age the next segment is made; with both limits by size at half of it."""
+CHECK_S_MAX = 60.0
+CHECK_S_MIN = 0.05
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class RollAge:
+    """Of one segment, in seconds behind its first entry; 0: never by age."""
+
+    age_s: float
+    ready_s: float
+    roll_s: float
+
+    def is_ready_due(self, age_s: float) -> bool:
+        """Return whether the next segment is to be made."""
+        return 0 < self.ready_s <= age_s
+
+    def is_roll_due(self, age_s: float) -> bool:
+        """Return whether the segment ends."""
+        return 0 < self.roll_s <= age_s
+
+    def check_s(self, age_s: float) -> float:
+        """Return the seconds until the age must be checked again if nothing is written."""
+        pause_s = min(self.age_s / 4, CHECK_S_MAX)
+        for due_s in (self.ready_s, self.roll_s):
+            if age_s < due_s:
+                pause_s = min(pause_s, due_s - age_s)
+                break
+        return max(pause_s, CHECK_S_MIN)
+
+
+def roll_age(age_s: float, ledger_id: int) -> RollAge:
+    """Return what holds for the segment with this ledger, whose policy's `roll_age_s` is `age_s`."""
+    share = ledger_id * _GOLDEN % _WORD / _WORD
+    ready_share = READY_FROM + (READY_TO - READY_FROM) * share
+    return RollAge(age_s, age_s * ready_share, age_s * (1 - LAST_SHARE * share))

@@ -30,22 +30,15 @@ from fastbk.errors import (
     WrongType,
 )
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
-from fastbk.stream.chain.chain import Contents, close_segment, seal
-from fastbk.stream.chain.opening import (
-    check_bookies,
-    delete_pending,
-    new_owner,
-    open_stream,
-    slots_of,
-)
-from fastbk.stream.chain.store import VersionedChain
+from fastbk.stream.chain import Contents, close_segment, seal
+from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of
+from fastbk.stream.opening import check_bookies, delete_pending, new_owner, open_stream, slots_of
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
-from fastbk.stream.stats import StreamWriterStats
-from fastbk.stream.writer.engine import AppendEngine
+from fastbk.stream.writer.engine import AppendEngine, StreamWriterStats
 
 Data: TypeAlias = bytes | bytearray | memoryview
 T = TypeVar("T")

@@ -195,8 +195,8 @@ class _Run:
 
     def _step(self) -> None:
         while actions := self._procedure.take_actions():
-            for action in actions:
-                self._perform(action)
+            for tag, action in actions:
+                self._perform(tag, action)
         if self._procedure.is_finished and not self._ended.done():
             self._ended.set_result(None)
 
@@ -211,27 +211,26 @@ class _Run:
             if not self._ended.done():
                 self._ended.set_exception(error)
 
-    def _perform(self, action: Action) -> None:
-        tag = action.tag
+    def _perform(self, tag: int, action: Action) -> None:
         if isinstance(action, Withdraw):
             if (gone := self._under_way.pop(tag, None)) is not None:
                 gone.cancel()
         elif isinstance(action, Sleep):
             self._under_way[tag] = self._loop.call_later(action.pause_s, self._completed, tag, None)
         elif isinstance(action, SendRequest):
-            self._send(action)
+            self._send(tag, action)
         else:
-            self._under_way[tag] = self._loop.create_task(self._call(action))
+            self._under_way[tag] = self._loop.create_task(self._call(tag, action))
 
-    def _send(self, action: SendRequest) -> None:
+    def _send(self, tag: int, action: SendRequest) -> None:
         """A request that was sent arrives, also if its sender gives it up or dies meanwhile."""
-        world, rng, tag = self._world, self._world.rng, action.tag
-        self._loop.call_later(rng.uniform(0.0002, world.latency_s), self._arrive, action)
+        world, rng = self._world, self._world.rng
+        self._loop.call_later(rng.uniform(0.0002, world.latency_s), self._arrive, tag, action)
         self._under_way[tag] = self._loop.call_later(
             action.timeout_s, self._completed, tag, QuorumTimeout("no answer in time")
         )
 
-    def _arrive(self, action: SendRequest) -> None:
+    def _arrive(self, tag: int, action: SendRequest) -> None:
         world, process = self._world, self._client.process
         bookie = world.cluster.bookies[action.bookie_id]
         is_reached = process.unreached.get(action.bookie_id, -1.0) <= world.now_s
@@ -245,7 +244,7 @@ class _Run:
                 world.judge.copied(process, self._ledger_id, action.bookie_id, entry_id)
             outcome = bookie.of(self._ledger_id).answer(action.request)
         self._loop.call_later(
-            world.rng.uniform(0.0002, world.latency_s), self._answer, action.tag, outcome
+            world.rng.uniform(0.0002, world.latency_s), self._answer, tag, outcome
         )
 
     def _answer(self, tag: int, outcome: Outcome) -> None:
@@ -254,12 +253,12 @@ class _Run:
             handle.cancel()
         self._completed(tag, outcome)
 
-    async def _call(self, action: Action) -> None:
+    async def _call(self, tag: int, action: Action) -> None:
         try:
             outcome = await self._outcome(action)
         except Error as error:
             outcome = error
-        self._completed(action.tag, outcome)
+        self._completed(tag, outcome)
 
     async def _outcome(self, action: Action) -> Outcome:
         client, ledger_id = self._client, self._ledger_id

@@ -220,7 +220,9 @@ def ids_beyond_every_border() -> None:
             reading = ReadForRecovery(0, s.metadata, first, Pacing())
             reading.start(0.0)
             asked = {
-                one.bookie_id for one in reading.take_actions() if isinstance(one, SendRequest)
+                action.bookie_id
+                for _, action in reading.take_actions()
+                if isinstance(action, SendRequest)
             }
             assert asked == {f"b{index}" for index in written}
             if first < ID_MAX:

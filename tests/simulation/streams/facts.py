@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastbk.stream.chain.chain import NONE, Chain, get_chain, get_page, verify
-from fastbk.stream.chain.store import page_name
+from fastbk.stream.chain import NONE, Chain, get_chain, get_page, verify
+from fastbk.stream.chain_store import page_name
 from fastbk.stream.paths import chain_path, pages_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutation, fault
 
-CHANGES = "fastbk.stream.chain.chain"
+CHANGES = "fastbk.stream.chain"
 
 MUTATIONS: tuple[Mutation, ...] = (
     fault(
@@ -37,7 +37,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "no-fence",
         "a takeover reads the ledger of the former writer without recovering it",
         (
-            "fastbk.stream.chain.opening:recovered",
+            "fastbk.stream.opening:recovered",
             "recovery=True",
             "recovery=False",
         ),
@@ -87,7 +87,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "one-record-too-few",
         "what a killed writer left is counted without its last entry's records",
         (
-            "fastbk.stream.chain.segment_contents:contents_of",
+            "fastbk.stream.segment_contents:contents_of",
             "records = head.first_record + head.record_count",
             "records = head.first_record + 1",
         ),

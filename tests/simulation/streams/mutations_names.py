@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutation, fault
 
-CHANGES = "fastbk.stream.namespace.tree_changes"
+CHANGES = "fastbk.stream.namespace.tree"
 BULK = "fastbk.stream.namespace.namespace"
 NAMESPACE = "fastbk.stream.namespace.namespace:Namespace"
 EVENTS = "fastbk.stream.namespace.listing"

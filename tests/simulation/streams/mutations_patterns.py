@@ -11,7 +11,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an-older-janitor",
         "a janitor does not look for cursors of patterns",
         (
-            "fastbk.stream.janitor.janitor:Janitor._pattern_marks",
+            "fastbk.stream.janitor:Janitor._pattern_marks",
             "if record is None",
             "if True",
         ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutation, fault
 
-CHANGES = "fastbk.stream.chain.chain"
+CHANGES = "fastbk.stream.chain"
 READ_AHEAD = "fastbk.stream.reader.read_ahead:ReadAhead"
 ACKS = "fastbk.stream.cursor.state:CursorAcks"
-JANITOR = "fastbk.stream.janitor.janitor"
+JANITOR = "fastbk.stream.janitor"
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -91,7 +91,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "mark-back",
         "a takeover goes by the record's state, though the ledger has a later one",
         (
-            "fastbk.stream.cursor.opening:_state_of",
+            "fastbk.stream.cursor.store:_state_of",
             "return state if other is None or other.serial <= state.serial else other",
             "return state",
         ),
@@ -139,7 +139,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "deletes-at-t",
         "the segment that T lies in is deleted, too",
         (
-            "fastbk.stream.janitor.retention:deletable_below",
+            "fastbk.stream.retention:deletable_below",
             "return target.segment + 1 if is_behind else target.segment",
             "return target.segment + 1",
         ),
@@ -155,7 +155,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "deletes-before-marking",
         "ledgers are deleted before the chain says that they may be",
         (
-            "fastbk.stream.janitor.deletion:delete_below",
+            "fastbk.stream.deletion:delete_below",
             "known = await store.change(lambda chain: mark_deleting(chain, below), known)",
             "early = [row.ledger_id for row in known.chain.rows if row.number < below]\n"
             "    await deleter.ledgers_of(store.stream_id, early, reason)\n"
@@ -194,7 +194,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "idle-stays-open",
         "a segment that nobody writes to is not ended",
         (
-            "fastbk.stream.janitor.janitor:IdleRolling.roll_if_idle",
+            "fastbk.stream.janitor:IdleRolling.roll_if_idle",
             "if due_us > now_us:",
             "if True:",
         ),
@@ -224,7 +224,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "page-after-the-chain",
         "rows move to a page that is not written",
         (
-            "fastbk.stream.chain.store:ChainStore._spilled",
+            "fastbk.stream.chain_store:ChainStore._spilled",
             "await self._records.change(Change(self._page_path(page), put_page(rows)))",
             "pass",
         ),

@@ -13,16 +13,17 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 
 from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFound
-from fastbk.stream.chain.chain import NONE, get_chain
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.namespace.catalog import Catalog, Place
+from fastbk.stream.chain import NONE, get_chain
+from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import NamespaceEvent
 from fastbk.stream.namespace.namespace import Namespace
+from fastbk.stream.namespace.tree import Place
 from fastbk.stream.paths import STREAMS, chain_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
 from tests.simulation.streams.loop import Clock

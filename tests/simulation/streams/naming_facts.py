@@ -10,7 +10,7 @@ from collections import Counter
 from typing import cast
 
 from fastbk.errors import Error, NamespaceNotEmpty, QuotaExceeded, StreamExists, StreamNotFound
-from fastbk.stream.namespace.tree_records import (
+from fastbk.stream.namespace.tree import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,

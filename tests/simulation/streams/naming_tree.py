@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fastbk.stream.namespace.tree_records import NO_PATCH, ROOT_ID, Kind
+from fastbk.stream.namespace.tree import NO_PATCH, ROOT_ID, Kind
 from fastbk.stream.policy import PolicyPatch
 from tests.simulation.streams.facts import demand
 

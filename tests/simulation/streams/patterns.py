@@ -15,21 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastbk.errors import CursorFenced, Error, MetadataConflict, PositionTruncated
-from fastbk.stream.chain.chain import Chain, get_chain
+from fastbk.stream.chain import Chain, get_chain
 from fastbk.stream.cursor.state import CursorAcks
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import chain_path
 from fastbk.stream.pattern.cursor import PatternAcks, PatternCursor
-from fastbk.stream.pattern.record import PatternRecord, get_pattern, is_match
-from fastbk.stream.pattern.store import path_of
+from fastbk.stream.pattern.store import PatternRecord, get_pattern, is_match, path_of
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.records import Chunk, Gap, Origin, OriginRecord
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, Judge, demand
 from tests.simulation.streams.holding import _is_done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from fastbk.stream.chain.chain import Chain, Segment, get_chain
+from fastbk.stream.chain import Chain, Segment, get_chain
 from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, get_state
 from fastbk.stream.paths import chain_path, cursors_path
 from fastbk.stream.policy import StreamPolicy

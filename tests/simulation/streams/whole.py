@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from fastbk import errors
 from fastbk.errors import Error
-from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
-from fastbk.stream.chain.store import page_name
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.chain_store import page_name
+from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import pages_path
 from fastbk.stream.policy import PolicyPatch, effective
@@ -25,7 +25,7 @@ from fastbk.stream.records import Gap
 from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import FakeClient
-from tests.fixtures.fake_streams import new_stream
+from tests.fixtures.streams import new_stream
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
 from tests.simulation.streams.holding import CursorFacts, Holding
@@ -37,8 +37,8 @@ from tests.simulation.streams.world import STREAM, World, live
 
 CATCH_UP_S = 60.0
 SIZES: tuple[dict[str, tuple[int, ...]], ...] = (
-    {"chain.store.ROWS_MAX": (1280, 4, 8), "chain.store.PAGE_ROWS": (1024, 2, 5)},
-    {"janitor.deletion.DROPPED_AT_ONCE": (256, 1, 3)},
+    {"chain_store.ROWS_MAX": (1280, 4, 8), "chain_store.PAGE_ROWS": (1024, 2, 5)},
+    {"deletion.DROPPED_AT_ONCE": (256, 1, 3)},
     {"cursor.store.ENTRIES_MAX": (50_000, 2)},
     {"cursor.store.RECORD_BURST": (5, 0)},
     {"cursor.state.RANGES_MAX": (10_000, 10_000, 2)},
@@ -103,7 +103,7 @@ class WholeWorld(World):
         rng = self.rng
         await new_stream(self.cluster, STREAM, self.patch)
         with ExitStack() as stack:
-            stack.enter_context(patch("fastbk.stream.janitor.janitor._log", self))
+            stack.enter_context(patch("fastbk.stream.janitor._log", self))
             for group in SIZES:
                 at = rng.randrange(len(next(iter(group.values()))))
                 for name, sizes in group.items():

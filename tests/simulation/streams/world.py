@@ -13,10 +13,10 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import Chain, put_chain
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy

@@ -38,12 +38,11 @@ from fastbk.meta.api import (
     MetadataStore,
 )
 from fastbk.meta.format_level import LEVEL_PATH, raise_level, read_or_first
-from fastbk.meta.hold import HOLD_PATH, UNREADABLE_ID, confirm_hold
-from fastbk.meta.last_backup import PATH as BACKUP_PATH
-from fastbk.meta.last_backup import read_last_backup
+from fastbk.meta.health_records import BACKUP_PATH as BACKUP_PATH
+from fastbk.meta.health_records import read_last_backup
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
-from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
+from fastbk.meta.rollback import HOLD_PATH, MARK_PATH, UNREADABLE_ID, Mark, confirm_hold, raise_mark
 from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.meta.zookeeper.paths import Layout, Paths, ledger_path
 from fastbk.model.missing_replica import MissingReplica
@@ -52,8 +51,8 @@ from fastbk.rate_limit import RateLimit
 from fastbk.replication.repair_options import CopyRate
 from fastbk.security.rights import OPERATIONS
 from fastbk.stream.client import Client
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.namespace.tree_records import ROOT_ID
+from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.namespace.tree import ROOT_ID
 from fastbk.stream.paths import entry_path, namespace_path, stored_path, stream_path, usage_path
 from tests.fixtures.console import console_of
 from tests.fixtures.gateway_store import behind_gateway, principal

@@ -25,12 +25,12 @@ from fastbk.meta import open_store, records
 from fastbk.meta.api import MetadataStore, all_ledgers
 from fastbk.meta.records import REASON_CHARACTERS_MAX, VALUE_BYTES_MAX, Change
 from fastbk.meta.replica_marks import path_of
-from fastbk.stream.chain.chain import Segment, SegmentState, get_chain, put_chain
+from fastbk.stream.chain import Segment, SegmentState, get_chain, put_chain
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.cursor.store import cursors_of
-from fastbk.stream.janitor import all_streams as reading
-from fastbk.stream.namespace.tree_records import ROOT_ID
+from fastbk.stream.namespace import listing
+from fastbk.stream.namespace.tree import ROOT_ID
 from fastbk.stream.paths import chain_path, cursors_path, entry_path, stream_path
 from fastbk.units import MIB
 from tests.fixtures.metadata import metadata, new_cluster
@@ -120,12 +120,12 @@ async def made(client: Client, rows: list[int]) -> list[str]:
 
 
 async def _snapshots(client: Client) -> AsyncGenerator[list[int], None]:
-    async for some in reading.all_streams(client.records):
+    async for some in listing.all_streams(client.records):
         yield [one.known.chain.items for one in some if one.known is not None]
 
 
 async def _chains(client: Client) -> AsyncGenerator[list[int], None]:
-    async for some in reading.chains_at_once(client.records):
+    async for some in listing.chains_at_once(client.records):
         yield [one.items for one in some]
 
 
@@ -135,7 +135,7 @@ async def test_few_long_chains_are_yielded_together(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "ITEMS_AT_ONCE", 100)
+    monkeypatch.setattr(listing, "ITEMS_AT_ONCE", 100)
     rows = [0, 40, 40, 40, 150, 1, 2, 3, 97, 120, 60, 60]
     async with fastbk.connect(new_cluster(tmp_path / "metadata.sqlite")) as client:
         await made(client, rows)

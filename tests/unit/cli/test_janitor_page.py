@@ -9,17 +9,17 @@ import pytest
 
 from fastbk.cli.janitor_page import CURSOR_TEXTS, TEXTS, serve, text_of
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
-from fastbk.stream.chain.chain import open_for_append, reserve
+from fastbk.stream.chain import open_for_append, reserve
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.store import delete_cursor
-from fastbk.stream.janitor.janitor import Counts, Janitor, JanitorOptions
+from fastbk.stream.janitor import Counts, Janitor, JanitorOptions
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.exposition import parsed
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.fake_streams import as_client, context_of, new_stream, write_segments
+from tests.fixtures.streams import as_client, context_of, new_stream, write_segments
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -92,7 +92,7 @@ async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None
     cluster = Cluster(plan)
     for stream_id, cursors in (("ab", ["one", 'q"\\']), ("cd", ["three"]), ("ef", [])):
         await new_stream(cluster, stream_id)
-        context = context_of(cluster.client(), stream_id)
+        context = context_of(cluster.client(), stream_id=stream_id)
         async with StreamWriter(context, WriterOptions()) as writer:
             for _ in range(5):
                 await writer.append(bytes(100))
@@ -117,7 +117,7 @@ async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None
     assert 0 <= page.value("fastbk_cursor_moved_seconds", **quoted) < 60
     assert page.value("fastbk_cursors_left_out") == 0
     # A new cursor on a stream that has some is found by the next pass; it is one more than there may be.
-    async with Cursor(context_of(cluster.client(), "ab"), "new"):
+    async with Cursor(context_of(cluster.client()), "new"):
         pass
     assert len(janitor.gauges.all()) == 3
     await janitor.pass_once()

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import MarkReplicas, ReadMetadata, Sleep, UpdateMetadata
+from fastbk.replication.actions import Action, MarkReplicas, ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.under_replication import ChangeMark
 from fastbk.replication.writer_machine import CloseLedger
 from tests.unit.replication.test_under_replication import check, missing, replaced
@@ -23,13 +23,19 @@ def rig_with(entries: int) -> WriterHarness:
     return harness
 
 
+def next_of(closing: CloseLedger) -> tuple[int, Action]:
+    """Return the one action that a close asks for now, and its tag."""
+    (asked,) = closing.take_actions()
+    return asked
+
+
 def test_a_close_is_one_update_that_says_where_the_ledger_ends() -> None:
     harness = rig_with(3)
     closing = harness.stop()
     closing.start(0.0)
-    (update,) = closing.take_actions()
+    tag, update = next_of(closing)
     assert isinstance(update, UpdateMetadata)
-    closing.completed(update.tag, harness.store.update(update.metadata, update.version), 0.0)
+    closing.completed(tag, harness.store.update(update.metadata, update.version), 0.0)
     metadata = harness.store.now.metadata
     assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, 2, 300)
     assert closing.value() == harness.store.now
@@ -61,20 +67,20 @@ def test_an_answer_that_was_lost_is_read_again(takes_effect: bool) -> None:
     harness = rig_with(3)
     closing = harness.stop()
     closing.start(0.0)
-    (update,) = closing.take_actions()
+    tag, update = next_of(closing)
     assert isinstance(update, UpdateMetadata)
     if takes_effect:
         harness.store.update(update.metadata, update.version)
-    closing.completed(update.tag, MetadataUnavailable("no answer"), 0.0)
-    (sleep,) = closing.take_actions()
+    closing.completed(tag, MetadataUnavailable("no answer"), 0.0)
+    tag, sleep = next_of(closing)
     assert isinstance(sleep, Sleep)
-    closing.completed(sleep.tag, None, 0.1)
-    (read,) = closing.take_actions()
+    closing.completed(tag, None, 0.1)
+    tag, read = next_of(closing)
     assert isinstance(read, ReadMetadata)
-    closing.completed(read.tag, harness.store.now, 0.1)
-    for again in closing.take_actions():
+    closing.completed(tag, harness.store.now, 0.1)
+    for tag, again in closing.take_actions():
         assert isinstance(again, UpdateMetadata)
-        closing.completed(again.tag, harness.store.update(again.metadata, again.version), 0.2)
+        closing.completed(tag, harness.store.update(again.metadata, again.version), 0.2)
     assert closing.value().metadata.last_entry_id == 2
     assert harness.store.now.version == 1
 
@@ -88,11 +94,11 @@ def test_a_store_that_stays_away_ends_the_close_with_an_unknown_outcome() -> Non
     for _ in range(100):
         if closing.is_finished:
             break
-        for action in closing.take_actions():
+        for tag, action in closing.take_actions():
             now_s += action.pause_s if isinstance(action, Sleep) else 0.0
             outcome = None if isinstance(action, Sleep) else MetadataUnavailable("away")
             assert isinstance(action, Sleep | ReadMetadata | UpdateMetadata)
-            closing.completed(action.tag, outcome, now_s)
+            closing.completed(tag, outcome, now_s)
     assert isinstance(closing.error, MetadataUnavailable)
     assert closing.error.outcome == "unknown"
     assert 0.5 < now_s <= 1.0
@@ -101,9 +107,9 @@ def test_a_store_that_stays_away_ends_the_close_with_an_unknown_outcome() -> Non
 def test_a_deleted_ledger_cannot_be_closed() -> None:
     closing = CloseLedger(7, None, 2, 300, 1.0)
     closing.start(0.0)
-    (read,) = closing.take_actions()
+    tag, read = next_of(closing)
     assert isinstance(read, ReadMetadata)
-    closing.completed(read.tag, NoSuchLedger("deleted"), 0.0)
+    closing.completed(tag, NoSuchLedger("deleted"), 0.0)
     assert isinstance(closing.error, NoSuchLedger)
 
 
@@ -127,17 +133,17 @@ def test_a_close_marks_what_is_missing_before_it_closes() -> None:
     harness.ack("b0", "b1")
     closing = harness.stop()
     closing.start(0.0)
-    (mark,) = closing.take_actions()
+    tag, mark = next_of(closing)
     assert isinstance(mark, MarkReplicas)
-    closing.completed(mark.tag, MetadataUnavailable("away"), 0.0)
+    closing.completed(tag, MetadataUnavailable("away"), 0.0)
     assert not harness.store.now.metadata.is_closed
-    (pause,) = closing.take_actions()
-    closing.completed(pause.tag, None, 0.2)
-    (mark,) = closing.take_actions()
-    closing.completed(mark.tag, harness.perform(mark), 0.2)  # type: ignore[arg-type]
+    tag, _ = next_of(closing)
+    closing.completed(tag, None, 0.2)
+    tag, mark = next_of(closing)
+    closing.completed(tag, harness.perform(mark), 0.2)  # type: ignore[arg-type]
     assert harness.marks() == [("b2", 0, 3)]
-    (update,) = closing.take_actions()
-    closing.completed(update.tag, harness.perform(update), 0.2)  # type: ignore[arg-type]
+    tag, update = next_of(closing)
+    closing.completed(tag, harness.perform(update), 0.2)  # type: ignore[arg-type]
     assert closing.value().metadata.is_closed
     check(harness)
 
@@ -160,15 +166,15 @@ def test_copies_acknowledged_while_a_mark_shrinks_still_count_as_marked() -> Non
     harness.ack("b0", "b1")
     closing = harness.stop()
     closing.start(0.0)
-    (mark,) = closing.take_actions()
-    closing.completed(mark.tag, harness.perform(mark), 0.0)  # type: ignore[arg-type]
+    tag, mark = next_of(closing)
+    closing.completed(tag, harness.perform(mark), 0.0)  # type: ignore[arg-type]
     harness.ack("b2", first=0, count=2)
-    (update,) = closing.take_actions()
-    closing.completed(update.tag, harness.perform(update), 0.0)  # type: ignore[arg-type]
-    (unmark,) = closing.take_actions()
+    tag, update = next_of(closing)
+    closing.completed(tag, harness.perform(update), 0.0)  # type: ignore[arg-type]
+    tag, unmark = next_of(closing)
     outcome = harness.perform(unmark)  # type: ignore[arg-type]
     harness.ack("b2", first=2, count=2)
-    closing.completed(unmark.tag, outcome, 0.0)
+    closing.completed(tag, outcome, 0.0)
     assert closing.is_finished
     assert harness.marks() == [("b2", 2, 3)]
     assert tuple(harness.writer.marked) == harness.store.marked

@@ -247,10 +247,12 @@ def force_of(
 
 def answer(force: ForceProcedure, *outcomes: Reply | NotEnoughBookies | QuorumTimeout) -> None:
     force.start(0.0)
-    asks = [one for one in force.take_actions() if isinstance(one, SendRequest)]
-    assert all(ask.request == ForceLedger() and ask.timeout_s == 1.0 for ask in asks)
-    for ask, outcome in zip(asks, outcomes, strict=False):
-        force.completed(ask.tag, outcome, 0.0)
+    asks = force.take_actions()
+    for _, ask in asks:
+        assert isinstance(ask, SendRequest)
+        assert (ask.request, ask.timeout_s) == (ForceLedger(), 1.0)
+    for (tag, _), outcome in zip(asks, outcomes, strict=False):
+        force.completed(tag, outcome, 0.0)
 
 
 def test_an_ordinary_ledger_needs_the_ack_quorum_of_every_write_set() -> None:

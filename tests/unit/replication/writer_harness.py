@@ -111,7 +111,7 @@ class WriterHarness:
         self.wire: dict[str, list[int]] = {}
         self.stored: dict[str, set[int]] = {}
         self.orphaned: dict[str, list[int]] = {}
-        self.todo: list[Action] = []
+        self._under_way: dict[int, Action] = {}
         self.writer.start(self.now_s)
         for bookie_id in self.writer.ensemble:
             if bookie_id not in away:
@@ -179,24 +179,29 @@ class WriterHarness:
 
     # --- actions -------------------------------------------------------------------------------------------------
 
+    @property
+    def todo(self) -> list[Action]:
+        """What the writer asked for and has no outcome of, oldest first."""
+        return list(self._under_way.values())
+
     def take(self) -> None:
-        for action in self.writer.take_actions():
+        for tag, action in self.writer.take_actions():
             if isinstance(action, Withdraw):
-                self.todo = [one for one in self.todo if getattr(one, "tag", 0) != action.tag]
+                self._under_way.pop(tag, None)
             else:
-                self.todo.append(action)
+                self._under_way[tag] = action
 
     def pending(self, kind: type[Action]) -> list[Action]:
         return [one for one in self.todo if isinstance(one, kind)]
 
     def answer(self, outcome: object = None) -> Action:
         """Perform the oldest action and bring its outcome, or `outcome` in its place."""
-        action = self.todo.pop(0)
-        assert not isinstance(action, Withdraw)
+        tag = next(iter(self._under_way))
+        action = self._under_way.pop(tag)
         if outcome is None:
             outcome = self.perform(action)
         version = self.writer.ensemble_version
-        self.writer.completed(action.tag, outcome, self.now_s)  # type: ignore[arg-type]
+        self.writer.completed(tag, outcome, self.now_s)  # type: ignore[arg-type]
         if self.writer.ensemble_version != version:
             for bookie_id in list(self.wire):
                 if bookie_id not in self.writer.ensemble:
@@ -293,7 +298,7 @@ def run(
     procedure.start(harness.now_s)
     todo = procedure.take_actions()
     while todo:
-        action = todo.pop(0)
+        tag, action = todo.pop(0)
         if isinstance(action, Withdraw):
             continue
         outcome = (
@@ -301,5 +306,5 @@ def run(
             if isinstance(action, SendRequest)
             else harness.perform(action)
         )
-        procedure.completed(action.tag, outcome, harness.now_s)  # type: ignore[arg-type]
+        procedure.completed(tag, outcome, harness.now_s)  # type: ignore[arg-type]
         todo += procedure.take_actions()

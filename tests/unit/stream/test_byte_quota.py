@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import QuotaExceeded, WriterFenced
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STORED
@@ -18,7 +18,7 @@ from fastbk.stream.records import Record
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 
 RECORD = b"x" * 1000
 

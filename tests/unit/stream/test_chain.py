@@ -10,8 +10,8 @@ import random
 import pytest
 
 from fastbk.errors import MetadataConflict, StorageError, StreamSealed
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import (
+from fastbk.stream import chain as chains
+from fastbk.stream.chain import (
     PAGE_ROWS,
     ROWS_MAX,
     Chain,

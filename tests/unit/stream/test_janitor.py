@@ -13,11 +13,10 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.records import Change
-from fastbk.stream.chain import store
+from fastbk.stream import chain_store, janitor
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
-from fastbk.stream.janitor import janitor
-from fastbk.stream.janitor.deletion import AuditFile, Event
-from fastbk.stream.janitor.janitor import Janitor, JanitorOptions, LeftSegments
+from fastbk.stream.deletion import AuditFile, Event
+from fastbk.stream.janitor import Janitor, JanitorOptions, LeftSegments
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 from fastbk.stream.policy import PolicyPatch
@@ -27,7 +26,7 @@ from fastbk.stream.records import Chunk
 from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan, RandomPlan
-from tests.fixtures.fake_streams import (
+from tests.fixtures.streams import (
     as_client,
     chain_of,
     context_of,
@@ -67,7 +66,7 @@ def janitor_of(cluster: Cluster, events: list[Event] | None = None) -> Janitor:
 
 
 async def writing(cluster: Cluster, records: int, stream_id: str = "ab") -> StreamWriter:
-    writer = StreamWriter(context_of(cluster.client(), stream_id), WriterOptions())
+    writer = StreamWriter(context_of(cluster.client(), stream_id=stream_id), WriterOptions())
     await writer.open()
     for _ in range(records):
         await writer.append(bytes(100))
@@ -275,7 +274,7 @@ async def test_one_streams_trouble_does_not_stop_the_others() -> None:
     for name in ("ab", "bad", "cd"):
         await new_stream(cluster, name)
         await write_segments(cluster.client(), 3, stream_id=name)
-        await truncate(context_of(cluster.client(), name), DLSN(3, 0, 0))
+        await truncate(context_of(cluster.client(), stream_id=name), DLSN(3, 0, 0))
     path = chain_path("bad")
     held = await cluster.client().records.read(path)
     assert held is not None
@@ -332,8 +331,8 @@ async def test_several_janitors_at_once_beside_a_writer(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S18: no ledger without a name, and none named that is not there, when all is over."""
-    monkeypatch.setattr(store, "ROWS_MAX", 5)
-    monkeypatch.setattr(store, "PAGE_ROWS", 4)
+    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
+    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
     for _ in range(10):
         cluster = Cluster()
         await new_stream(cluster, patch=PolicyPatch(retention_bytes=400))
@@ -354,7 +353,7 @@ async def test_several_janitors_at_once_beside_a_writer(
         folder = f"{pages_path('ab')}/"
         kept = {path for path in cluster.records.values if path.startswith(folder)}
         pages = {path.removeprefix(folder) for path in kept}
-        named = {store.page_name(one) for one in chain.pages}
+        named = {chain_store.page_name(one) for one in chain.pages}
         assert named <= pages
         # Of a number that no chain has used yet: who wrote it and lost may still try again, so it stays for now.
         assert all(int(one.partition("-")[0]) >= chain.next_page for one in pages - named)
@@ -373,7 +372,7 @@ def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:
 
 
 def test_a_long_audit_file_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastbk.stream.janitor.deletion.SIZE_BYTES_MAX", 20)
+    monkeypatch.setattr("fastbk.stream.deletion.SIZE_BYTES_MAX", 20)
     sink = AuditFile(tmp_path / "audit.log")
     for number in range(3):
         sink([{"ledger": number}])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.stream.chain.chain import (
+from fastbk.stream.chain import (
     Chain,
     Contents,
     add_segment,

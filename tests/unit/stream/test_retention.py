@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import Chain, Contents, Segment
-from fastbk.stream.janitor import retention
+from fastbk.stream import chain as chains
+from fastbk.stream import retention
+from fastbk.stream.chain import Chain, Contents, Segment
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 

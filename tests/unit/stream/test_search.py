@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
-from fastbk.stream.chain.chain import Contents, attach
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import Contents, attach
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, to_time
 from fastbk.stream.reader import search
@@ -170,8 +170,8 @@ async def test_ids_of_attached_segments_count_from_their_base() -> None:
 
 
 async def test_rows_in_pages_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastbk.stream.chain.store.ROWS_MAX", 4)
-    monkeypatch.setattr("fastbk.stream.chain.store.PAGE_ROWS", 2)
+    monkeypatch.setattr("fastbk.stream.chain_store.ROWS_MAX", 4)
+    monkeypatch.setattr("fastbk.stream.chain_store.PAGE_ROWS", 2)
     cluster = Cluster()
     context = await new_stream(cluster)
     records = await filled(cluster, [3] * 15, 2)

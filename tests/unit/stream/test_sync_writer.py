@@ -21,16 +21,16 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.chain import Chain, put_chain
+from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
+from fastbk.stream.sync import SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fork import exit_code_of_fork
 

@@ -1,0 +1,299 @@
+"""A writer whose bookies fail takes others: what is acknowledged is where the metadata says it is (INV-E1, INV-E2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+import fastbk
+from fastbk.errors import MetadataUnavailable, NotEnoughBookies
+from fastbk.meta.sqlite.store import MemoryStore
+from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.placement.config import PlacementConfig
+from fastbk.wire.statuses import Status
+from tests.fixtures.fake_bookie import FakeBookie
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all
+
+
+def metadata_of(store: MemoryStore, ledger_id: LedgerId) -> LedgerMetadata:
+    return store.read_ledger(ledger_id).metadata
+
+
+def check_copies(fakes: list[FakeBookie], metadata: LedgerMetadata, ledger_id: LedgerId) -> None:
+    """Every entry lies on at least Qa bookies of the fragment that the metadata names for it."""
+    ends = [one.first_entry_id for one in metadata.fragments[1:]] + [metadata.last_entry_id + 1]
+    for fragment, end in zip(metadata.fragments, ends, strict=True):
+        for entry_id in range(fragment.first_entry_id, end):
+            holders = [
+                name for name in fragment.ensemble if entry_id in by_id(fakes, name).ids(ledger_id)
+            ]
+            assert len(holders) >= metadata.ack_quorum, f"entry {entry_id} is only on {holders}"
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("status", [Status.READ_ONLY, Status.IO_ERROR, Status.NO_LEDGER])
+async def test_a_bookie_that_cannot_store_is_replaced_at_once(status: int) -> None:
+    async with fake_cluster(4) as (client, fakes, store):
+        writer = await client.create_ledger()
+        await writer.append_many(numbers(0, 10))
+        bad = by_id(fakes, writer.metadata.fragments[0].ensemble[1])
+        bad.faults.refuse_adds = lambda *_: status
+        await writer.append_many(numbers(10, 20))
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        await writer.append_many(numbers(20, 30))
+        assert bad.bookie_id not in writer.stats().ensemble
+        await writer.close()
+        metadata = metadata_of(store, writer.ledger_id)
+        (later,) = {one.ensemble for one in metadata.fragments[1:]}
+        assert bad.bookie_id not in later
+        check_copies(fakes, metadata, writer.ledger_id)
+        assert await read_all(client, writer.ledger_id) == numbers(0, 30)
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (4, 2, 2)])
+async def test_a_bookie_that_is_lost_for_good_is_replaced_and_its_share_sent_again(
+    quorums: tuple[int, int, int],
+) -> None:
+    async with fake_cluster(6, replace_after=0.05) as (client, fakes, store):
+        writer = await client.create_ledger(*quorums)
+        await writer.append_many(numbers(0, 20))
+        lost = by_id(fakes, writer.stats().ensemble[0])
+        await lost.stop()
+        futures = [writer.append_nowait(b"%d" % one) for one in range(20, 60)]
+        assert await asyncio.gather(*futures) == list(range(20, 60))
+        await wait_until_async(lambda: writer.stats().ensemble_changes >= 1, "a replacement")
+        await writer.append(b"60")
+        await writer.close()
+        metadata = metadata_of(store, writer.ledger_id)
+        assert lost.bookie_id not in metadata.fragments[-1].ensemble
+        check_copies(fakes, metadata, writer.ledger_id)
+        assert await read_all(client, writer.ledger_id) == numbers(0, 61)
+
+
+async def test_without_a_spare_the_writer_goes_on_and_takes_one_that_comes() -> None:
+    async with fake_cluster(3, replace_after=0.05) as (client, fakes, store):
+        writer = await client.create_ledger()
+        await fakes[0].stop()
+        await writer.append_many([b"x"] * 10)
+        assert writer.stats().ensemble_changes == 0
+        spare = FakeBookie("spare")
+        await spare.start()
+        lease = spare.register(store)
+        try:
+            await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "the new one")
+            assert "spare" in writer.stats().ensemble
+            await writer.append_many([b"x"] * 10)
+            await writer.close()
+            check_copies([*fakes, spare], metadata_of(store, writer.ledger_id), writer.ledger_id)
+        finally:
+            lease.close()
+            await spare.stop()
+
+
+async def test_a_silent_bookie_is_replaced_when_an_add_waits_too_long() -> None:
+    async with fake_cluster(4, bookie_timeout=0.1) as (client, fakes, store):
+        writer = await client.create_ledger(ack_quorum=3)
+        silent = by_id(fakes, writer.stats().ensemble[1])
+        silent.faults.swallow_adds = True
+        assert await asyncio.wait_for(writer.append(b"x"), 5) == 0
+        assert silent.bookie_id not in writer.stats().ensemble
+        await writer.close()
+        assert metadata_of(store, writer.ledger_id).fragments[0].first_entry_id == 0
+
+
+@pytest.mark.slow
+async def test_no_change_is_made_where_none_is_allowed() -> None:
+    async with fake_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (
+        client,
+        fakes,
+        store,
+    ):
+        writer = await client.create_ledger()
+        ensemble = writer.stats().ensemble
+        for name in ensemble[:2]:
+            by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        with pytest.raises(NotEnoughBookies) as caught:
+            await writer.append(b"x")
+        assert caught.value.replicas[ensemble[0]] == "READ_ONLY"  # the fake publishes no reason
+        with pytest.raises(NotEnoughBookies):
+            await writer.close()
+        assert metadata_of(store, writer.ledger_id).last_entry_id == -1
+
+
+async def test_a_delayed_change_waits_until_the_ack_quorum_needs_it() -> None:
+    options = {"delayed_ensemble_change": True, "replace_after": 0.05, "bookie_timeout": 0.2}
+    async with fake_cluster(5, **options) as (client, fakes, _):
+        writer = await client.create_ledger()
+        first, second, _ = (by_id(fakes, name) for name in writer.stats().ensemble)
+        await first.stop()
+        for _ in range(10):
+            await writer.append(b"x")
+        assert writer.stats().ensemble_changes == 0
+        await second.stop()
+        await asyncio.wait_for(writer.append(b"y"), 5)
+        assert writer.stats().ensemble_changes == 1
+        await writer.close()
+
+
+async def test_metadata_that_is_away_fails_no_append_that_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_cluster(4, replace_after=0.05) as (client, fakes, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+
+        def away(*_: object, **__: object) -> None:
+            raise MetadataUnavailable("the store is away")
+
+        with monkeypatch.context() as patch:
+            for name in ("read_ledger", "update_ledger", "list_bookies"):
+                patch.setattr(MemoryStore, name, away)
+            await by_id(fakes, writer.stats().ensemble[0]).stop()
+            for _ in range(50):
+                await asyncio.wait_for(writer.append(b"y"), 5)
+            assert writer.stats().ensemble_changes == 0
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "once it is back", 20)
+        await writer.close()
+        check_copies(fakes, metadata_of(store, writer.ledger_id), writer.ledger_id)
+
+
+async def test_a_bookie_that_had_to_be_replaced_is_kept_out_of_new_ledgers() -> None:
+    async with fake_cluster(4) as (client, fakes, _):
+        writer = await client.create_ledger()
+        bad = by_id(fakes, writer.stats().ensemble[0])
+        bad.faults.refuse_adds = lambda *_: Status.IO_ERROR
+        await writer.append(b"x")
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        await writer.close()
+        for _ in range(10):
+            other = await client.create_ledger()
+            assert bad.bookie_id not in other.stats().ensemble
+            await other.close()
+        everybody = await client.create_ledger(4, 3)
+        assert bad.bookie_id in everybody.stats().ensemble, "there are no others"
+        for fake in fakes:
+            fake.faults.refuse_adds = None
+        await everybody.close()
+
+
+async def test_replacements_keep_to_the_wishes_of_the_ledger() -> None:
+    async with fake_cluster(6, topology={"b0": "/r1", "b1": "/r1", "b2": "/r1", "*": "/r2"}) as (
+        client,
+        fakes,
+        store,
+    ):
+        wish = PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=2)
+        writer = await client.create_ledger(3, 3, placement=wish)
+        near = {"b0", "b1", "b2"}
+        for _ in range(2):
+            before = writer.stats()
+            bad = by_id(fakes, before.ensemble[0])
+            bad.faults.refuse_adds = lambda *_: Status.READ_ONLY
+            await writer.append(b"x")
+            await wait_until_async(
+                lambda before=before: writer.stats().ensemble_changes > before.ensemble_changes,
+                "a replacement",
+            )
+            ensemble = set(writer.stats().ensemble)
+            assert ensemble & near
+            assert ensemble - near
+        await writer.close()
+        assert metadata_of(store, writer.ledger_id).is_closed
+
+
+async def test_a_ledger_stays_with_the_bookies_of_its_group_whoever_replaces_one() -> None:
+    async with fake_cluster(0) as (client, _, store):
+        fakes = [FakeBookie(f"b{number}") for number in range(7)]
+        leases = []
+        for number, fake in enumerate(fakes):
+            await fake.start()
+            leases.append(fake.register(store, labels="gold" if number < 5 else ""))
+        try:
+            gold = {fake.bookie_id for fake in fakes[:5]}
+            wish = PlacementConfig(group="gold", group_is_hard=True)
+            writer = await client.create_ledger(placement=wish, metadata={"mine": b"1"})
+            assert set(writer.stats().ensemble) <= gold
+            await writer.append(b"0")
+            first = by_id(fakes, writer.stats().ensemble[0])
+            first.faults.refuse_adds = lambda *_: Status.READ_ONLY
+            await writer.append(b"1")
+            await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+            await writer.append(b"2")
+            assert set(writer.stats().ensemble) <= gold
+            # A stranger recovers it, and has to take another bookie.
+            second = by_id(fakes, writer.stats().ensemble[0])
+            second.faults.refuse_adds = lambda *_: Status.READ_ONLY
+            async with fastbk.connect(store) as other:
+                reader = await other.open_ledger(writer.ledger_id)
+                assert {name for one in reader.metadata.fragments for name in one.ensemble} <= gold
+                assert reader.metadata.custom == {"mine": b"1", "fastbk.group": b"hard:gold"}
+                assert len([one async for one in reader.read()]) == 3
+        finally:
+            for lease, fake in zip(leases, fakes, strict=True):
+                lease.close()
+                await fake.stop()
+
+
+async def test_a_wiped_bookie_is_replaced_and_never_taken_again() -> None:
+    async with fake_cluster(4, replace_after=30) as (client, fakes, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        wiped = by_id(fakes, writer.stats().ensemble[0])
+        await wiped.stop()
+        wiped.incarnation += 1
+        wiped.ledgers.clear()
+        await wiped.start()
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        assert wiped.ids(writer.ledger_id) == []
+        await writer.append(b"y")
+        await writer.close()
+        check_copies(
+            [fake for fake in fakes if fake is not wiped] + [FakeBookie(wiped.bookie_id)],
+            metadata_of(store, writer.ledger_id),
+            writer.ledger_id,
+        )
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def replaced(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    return [
+        one.fields  # type: ignore[attr-defined]
+        for one in caplog.records
+        if getattr(one, "event", "") == "ledger.bookie_replaced"
+    ]
+
+
+async def test_a_writer_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fastbk")
+    async with fake_cluster(4) as (client, fakes, _):
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        lost = writer.metadata.fragments[0].ensemble[1]
+        by_id(fakes, lost).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        await writer.append(b"y")
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        (fields,) = replaced(caplog)
+        assert (fields["ledger_id"], fields["bookie"], fields["index"]) == (0, lost, 1)
+        assert fields["replacement"] in writer.stats().ensemble
+        assert fields["first_entry_id"] == writer.metadata.fragments[-1].first_entry_id
+        assert (fields["reason"], fields["cause"]) == ("READ_ONLY", "writer")
+        assert ":" in str(fields["client"])
+
+
+async def test_a_recovery_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster(4) as (client, fakes, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        lost = writer.metadata.fragments[0].ensemble[2]
+        by_id(fakes, lost).faults.refuse_adds = lambda *_: Status.IO_ERROR
+        caplog.set_level(logging.INFO, "fastbk")
+        await other.open_ledger(writer.ledger_id)
+        fields = next(one for one in replaced(caplog) if one["cause"] == "recovery")
+        assert (fields["bookie"], fields["ledger_id"]) == (lost, writer.ledger_id)
+        assert "IO_ERROR" in str(fields["reason"])
