@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastbk.inspect.entry_log import read_entry_log
+from fastbk.inspect.index_files import read_entry_log
 from fastbk.inspect.items import FileReader, Item
 from fastbk.native.scrub import LogScan
 from fastbk.native.segment import Segment, Stats
