@@ -33,8 +33,10 @@ from fastbk.model.ids import BookieId
 from fastbk.replication.actions import (
     Action,
     BookieRequest,
+    Choose,
     Outcome,
     ReadMetadata,
+    Replaced,
     SendRequest,
     Sleep,
     TaggedAction,
@@ -241,6 +243,27 @@ class Procedure(Generic[T]):
     def _outcome_of(self, part: Procedure[Any]) -> object:
         self._parts.remove(part)
         return part._result if part.error is None else part.error
+
+
+def attempt(action: Action) -> Steps[Outcome]:
+    """Have an action performed; return its Error, too."""
+    outcome: Outcome
+    try:
+        outcome = yield action
+    except Error as error:
+        return error
+    return outcome
+
+
+def choose(
+    ensemble: tuple[BookieId, ...], bad: frozenset[int], exclude: frozenset[BookieId]
+) -> Steps[Replaced]:
+    """Choose bookies; where that fails there are none to be had."""
+    try:
+        replaced: Replaced = yield Choose(ensemble, bad, exclude)
+    except Error:
+        return Replaced()
+    return replaced
 
 
 class Gather(Procedure[list[T]]):
