@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.observe.latency import Latency
     from fastbk.observe.tracing import Tracing, links_of
-    from fastbk.placement.values import PlacementConfig
+    from fastbk.placement.config import PlacementConfig
     from fastbk.security.credentials import Credentials
     from fastbk.security.tls import TlsOptions
     from fastbk.stream.client import Client, connect
@@ -189,7 +189,7 @@ _HOMES = {
     "client.ledger_writer": "LedgerWriter WriterStats",
     "meta.api": "BookieRegistration",
     "model.ledger": "LedgerMetadata",
-    "placement.values": "PlacementConfig",
+    "placement.config": "PlacementConfig",
     "stream.client": "Client connect",
     "stream.cursor.backlog": "Backlog",
     "stream.cursor.cursor": "Cursor CursorStats",

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from fastbk.client.client import CopyRepairs
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
-from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ledger_reader import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
     from fastbk.stream.cursor.sync_cursor import SyncPatternCursor as PatternCursor
     from fastbk.stream.cursor.sync_cursor import SyncPatternReader as PatternReader
-    from fastbk.stream.namespace.sync_namespace import SyncNamespace as Namespace
-    from fastbk.stream.namespace.sync_namespace import SyncStream as Stream
     from fastbk.stream.reader.sync_reader import SyncStreamReader as StreamReader
-    from fastbk.stream.writer.sync_writer import PendingRecord
-    from fastbk.stream.writer.sync_writer import SyncStreamWriter as StreamWriter
+    from fastbk.stream.sync import PendingRecord
+    from fastbk.stream.sync import SyncNamespace as Namespace
+    from fastbk.stream.sync import SyncStream as Stream
+    from fastbk.stream.sync import SyncStreamWriter as StreamWriter
 
 __all__ = [
     "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "PatternCursor",
     "PatternReader", "Pending", "PendingAck", "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
-    "Namespace": "namespace.sync_namespace.SyncNamespace", "Stream": "namespace.sync_namespace.SyncStream",
+    "Namespace": "sync.SyncNamespace", "Stream": "sync.SyncStream",
     "Cursor": "cursor.sync_cursor.SyncCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
     "PatternCursor": "cursor.sync_cursor.SyncPatternCursor",
     "PatternReader": "cursor.sync_cursor.SyncPatternReader",
     "StreamReader": "reader.sync_reader.SyncStreamReader",
-    "StreamWriter": "writer.sync_writer.SyncStreamWriter",
-    "PendingRecord": "writer.sync_writer.PendingRecord",
+    "StreamWriter": "sync.SyncStreamWriter",
+    "PendingRecord": "sync.PendingRecord",
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class Client:
 
     def namespace(self, path: str = "") -> Namespace:
         """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O."""
-        from fastbk.stream.namespace.sync_namespace import SyncNamespace
+        from fastbk.stream.sync import SyncNamespace
 
         self._thread.check()
         return SyncNamespace(self._thread, path)

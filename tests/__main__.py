@@ -9,16 +9,17 @@ A committed tree has one seed in the tiers below ALL, so that it is judged the s
 change draws another; ALL=1 and runs of chosen tests draw a new one each time.
 
 Two phases start at once. Tests that start services, with ports, folders and file systems of their own, run two at a
-time: they wait much, for starts, leases and timeouts. Tests that share nothing run beside them on every processor,
-with a lower priority, and so use the time in which those wait. Their output is printed after that of the services.
-Tests that measure times run last, each alone.
+time: they wait much, for starts, leases and timeouts. Tests that share nothing run beside them, one more at a time than
+there are processors, with a lower priority, and so use the time in which those wait. Their output is printed after that
+of the services. Tests that measure times run last, each alone.
 
 Up to three tests that fail in a phase run once more when both phases have ended, by themselves and with the same SEED.
 One that passes then is reported as `unsteady` with both results on the page: it missed its deadline on a busy machine,
 or it has a race. Mend it. One that fails again fails the run. A second try repeats the random choices of the first.
 
 Compiled modules are kept beside their sources, also where PYTHONDONTWRITEBYTECODE is set: several processes collect
-tests, hundreds are started by them, and each would compile all that it imports anew.
+tests, hundreds are started by them, and each would compile all that it imports anew. Before the phases start all that
+is not compiled is, once and on all processors (compiling.py).
 
 The last lines say how many seconds and how many processor minutes each phase took.
 """
@@ -77,16 +78,16 @@ def phases() -> list[tuple[str, list[str]]]:
     both = f"({markers}) and " if markers else ""
     slowest = "--durations=30"
     beside = ["--dist", "worksteal", slowest, "-m"]
-    cores = str(os.cpu_count() or 1)
-    parallel = ("parallel", ["-n", cores, *beside, f"{both}not service"])
+    # They wait, too, a sixth of their time: one more keeps all processors busy.
+    processes = str((os.cpu_count() or 1) + 1)
+    parallel = ("parallel", ["-n", processes, *beside, f"{both}not service"])
     # Each process reads all that it is given: the folders of services take ten seconds, mostly for nothing.
     if name == "fast":
         parallel[1].extend(f"tests/{folder}" for folder in FAST_FOLDERS)
         return [parallel]
     folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
-    places = (one for one in (ROOT / "tests").iterdir() if one.is_dir() and one.name[0] != "_")
-    others = {one.name for one in places} - {*SERVICE_FOLDERS}
-    parallel[1].extend(f"tests/{one}" for one in sorted(others))
+    others = sorted({*test_folders()} - {*SERVICE_FOLDERS})
+    parallel[1].extend(f"tests/{one}" for one in others)
     parallel[1].extend(service_files("no_service"))
     alone = service_files("alone", *(("soak", "perf") if name == "all" else ()))
     some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
@@ -97,6 +98,12 @@ def phases() -> list[tuple[str, list[str]]]:
     ]
 
 
+def test_folders() -> list[str]:
+    """Return the names of all folders of tests."""
+    places = (ROOT / "tests").iterdir()
+    return sorted(one.name for one in places if one.is_dir() and one.name[0] != "_")
+
+
 def service_files(*markers: str) -> list[str]:
     """Return the files in the folders of services that mention any of these markers."""
     return [
@@ -105,6 +112,24 @@ def service_files(*markers: str) -> list[str]:
         for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
         if any(f"mark.{one}" in path.read_text("utf-8") for one in markers)
     ]
+
+
+def environment_of_tests() -> dict[str, str]:
+    """Return this process's environment, in which compiled modules are kept."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def compile_all(folders: Sequence[str]) -> None:
+    """Compile the product and these folders of tests, on all processors, where that is not done yet."""
+    parts = os.cpu_count() or 1
+    command = [sys.executable, "-m", "tests.compiling"]
+    environment = environment_of_tests()
+    running = [
+        subprocess.Popen([*command, str(part), str(parts), *folders], cwd=ROOT, env=environment)
+        for part in range(parts)
+    ]
+    if any([one.wait() for one in running]):
+        say("not all could be compiled before: see above")
 
 
 class Phase:
@@ -126,11 +151,7 @@ class Phase:
     def start(self, nice: int, *, is_captured: bool) -> None:
         """Start pytest; if its output is captured, `show` prints it."""
         environment = dict(
-            {
-                name: value
-                for name, value in os.environ.items()
-                if name != "PYTHONDONTWRITEBYTECODE"
-            },
+            environment_of_tests(),
             FASTBK_TIER=tier()[0],
             FASTBK_TEST_SENTINELS=str(self.sentinels),
             FASTBK_TEST_FAILURES=str(self.failures),
@@ -251,6 +272,8 @@ def main() -> int:
         print(__doc__)
         return 0
     runs = [("chosen", sys.argv[1:])] if sys.argv[1:] else phases()
+    if not sys.argv[1:]:
+        compile_all(FAST_FOLDERS if tier()[0] == "fast" else test_folders())
     failed = []
     with tempfile.TemporaryDirectory(prefix="fastbk-tests-") as folder:
         all_phases = [Phase(title, arguments, Path(folder)) for title, arguments in runs]

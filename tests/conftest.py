@@ -75,6 +75,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("alone")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no cycles meanwhile, and never again in what stays: thousands of tests, and all that they import."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _freeze_what_earlier_tests_left() -> None:
     """Keep the collections of asynchronous tests (fixtures/aio.py) small: each looks at what its own file made.

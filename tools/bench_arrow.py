@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import fastbk.sync
 from fastbk.arrow import chunk_batch, ledger_batches, read_stream, stream_schema
 from fastbk.native import stream_codec as codec
-from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.records import Chunk, chunk_of
+from fastbk.stream.sync import SyncStream
 from fastbk.testing import LocalCluster
 from tools.part import print_table, setting
 from tools.spark_processes import processes

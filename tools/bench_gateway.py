@@ -24,7 +24,7 @@ from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions

@@ -31,8 +31,8 @@ from fastbk.arrow import read_stream
 from fastbk.observe import library_log, logs
 from fastbk.spark.batch_reader import BatchReader
 from fastbk.spark.options import read_options
-from fastbk.spark.partition_reader import StreamPart
-from fastbk.stream.namespace.sync_namespace import SyncStream
+from fastbk.spark.partitions import StreamPart
+from fastbk.stream.sync import SyncStream
 from fastbk.testing import LocalCluster
 from tools.part import print_table, setting
 from tools.spark_bench_session import bench_spark

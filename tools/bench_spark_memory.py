@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import fastbk.sync
 from fastbk.devcluster import memory_pss_bytes
 from fastbk.observe import library_log, logs
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tools.part import setting, write
 from tools.spark_bench_session import bench_spark

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fastbk
-from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.processes import Bookie
 from fastbk.testing import LocalCluster
 from tools.part import BUILD, setting
 

@@ -28,7 +28,9 @@ def ensure_environment(name: str, *requirements: Path) -> Path:
         )
         pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
         files = [part for path in requirements for part in ("-r", str(path))]
-        words = ["--no-input", "install", "-q", "--require-hashes", "--only-binary", ":all:"]
+        # Most modules of large packages are never imported; the others are compiled when they are.
+        words = ["--no-input", "install", "-q", "--require-hashes", "--no-compile"]
+        words += ["--only-binary", ":all:"]
         subprocess.run([*pip, *words, *files], check=True)
         stamp.write_text(key)
     return python

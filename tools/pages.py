@@ -19,8 +19,8 @@ from msgspec import inspect
 from fastbk.apache.configuration import keys
 from fastbk.cli.completion import parsers_below, whole_parser
 from fastbk.config import key_of
-from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
+from fastbk.server.admin.apache_metrics import SUMMARIES, TOTALS, VALUES
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.example import setting_texts, value_text
 from tests.style.tree import ROOT, walk

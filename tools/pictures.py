@@ -17,7 +17,7 @@ from fastbk.overview.poller import OverviewPoller
 from fastbk.overview.values import ClusterOverview
 from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster
-from fastbk.top.app import TopApp
+from fastbk.top import TopApp
 from tools import ROOT
 from tools.console_pictures import console
 from tools.dashboard_pictures import dashboards

@@ -14,7 +14,7 @@ from fastbk.errors import StorageError
 if TYPE_CHECKING:
     from demo.pipeline.commands import Commands
     from fastbk.devcluster import Bookie, DevCluster
-    from fastbk.stream.namespace.sync_namespace import SyncStream
+    from fastbk.stream.sync import SyncStream
 
 FLIPPED = 0x01
 LOGS = "ledgers"

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, Error, MetadataConflict
-from fastbk.meta import format_level, hold, last_backup, rollback_mark
-from fastbk.meta.api import BadIdentity, all_ledgers
-from fastbk.meta.coordination import Check
+from fastbk.meta import format_level, health_records, rollback
+from fastbk.meta.api import BadIdentity, Check, all_ledgers
 from fastbk.meta.records import (
     READ_AT_ONCE,
     BadRecord,
@@ -57,10 +56,10 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "cursor": lambda _, raw: get_record(raw),
     "pattern cursor": lambda _, raw: get_pattern(raw),
     "draft": lambda _, raw: ledgers_named(raw),
-    hold.HOLD_PATH: lambda _, raw: hold.decode(raw),
+    rollback.HOLD_PATH: lambda _, raw: rollback.decode_hold(raw),
     format_level.LEVEL_PATH: lambda _, raw: format_level.decode(raw),
-    rollback_mark.MARK_PATH: lambda _, raw: rollback_mark.decode(raw),
-    last_backup.PATH: lambda _, raw: last_backup.decode(raw),
+    rollback.MARK_PATH: lambda _, raw: rollback.decode_mark(raw),
+    health_records.BACKUP_PATH: lambda _, raw: health_records.decode_backup(raw),
 }
 """By kind, or by path. Marks and AutoRecovery's coordination are read by their own calls."""
 

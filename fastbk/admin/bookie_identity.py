@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, Error, MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.api import BookieIdentity, all_ids
-from fastbk.meta.hold import check_not_held
+from fastbk.meta.rollback import check_not_held
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.rate_limit import RateLimit
 from fastbk.server.directories import LOCK_NAME

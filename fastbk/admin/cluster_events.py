@@ -22,7 +22,7 @@ import msgspec
 
 from fastbk.admin.page_client import AdminClient, client_at, client_of
 from fastbk.errors import ConfigError, Error
-from fastbk.observe.event_record import LATEST, Event, EventPage, Query
+from fastbk.observe.events import LATEST, Event, EventPage, Query
 
 if TYPE_CHECKING:
     from fastbk.meta import MetadataStore

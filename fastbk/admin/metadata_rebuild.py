@@ -17,15 +17,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.admin.metadata_archive import Ledger, Ledgers, items_of
-from fastbk.admin.metadata_backup import raise_if_half_restored
+from fastbk.admin.metadata_backup import Ledger, Ledgers, items_of, raise_if_half_restored
 from fastbk.admin.unlisted_segments import unlisted_segments
 from fastbk.errors import ConfigError, MetadataConflict, StorageError, os_errors_as
 from fastbk.inspect.items import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, VersionedLedger, all_ids
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
-from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
+from fastbk.meta.rollback import (
+    COUNTED_ID_END,
+    RESERVE_IDS,
+    Mark,
+    confirm_hold,
+    new_hold,
+    place_hold,
+    raise_mark,
+    read_record,
+)
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
 from fastbk.model.ids import ID_MAX, BookieId, IdRanges, LedgerId, check_bookie_id, check_ledger_id
@@ -37,8 +44,8 @@ from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerSt
 from fastbk.native.segment import PAIRS_MAX
 from fastbk.native.store import Store, StoreOptions
 from fastbk.printable_text import printable
-from fastbk.private_files import read_found
 from fastbk.replication.metadata_merge import Held, Merged, merge_ledger
+from fastbk.safe_files import read_found
 from fastbk.server.directories import lock_all
 from fastbk.storage.cookie_file import read_cookie
 from fastbk.storage.directories import JOURNALS

@@ -1,19 +1,24 @@
 """One process's HTTP page: a bookie's, a janitor's or a healer's; where it is, and what its refusals become.
 
+A bookie is found by its id in a cluster's metadata (its registration tells where it listens for HTTP), or without one
+where the cluster has only one (`find_bookie`).
+
 Blocking, for commands; `fastbk.overview.poller` reads the pages of hundreds at once.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import msgspec
 
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.security.credentials import pages_token
+from fastbk.units import format_names
 from fastbk.web.client import HttpConnection
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 40.0
 """Longest wait for an answer; a bit more than a bookie allows itself."""
+METADATA_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -179,3 +185,28 @@ def own_tls() -> ssl.SSLContext:
     from fastbk.security.tls import TlsOptions
 
     return (TlsOptions.from_environment() or TlsOptions()).context().current()
+
+
+def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:
+    """Return the client of a bookie that is up, by its id, None: of the only one. Raises ConfigError, Error."""
+    from fastbk.meta import open_store
+
+    with closing(open_store(uri, METADATA_TIMEOUT_S, may_make=False)) as store:
+        listed = store.list_bookies()
+    return client_of(_chosen(listed, bookie_id, uri), uri)
+
+
+def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> BookieRegistration:
+    ids = format_names(one.service.bookie_id for one in listed)
+    if wanted is None:
+        if len(listed) == 1:
+            return listed[0]
+        raise ConfigError(f"{uri} lists {len(listed)} bookies: name one of: {ids}")
+    for one in listed:
+        if one.service.bookie_id == wanted:
+            return one
+    raise Error(
+        f"{uri} lists no bookie {wanted} that is up; up are: {ids}. If it is down, its own log says why. If it is"
+        " starting, wait; its log says how far it is. If metadata does not list it although it runs, name it by"
+        " --http HOST:PORT"
+    )

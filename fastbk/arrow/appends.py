@@ -17,8 +17,8 @@ import pyarrow as pa
 from fastbk.arrow.batches import HEADERS
 from fastbk.errors import BufferFull, ConfigError, WrongType
 from fastbk.stream.positions import DLSN
+from fastbk.stream.sync import PendingRecord, SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import PendingRecord, SyncStreamWriter
 
 ROWS_AT_ONCE = 512
 """Made Python's objects together."""

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
+from fastbk.safe_files import replaced
 
 GROUP_ROWS = 1 << 17
 GROUP_BYTES = 64 << 20

@@ -21,13 +21,13 @@ from fastbk.arrow.batches import (
 from fastbk.client.ledger_reader import Batch
 from fastbk.client.sync import LedgerReader
 from fastbk.errors import ConfigError, DigestMismatch, NoSuchEntry, ProtocolError
-from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.search import error_of
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import Chunk, Gap
+from fastbk.stream.sync import SyncStream
 
 ROWS_MAX = 8192
 BYTES_MAX = 32 << 20

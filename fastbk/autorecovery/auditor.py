@@ -44,10 +44,8 @@ from fastbk.autorecovery.state import (
 )
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger, StorageError
-from fastbk.meta.api import BookieService, MetadataStore, VersionedLedger, Watch
-from fastbk.meta.coordination import Check
-from fastbk.meta.last_backup import read_last_backup
-from fastbk.meta.unfinished_recoveries import LISTED_MAX, note_recoveries
+from fastbk.meta.api import BookieService, Check, MetadataStore, VersionedLedger, Watch
+from fastbk.meta.health_records import LISTED_MAX, note_recoveries, read_last_backup
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged, without

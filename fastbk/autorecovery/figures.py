@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastbk.meta.last_backup import LastBackup
+from fastbk.meta.health_records import LastBackup
 from fastbk.observe.prometheus import OpStats
 
 MARK_AGES_S = (60, 600, 3600, 86_400)

@@ -16,7 +16,7 @@ from fastbk.autorecovery.worker import ReplicationWorker, WorkerOptions
 from fastbk.client import Client
 from fastbk.errors import Error
 from fastbk.meta import MetadataStore
-from fastbk.meta.coordination import Vote
+from fastbk.meta.api import Vote
 from fastbk.observe.library_log import LibraryLog
 
 ELECTION_INTERVAL_S = 2.0

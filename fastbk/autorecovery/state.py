@@ -5,7 +5,7 @@ autorecovery/hold              until when no lost bookie becomes due: an operato
 autorecovery/maintenance       bookies that may be away for a while: `fastbk bookie maintenance` writes it
 autorecovery/lost_bookies      lost bookies with their times of loss: the auditor writes it, and an operator's `resume`
 autorecovery/audit             where the auditor's passes are, and when they ended: the auditor writes it
-autorecovery/recoveries        ledgers in recovery (`fastbk.meta.unfinished_recoveries`): the auditor writes it
+autorecovery/recoveries        ledgers in recovery (`fastbk.meta.health_records`): the auditor writes it
 autorecovery/leases            how the copy rate is divided: the auditor writes it
 autorecovery/workers/<name>    what a worker is doing: that worker writes it
 """

@@ -128,7 +128,7 @@ def _top(words: list[str]) -> int:
 
 def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command; turn what it raises into one line and an exit code."""
-    from fastbk.cli import contexts
+    from fastbk.cli import context
     from fastbk.errors import Error
     from fastbk.observe import library_log, logs
 
@@ -140,7 +140,7 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
     deadline = Deadline(getattr(options, "deadline_s", None))
     try:
         if hasattr(options, "context"):
-            contexts.apply(options, os.environ)
+            context.apply(options, os.environ)
         with deadline:
             code = repeated(run, options)
         if deadline.reason and code == exit_codes.INTERRUPTED:

@@ -151,9 +151,8 @@ async def _pages(
     if options.http is None:
         yield None
         return
-    from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
-    from fastbk.apache.http.bookie_facts import StoreThreads
-    from fastbk.apache.http.pages import add_auto_recovery_pages
+    from fastbk.apache.http.answers import StoreThreads
+    from fastbk.apache.http.pages import AutoRecoveryPages, add_auto_recovery_pages
     from fastbk.cli.autorecovery_page import add_pages
     from fastbk.config import split_address
     from fastbk.web.page_server import PageServer, add_event_page

@@ -49,8 +49,8 @@ def finalize(options: argparse.Namespace) -> int:
 
 async def _finalize(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.upgrade.finalize import NotReady, check
-    from fastbk.upgrade.finalize import finalize as finalize_cluster
+    from fastbk.upgrade.roll import NotReady, check
+    from fastbk.upgrade.roll import finalize as finalize_cluster
 
     async with fastbk.connect(metadata_uri(options)) as client:
         found = await check(client)

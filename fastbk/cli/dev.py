@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, note, print_json
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, Error, StorageError
-from fastbk.private_files import opener
+from fastbk.safe_files import opener, replaced
 from fastbk.server.supervision.lifecycle import RestartBudget
 from fastbk.units import format_count
 

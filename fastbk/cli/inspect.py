@@ -108,7 +108,7 @@ def _large(options: argparse.Namespace) -> int:
     salvage_to = getattr(options, "salvage", None)
     salvage = None
     if salvage_to is not None and salvage_to != "-":
-        from fastbk.inspect.salvage import Salvage
+        from fastbk.inspect.items import Salvage
 
         salvage = Salvage(salvage_to)
     damaged = 0
@@ -162,7 +162,7 @@ def _read(kind: str, path: str) -> Generator[Item, None, None]:
 
 def _show(options: argparse.Namespace, path: str, salvage: Callable[[Item], None] | None) -> int:
     """Print a file's items and hand on its entries; return how many places are damaged."""
-    from fastbk.inspect.salvage import line_of
+    from fastbk.inspect.items import line_of
 
     to_stdout = getattr(options, "salvage", None) == "-"
     damaged = shown = 0

@@ -22,7 +22,7 @@ from fastbk.cli.options import (
 )
 from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, StorageError, os_errors_as
-from fastbk.private_files import make_directory
+from fastbk.safe_files import make_directory
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:

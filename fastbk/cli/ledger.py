@@ -8,11 +8,13 @@ import argparse
 import asyncio
 import contextlib
 import sys
+import time
 import warnings
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fastbk.cli import export, ledger_audit
-from fastbk.cli.input import add_password, opened_input, password_of, read_chunks, read_lines
+from fastbk.cli import data_files
+from fastbk.cli.data_files import add_password, opened_input, password_of, read_chunks, read_lines
 from fastbk.cli.options import (
     DIGESTS,
     add_common,
@@ -31,7 +33,7 @@ from fastbk.cli.options import (
     table,
     text_or_base64,
 )
-from fastbk.cli.progress import ByteProgress
+from fastbk.cli.progress import ByteProgress, ProgressLine, rate_of
 from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import write_payload
 from fastbk.errors import (
@@ -46,8 +48,10 @@ from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size, format_utc_ms
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable
 
+    from fastbk.admin.copy_audit import Audited
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
     from fastbk.replication.accepted_loss import AcceptedLoss
@@ -96,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tail = _add_verb_of_one(verbs, "tail", _tail, text)
     tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     tail.add_argument("--raw", action="store_true", help="as `read` has it")
-    for reading in (read, tail, export.add_ledger_verb(verbs)):
+    for reading in (read, tail, data_files.add_ledger_verb(verbs)):
         _add_secret(reading)
     _add_verbs_about(verbs)
     add_common(verbs)
@@ -136,7 +140,7 @@ def _add_verbs_about(verbs: Verbs) -> None:
     add_confirmation(recover)
     _add_secret(recover)
     text = "read every copy of every entry from every bookie, and compare them"
-    ledger_audit.add_arguments(add_verb(verbs, "audit", ledger_audit.run, text))
+    add_audit_arguments(add_verb(verbs, "audit", audit, text))
     text = "print or change a ledger's custom metadata"
     custom = _add_verb_of_one(verbs, "metadata", _metadata, text)
     for option, value in (("--set", "KEY=VALUE"), ("--remove", "KEY")):
@@ -620,3 +624,93 @@ def _time_of(value_ms: object) -> str:
 def plain(value: bytes) -> str:
     """Return bytes as text, those that are none escaped."""
     return value.decode("utf-8", "backslashreplace")
+
+
+# `fastbk ledger audit`: every copy of every entry, read and compared.
+
+UNITS_AT_ONCE_MAX = 64
+LISTED_MAX = 20
+
+
+def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("ledger_id", type=int, nargs="*", metavar="ID", help="default: all ledgers")
+    parser.add_argument(
+        "--rate",
+        metavar="SIZE",
+        default="0",
+        help='bytes a second that are read from each bookie at most, as in "50MiB" (no limit)',
+    )
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=4,
+        metavar="N",
+        help=f"1..{UNITS_AT_ONCE_MAX} (4) parts of up to 64 MiB that are read at once",
+    )
+
+
+async def audit(client: Client, options: argparse.Namespace) -> int:
+    """Audit; 0 only if every copy that was looked for is there, good, and like the others."""
+    from fastbk.admin.copy_audit import audit_all
+    from fastbk.replication.repair_options import RepairOptions
+
+    if not 1 <= options.at_once <= UNITS_AT_ONCE_MAX:
+        raise ConfigError(f"--at-once {options.at_once}: must be 1..{UNITS_AT_ONCE_MAX}")
+    began_s = time.monotonic()
+    line = ProgressLine()
+    try:
+        audited = await audit_all(
+            client,
+            options.ledger_id or None,
+            RepairOptions().limited(rate_of(options.rate) / options.at_once),
+            units_at_once=options.at_once,
+            on_progress=lambda so_far: line.at(lambda: progress_of(so_far)),
+        )
+    finally:
+        line.end()
+    print_audited(audited, time.monotonic() - began_s, as_json=options.json)
+    return 0 if audited.is_whole else 1
+
+
+def progress_of(audited: Audited) -> str:
+    """Return a line that says how far it is."""
+    size_bytes = sum(bookie.size_bytes for bookie in audited.bookies.values())
+    return (
+        f"auditing: {format_count(audited.ledgers, 'ledger')}, {audited.entries:,} entries,"
+        f" {format_size(size_bytes)} read, {format_count(audited.finding_count, 'finding')}"
+    )
+
+
+def print_audited(audited: Audited, took_s: float, *, as_json: bool) -> None:
+    """Print what was found."""
+    if as_json:
+        print_json({**asdict(audited), "is_whole": audited.is_whole})
+        return
+    for finding in audited.findings[:LISTED_MAX]:
+        print(finding)
+    if audited.finding_count > LISTED_MAX:
+        print(f"... and {audited.finding_count - LISTED_MAX:,} more (--json lists 1,000)")
+    if audited.bookies:
+        width = max(len("BOOKIE"), *map(len, audited.bookies))
+        print(
+            f"{'BOOKIE':<{width}}  {'COPIES':>12}  {'GOOD':>12}  {'BAD':>8}  {'UNASKED':>8}  SIZE"
+        )
+        for bookie_id, one in sorted(audited.bookies.items()):
+            size = format_size(one.size_bytes)
+            print(
+                f"{bookie_id:<{width}}  {one.due:>12,}  {one.good:>12,}  {one.bad:>8,}  {one.unasked:>8,}  {size}"
+            )
+    of_these = [
+        f"{count:,} {what}"
+        for what, count in (
+            ("still open: what is being written was not looked at", audited.open),
+            ("deleted meanwhile", audited.deleted),
+        )
+        if count
+    ]
+    print(
+        f"{format_count(audited.ledgers, 'ledger')}{' (' + '; '.join(of_these) + ')' if of_these else ''},"
+        f" {audited.entries:,} entries, {audited.lost:,} lost, {audited.differing:,} with copies that differ;"
+        f" {took_s:,.1f} s"
+    )

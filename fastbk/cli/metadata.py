@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from fastbk.admin.metadata_archive import Summary
-    from fastbk.admin.metadata_backup import Restored
+    from fastbk.admin.metadata_backup import Restored, Summary
     from fastbk.admin.metadata_rebuild import Rebuilt
-    from fastbk.meta.hold import Hold
+    from fastbk.meta.rollback import Hold
     from fastbk.meta.uri import ZooKeeperLocation
 
 BY_HAND = "an operator ran `fastbk metadata hold`"
@@ -164,7 +163,7 @@ def _acl_id(options: argparse.Namespace) -> int:
         return _acl(options, f"x509:{java_subject(options.certificate_file)}")
     if not options.user or not options.password_file:
         raise ConfigError("give --user and --password-file, or --certificate-file")
-    from fastbk.private_files import read_password
+    from fastbk.safe_files import read_password
 
     password = read_password(options.password_file)
     digest = hashlib.sha1(f"{options.user}:{password}".encode(), usedforsecurity=False).digest()
@@ -222,7 +221,7 @@ def _facts_of_store(uri: str) -> dict[str, str | list[str]]:
 
 
 def _hold(options: argparse.Namespace) -> int:
-    from fastbk.meta.hold import new_hold, place_hold
+    from fastbk.meta.rollback import new_hold, place_hold
 
     reason = f"{BY_HAND}: {options.reason}" if options.reason else BY_HAND
     with opened_store(metadata_uri(options)) as store:
@@ -230,7 +229,7 @@ def _hold(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from fastbk.meta.hold import read_hold
+    from fastbk.meta.rollback import read_hold
 
     with opened_store(metadata_uri(options)) as store:
         hold = read_hold(store)
@@ -239,7 +238,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _confirm(options: argparse.Namespace) -> int:
     from fastbk.admin.metadata_backup import raise_if_half_restored
-    from fastbk.meta.hold import confirm_hold, read_hold
+    from fastbk.meta.rollback import confirm_hold, read_hold
 
     with opened_store(metadata_uri(options)) as store:
         raise_if_half_restored(store)
@@ -276,7 +275,7 @@ def _bad_records(options: argparse.Namespace) -> int:
 
 
 def _print(options: argparse.Namespace, hold: Hold | None, *, code: int) -> int:
-    from fastbk.meta.hold import NEXT_STEP, when
+    from fastbk.meta.rollback import NEXT_STEP, when
 
     if hold is None:
         print_answer(options, {"hold": None}, "metadata is not on hold")
@@ -310,7 +309,7 @@ def add_backup_verbs(verbs: Verbs) -> None:
 def _backup(options: argparse.Namespace) -> int:
     from fastbk.admin.metadata_backup import backup
     from fastbk.errors import Error
-    from fastbk.meta.last_backup import LastBackup, note_backup
+    from fastbk.meta.health_records import LastBackup, note_backup
 
     with opened_store(metadata_uri(options)) as store:
         summary = backup(store, options.to)
@@ -323,7 +322,7 @@ def _backup(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from fastbk.admin.metadata_archive import check_archive
+    from fastbk.admin.metadata_backup import check_archive
 
     return _print_summary(options, options.file, check_archive(options.file))
 
@@ -370,8 +369,7 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_backup import differences
+    from fastbk.admin.metadata_backup import check_archive, differences
     from fastbk.errors import ConfigError
 
     summary = check_archive(options.file)
@@ -393,8 +391,7 @@ def _diff(options: argparse.Namespace) -> int:
 def _restore(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_backup import restore
+    from fastbk.admin.metadata_backup import check_archive, restore
     from fastbk.admin.metadata_rebuild import remade_store
 
     head = check_archive(options.file).head
@@ -466,7 +463,7 @@ def add_rebuild_verbs(verbs: Verbs) -> None:
 def _collect(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata collect")
     from fastbk.admin.metadata_rebuild import collect, encode
-    from fastbk.durable_files import replaced
+    from fastbk.safe_files import replaced
 
     found = collect(options.data)
     with replaced(options.to) as draft:
@@ -489,8 +486,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata rebuild")
-    from fastbk.admin.metadata_archive import check_archive
-    from fastbk.admin.metadata_backup import restore
+    from fastbk.admin.metadata_backup import check_archive, restore
     from fastbk.admin.metadata_rebuild import instance_of, read_collection, rebuild, remade_store
 
     collections = [read_collection(file) for file in options.files]

@@ -19,18 +19,19 @@ from fastbk.cli.options import (
     print_answer,
 )
 from fastbk.cli.running import add_watch
-from fastbk.cli.stream.options import (
+from fastbk.cli.stream_options import (
     add_inherit,
     add_policy,
     add_verb_of_one,
     origins_of,
+    pattern_cursor_facts,
+    pattern_cursor_lines,
     policy_facts,
     policy_lines,
     policy_of,
     run_endless,
     set_policy,
 )
-from fastbk.cli.stream.output import pattern_cursor_facts, pattern_cursor_lines
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.units import format_count
 

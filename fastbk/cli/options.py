@@ -267,7 +267,7 @@ def add_config(
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:
-    """Add --metadata and --context, which name the cluster (`fastbk.cli.contexts`)."""
+    """Add --metadata and --context, which name the cluster (`fastbk.cli.context`)."""
     parser.add_argument(
         "--metadata",
         metavar="URI",

@@ -18,13 +18,7 @@ from fastbk.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GROUPS = (
-    "cluster",
-    "ledgers",
-    "recovery",
-    "cookies",
-    "disk",
-)
+GROUPS = ("cluster", "ledgers", "recovery", "bookies")
 EXIT_FAILED = 255
 
 

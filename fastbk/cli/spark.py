@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fastbk.cli.ledger_audit import print_audited, progress_of
+from fastbk.cli.ledger import print_audited, progress_of
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
 from fastbk.cli.progress import ProgressLine, rate_of, size_of
 from fastbk.errors import ConfigError
@@ -165,7 +165,7 @@ def _add_ingest(parser: argparse.ArgumentParser) -> None:
 
 def _ingest(options: argparse.Namespace) -> Run:
     from fastbk.spark.jobs import ingest
-    from fastbk.spark.jobs.ingest_plan import IngestPlan
+    from fastbk.spark.jobs.ingest import IngestPlan
 
     plan = IngestPlan(
         stream=options.to,
@@ -216,7 +216,7 @@ def _add_rebuild(parser: argparse.ArgumentParser) -> None:
 
 def _rebuild(options: argparse.Namespace) -> Run:
     from fastbk.spark.jobs import rebuild
-    from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+    from fastbk.spark.jobs.rebuild import RebuildPlan
 
     same = (
         "stream",

@@ -76,8 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Collect and write. Raises StorageError, ConfigError."""
-    from fastbk.admin.redaction import Redactor, known_secrets, secret_files
-    from fastbk.admin.support_bundle import SupportBundle, versions
+    from fastbk.admin.support_bundle import (
+        Redactor,
+        SupportBundle,
+        known_secrets,
+        secret_files,
+        versions,
+    )
 
     if options.output.exists():
         raise ConfigError(f"{options.output} exists: choose another name by -o")
@@ -129,8 +134,8 @@ def _loaded(path: Path) -> BookieConfig | str:
 
 def _files_of_environment() -> list[str]:
     """Return the files of secrets that variables name, and those of the ZooKeeper file."""
-    from fastbk.admin.redaction import files_in
-    from fastbk.cli.contexts import VARIABLES
+    from fastbk.admin.support_bundle import files_in
+    from fastbk.cli.context import VARIABLES
 
     public = ("metadata", "user", "tls_ca_file", "tls_certificate_file")
     named = {
@@ -144,7 +149,7 @@ def _add_bookie_here(
     bundle: SupportBundle, folder: str, path: Path, config: BookieConfig | str
 ) -> None:
     """Add what the files of one bookie of this machine say."""
-    from fastbk.admin.redaction import allowed_settings
+    from fastbk.admin.support_bundle import allowed_settings
     from fastbk.observe.event_log import events_path
 
     bundle.add_own_command(f"{folder}/doctor.jsonl", "doctor", "--json", "--config", str(path))

@@ -18,9 +18,8 @@ from fastbk.cli.options import (
     print_answer,
     run_verb,
 )
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, os_errors_as
-from fastbk.private_files import FILE_MODE
+from fastbk.safe_files import FILE_MODE, replaced
 from fastbk.units import parse_duration_us
 
 if TYPE_CHECKING:

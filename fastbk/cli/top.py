@@ -27,7 +27,7 @@ SETTLE_S = 15.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    from fastbk.top.columns import ORDERS
+    from fastbk.overview.tables import ORDERS
 
     parser.add_argument(
         "--interval", type=float, default=2.0, metavar="SECONDS",
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 async def _once(options: argparse.Namespace, uri: str) -> int:
     import fastbk
     from fastbk.model.health import Verdict
-    from fastbk.top.columns import plain_lines
+    from fastbk.overview.tables import plain_lines
 
     async with fastbk.connect(uri) as client, _poller(options, client, uri) as poller:
         overview = await _second(poller, options.interval)
@@ -106,7 +106,7 @@ async def _screen(options: argparse.Namespace, uri: str) -> int:
     if not sys.stdout.isatty():
         raise ConfigError("`fastbk top` needs a terminal: use --once or --json")
     try:
-        from fastbk.top.app import TopApp
+        from fastbk.top import TopApp
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"`fastbk top` needs {error.name}: install `fastbk[top]`, or use --once, which needs nothing more"

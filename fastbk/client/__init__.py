@@ -10,7 +10,7 @@ from fastbk.client.client import Client, connect
 from fastbk.client.config import UNLIMITED_S, ClientConfig
 from fastbk.client.ledger_reader import Batch, Entry, LedgerInfo, LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter, WriterStats
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 
 __all__ = [
     "UNLIMITED_S",

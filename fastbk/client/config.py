@@ -9,7 +9,7 @@ from typing import TypedDict
 from fastbk.errors import ConfigError
 from fastbk.observe.tracing import Tracing
 from fastbk.option_checks import check_fields, check_options
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 

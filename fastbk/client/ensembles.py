@@ -23,7 +23,7 @@ from fastbk.placement.choose_ensemble import (
     choose_partial_ensemble,
     choose_replacements,
 )
-from fastbk.placement.values import BookieView, Chance, PlacementConfig
+from fastbk.placement.config import BookieView, Chance, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.ensemble_change import Replacement
 from fastbk.wire.messages import REPORT, REPORT_BYTES_MAX, Hello, encode_hello, error_text

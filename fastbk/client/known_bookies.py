@@ -35,8 +35,14 @@ from fastbk.meta.api import (
 )
 from fastbk.model.ids import BookieId
 from fastbk.observe.library_log import LibraryLog
-from fastbk.placement.topology import Topology, locations_printed, valid_labels, valid_location
-from fastbk.placement.values import DEFAULT_LOCATION, BookieView
+from fastbk.placement.config import (
+    DEFAULT_LOCATION,
+    BookieView,
+    Topology,
+    locations_printed,
+    valid_labels,
+    valid_location,
+)
 from fastbk.wire.statuses import Status, status_name
 
 _log = LibraryLog("fastbk.client")

@@ -14,7 +14,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import NAMESPACE_KEY, Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions

@@ -36,14 +36,13 @@ from fastbk.meta.api import (
     BookieRegistration,
     GroupingStore,
     IdentityVersion,
+    LedgerLock,
     VersionedIdentity,
     VersionedLedger,
     Watch,
 )
-from fastbk.meta.coordination import LedgerLock
 from fastbk.meta.format_level import LEVEL_PATH, POLL_INTERVAL_S, checked_level
 from fastbk.meta.format_level import decode as level_record
-from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import (
     READ_AT_ONCE,
     READ_BYTES_MAX,
@@ -53,6 +52,7 @@ from fastbk.meta.records import (
     bad_record,
 )
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
+from fastbk.meta.rollback import HOLD_PATH, raise_if_held
 from fastbk.meta.uri import given_store, is_gateway, is_zookeeper
 from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
@@ -453,7 +453,7 @@ class _Taking:
 
 
 class LockCalls:
-    """The locks of ledgers in a client's cluster (`fastbk.meta.coordination`). Errors are the store's."""
+    """The locks of ledgers in a client's cluster (`fastbk.meta.api`). Errors are the store's."""
 
     def __init__(self, store: MetadataCalls) -> None:
         self._store = store

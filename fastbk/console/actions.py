@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
+from fastbk.admin.page_client import find_bookie
 from fastbk.autorecovery.state import ClusterState
-from fastbk.cli.admin_client import find_bookie
-from fastbk.cli.stream.options import start_of, stream_of
+from fastbk.cli.stream_options import start_of, stream_of
 from fastbk.console.http_engine import read_form
 from fastbk.console.rendering import link
 from fastbk.console.sessions import why_not_change

@@ -1,10 +1,11 @@
-"""The console as an ASGI application: which path is which page, and what faults look like.
+"""The console as an ASGI application: which path is which page, how users sign in and out, and what faults look like.
 
 Decision 131.
 """
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -15,16 +16,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fastbk.console import actions, cluster_pages, ledger_pages, login_pages, search, stream_pages
-from fastbk.console.context import PART_HEADER, Console, Context
-from fastbk.console.http_engine import Guard
+from fastbk.console import actions, cluster_pages, stream_pages
+from fastbk.console.context import PART_HEADER, Console, Context, address_of
+from fastbk.console.http_engine import Guard, read_form
 from fastbk.errors import ConfigError, Error
 from fastbk.observe.logs import LimitLog
+from fastbk.security.tokens import TokenError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from fastbk.web.guards import SiteGuard
+    from fastbk.web.page_admission import SiteGuard
+
 
 Page = Callable[[Context], Awaitable[Response]]
 
@@ -39,11 +42,11 @@ PAGES: dict[str, Page] = {
     "/cursors": stream_pages.cursors,
     "/namespaces": stream_pages.namespaces,
     "/namespace/{namespace:path}": stream_pages.namespace,
-    "/ledgers": ledger_pages.ledgers,
-    "/ledger/{ledger_id:int}": ledger_pages.ledger,
+    "/ledgers": cluster_pages.ledgers,
+    "/ledger/{ledger_id:int}": cluster_pages.ledger,
     "/healing": cluster_pages.healing,
     "/events": cluster_pages.events,
-    "/search": search.search,
+    "/search": cluster_pages.search,
     "/series": cluster_pages.series,
     "/action/{action}": actions.confirmation,
 }
@@ -54,9 +57,9 @@ def make_app(console: Console, site: SiteGuard) -> Guard:
     routes = [Route(path, _page_of(console, page), methods=["GET"]) for path, page in PAGES.items()]
     routes += [
         Route("/action/{action}", _page_of(console, actions.execute), methods=["POST"]),
-        Route("/login", login_pages.form_of(console), methods=["GET"]),
-        Route("/login", login_pages.sign_in_of(console), methods=["POST"]),
-        Route("/logout", login_pages.sign_out_of(console), methods=["POST"]),
+        Route("/login", form_of(console), methods=["GET"]),
+        Route("/login", sign_in_of(console), methods=["POST"]),
+        Route("/logout", sign_out_of(console), methods=["POST"]),
         Route("/static/{name:path}", _static(console), methods=["GET"]),
         Route("/livez", _alive(console), methods=["GET"]),
     ]
@@ -86,7 +89,7 @@ def _page_of(console: Console, page: Page) -> Callable[[Request], Awaitable[Resp
                 next_step="Try again. `fastbk doctor` and the page Cluster show what is wrong.",
             )  # fmt: skip
         if session.key != key:
-            login_pages.set_cookie(console, response, session.key)
+            set_cookie(console, response, session.key)
         return response
 
     return endpoint
@@ -146,3 +149,99 @@ async def _broken(request: Request, error: Exception) -> Response:
     return PlainTextResponse(
         "a fault of the console: its log has console.page_failed with the reason\n", 500
     )
+
+
+# --- signing in and out ---------------------------------------------------------------------------
+
+
+Endpoint = Callable[["Request"], Awaitable[Response]]
+
+
+def form_of(console: Console) -> Endpoint:
+    """Return the page with the form."""
+
+    async def endpoint(request: Request) -> Response:
+        if console.access.is_open:
+            return RedirectResponse("/", 303)
+        # Fixed words: a link could bring any others.
+        because = "your session has ended" if "ended" in request.query_params else ""
+        return _form(console, next_path(request.query_params.get("next", "")), because)
+
+    return endpoint
+
+
+def sign_in_of(console: Console) -> Endpoint:
+    """Return what takes a token, and begins a session. A try that is refused says why, but never shows the token."""
+
+    async def endpoint(request: Request) -> Response:
+        address = address_of(request)
+        if console.access.is_open:
+            return RedirectResponse("/", 303)
+        if wait_s := console.logins.wait_s(address):
+            seconds = math.ceil(wait_s)
+            response = _form(console, "/", f"too many tries: try again in {seconds} s", 429)
+            response.headers["retry-after"] = str(seconds)
+            return response
+        try:
+            fields = await read_form(request)
+        except (ConfigError, TimeoutError) as error:
+            return PlainTextResponse(f"{error or 'the form did not arrive in time'}\n", 400)
+        next_page = next_path(fields.get("next", ""))
+        token = fields.get("token", "").strip().encode()
+        try:
+            principal = console.access.sign_in(token)
+        except TokenError as error:
+            console.audit.note("console.refused", address=address, reason=str(error))
+            return _form(console, next_page, f"the token is not accepted: {error}", 403)
+        console.sessions.end(request.cookies.get(console.cookie, ""))
+        session = console.sessions.begin(principal, token)
+        console.audit.note("console.signed_in", address=address, principal=principal.name)
+        response = RedirectResponse(next_page, 303)
+        set_cookie(console, response, session.key)
+        return response
+
+    return endpoint
+
+
+def sign_out_of(console: Console) -> Endpoint:
+    """Return what ends a session."""
+
+    async def endpoint(request: Request) -> Response:
+        key = request.cookies.get(console.cookie, "")
+        session, _ = console.sessions.find(key)
+        try:
+            fields = await read_form(request)
+        except (ConfigError, TimeoutError) as error:
+            return PlainTextResponse(f"{error or 'the form did not arrive in time'}\n", 400)
+        if session is not None and console.sessions.is_form_key(
+            session, fields.get("form_key", "")
+        ):
+            console.sessions.end(key)
+            console.audit.note(
+                "console.signed_out", address=address_of(request), principal=session.principal.name
+            )
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(
+            console.cookie, secure=console.is_encrypted, httponly=True, samesite="strict"
+        )
+        return response
+
+    return endpoint
+
+
+def set_cookie(console: Console, response: Response, key: str) -> None:
+    """Have the browser keep a session's key: for no script, and for no request that another site causes."""
+    response.set_cookie(
+        console.cookie, key, secure=console.is_encrypted, httponly=True, samesite="strict"
+    )
+
+
+def next_path(text: str) -> str:
+    """Return a path of this server to go on to; "/" for what is none."""
+    is_path = text.startswith("/") and not text.startswith("//")
+    return text if is_path and text.isprintable() and "\\" not in text else "/"
+
+
+def _form(console: Console, next_page: str, because: str, status: int = 200) -> Response:
+    values = {"console": console, "next_page": next_page, "because": because}
+    return console.renderer.page("login.html", values, status)

@@ -1,4 +1,7 @@
-"""The pages of the whole cluster: its state and what is wrong, healing, bookies, disks, events, points of charts."""
+"""The pages of the whole cluster: its state and what is wrong, healing, bookies, disks, events, points of charts.
+
+Ledgers, too, and the search, which finds bookies, ledgers, namespaces, streams and cursors by their ids and names.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse
 
 from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.console.cluster_view import lag_name
-from fastbk.console.context import cursors_of
+from fastbk.console.context import cursors_of, streams_of
 from fastbk.console.rendering import link
 from fastbk.console.sessions import why_not_change
-from fastbk.errors import ConfigError
-from fastbk.observe.event_kinds import KINDS
-from fastbk.observe.event_record import Query, kinds_of, moments
+from fastbk.errors import ConfigError, NoSuchLedger
+from fastbk.meta.api import VersionedLedger
+from fastbk.meta.records import BadRecord
+from fastbk.model.ledger import STREAM_KEY
+from fastbk.observe.events import KINDS, Query, kinds_of, moments
 from fastbk.overview.bookie_history import SEVERITIES
 from fastbk.overview.values import DOWN, NO_ANSWER, Severity
-from fastbk.units import format_count
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from fastbk.console.cluster_view import ClusterView
     from fastbk.console.context import Context
     from fastbk.overview.values import BookieRow, CursorLag
+
 
 EVENTS_SHOWN_MAX = 8
 NAMES_MAX = 8
@@ -220,3 +226,160 @@ async def events(context: Context) -> Response:
         bookies=sorted(one.bookie_id for one in (() if overview is None else overview.bookies)),
         levels=LEVELS, count_max=EVENTS_MAX,
     )  # fmt: skip
+
+
+# --- ledgers --------------------------------------------------------------------------------------
+
+
+PAGE_ROWS = 100
+FRAGMENTS_SHOWN_MAX = 200
+CUSTOM_CHARACTERS_MAX = 200
+
+
+async def ledgers(context: Context) -> Response:
+    """List ledgers from an id on."""
+    first = context.number("from", 0, 0, 2**62)
+    client = context.view.client
+    ids = await client.call_store(lambda store: store.list_ledgers(first - 1, PAGE_ROWS + 1))
+    found = await client.call_store(lambda store: store.read_ledgers(ids[:PAGE_ROWS]))
+    names = {one.stream_id: one.path for one in context.view.streams.rows}
+    rows = [
+        (
+            ledger_id,
+            one.metadata,
+            names.get(one.metadata.custom.get(STREAM_KEY, b"").decode("utf-8", "replace"), ""),
+        )
+        for ledger_id, one in zip(ids, found, strict=False)
+        if isinstance(one, VersionedLedger) and context.principal.is_allowed(one.metadata.namespace)
+    ]
+    # Of one that nobody can read the namespace is not known: only who may see all of them sees that it is there.
+    bad = [
+        one for one in found if isinstance(one, BadRecord) and context.principal.namespaces is None
+    ]
+    following = ids[PAGE_ROWS] if len(ids) > PAGE_ROWS else None
+    return context.page("ledgers.html", rows=rows, bad=bad, first=first, following=following)
+
+
+async def ledger(context: Context) -> Response:
+    """Show one ledger. Passwords are never shown."""
+    ledger_id = context.request.path_params["ledger_id"]
+    client = context.view.client
+    try:
+        info = await client.ledger_info(ledger_id)
+    except NoSuchLedger:
+        raise HTTPException(404, f"no ledger {ledger_id}") from None
+    metadata = info.metadata
+    if not context.principal.is_allowed(metadata.namespace):
+        raise HTTPException(404, f"no ledger {ledger_id}")
+    mark = await client.marks.read(ledger_id)
+    stream_id = metadata.custom.get(STREAM_KEY, b"").decode("utf-8", "replace")
+    stream = next((one.path for one in context.view.streams.rows if one.stream_id == stream_id), "")
+    custom = {
+        name: value.decode("utf-8", "backslashreplace")[:CUSTOM_CHARACTERS_MAX]
+        for name, value in metadata.custom.items()
+    }
+    known = (
+        {}
+        if context.view.overview is None
+        else {one.bookie_id: one for one in context.view.overview.bookies}
+    )
+    return context.page(
+        "ledger.html", info=info, metadata=metadata, custom=custom, stream=stream, missing=mark.missing,
+        mark_fault=mark.fault, fragments=metadata.fragments[-FRAGMENTS_SHOWN_MAX:], known=known,
+    )  # fmt: skip
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+FOUND_MAX = 50
+"""Of each kind."""
+LEDGER_ID_DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One answer. `is_exact`: its id or whole name is the text."""
+
+    kind: str
+    name: str
+    about: str
+    url: str
+    is_exact: bool
+
+
+async def search(context: Context) -> Response:
+    """Show what has this id or name; with one answer, go there."""
+    text = context.query("q")
+    if not text:
+        return context.page("search.html", text="", found=[], query_text="")
+    found = await find_all(context, text)
+    exact = [one for one in found if one.is_exact]
+    if len(exact) == 1:
+        return RedirectResponse(exact[0].url, 303)
+    return context.page("search.html", text=text, found=found, query_text=text)
+
+
+async def find_all(context: Context, text: str) -> list[Found]:
+    """Return what a user may see that has this text in its id or name; exact answers first."""
+    low = text.strip("/").lower()
+    found = _bookies(context, low) + _streams(context, low) + _cursors(context, low)
+    if low.isascii() and low.isdigit() and len(low) <= LEDGER_ID_DIGITS_MAX:
+        found += await _ledger(context, int(low))
+    return sorted(found, key=lambda one: not one.is_exact)
+
+
+def _bookies(context: Context, low: str) -> list[Found]:
+    rows = () if context.view.overview is None else context.view.overview.bookies
+    return [
+        Found("bookie", one, state.replace("_", "-"), link("bookie", one), one.lower() == low)
+        for one, state in ((row.bookie_id, row.state) for row in rows)
+        if low in one.lower()
+    ][:FOUND_MAX]
+
+
+def _streams(context: Context, low: str) -> list[Found]:
+    rows = [
+        one
+        for one in streams_of(context)
+        if low in one.path.lower()
+        or low == one.stream_id
+        or (low.isdigit() and int(low) in one.ledgers)
+    ]
+    namespaces = dict.fromkeys(one.namespace for one in rows if low in one.namespace.lower())
+    found = [
+        Found("namespace", name, "", link("namespace", name), name.lower() == low)
+        for name in namespaces
+    ][:FOUND_MAX]
+    for one in rows[:FOUND_MAX]:
+        about = f"{format_count(one.records, 'record')}, {format_size(one.size_bytes)}"
+        if low.isdigit() and int(low) in one.ledgers:
+            about += f"; ledger {low} is a segment of it"
+        is_exact = low in (one.path.lower(), one.stream_id)
+        found.append(Found("stream", one.path, about, link("stream", one.path), is_exact))
+    return found
+
+
+def _cursors(context: Context, low: str) -> list[Found]:
+    return [
+        Found(
+            "cursor",
+            f"{one.cursor} of {one.stream}",
+            "",
+            link("stream", one.stream) + "#cursors",
+            False,
+        )
+        for one in cursors_of(context)
+        if low in one.cursor.lower()
+    ][:FOUND_MAX]
+
+
+async def _ledger(context: Context, ledger_id: int) -> list[Found]:
+    try:
+        info = await context.view.client.ledger_info(ledger_id)
+    except NoSuchLedger:
+        return []
+    if not context.principal.is_allowed(info.metadata.namespace):
+        return []
+    about = info.metadata.state.name.lower().replace("_", " ")
+    return [Found("ledger", str(ledger_id), about, link("ledger", ledger_id), True)]

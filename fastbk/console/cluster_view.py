@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastbk.admin.cluster_events import ClusterEvents, EventSource, event_pages, read_cluster_events
 from fastbk.errors import Error, StorageError
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.observe import logs
 from fastbk.overview.poller import OverviewPoller
 from fastbk.stream.namespace.listing import StreamSnapshot, all_streams, kept_bytes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta import MetadataStore
-    from fastbk.observe.event_record import Query
+    from fastbk.observe.events import Query
     from fastbk.overview.values import BookieRow, ClusterOverview
     from fastbk.stream.chain import Chain
     from fastbk.stream.client import Client

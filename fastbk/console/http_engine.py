@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from fastbk.errors import ConfigError
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
-from fastbk.web.listener import Places
+from fastbk.web.server import Places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from fastbk.web.guards import SiteGuard
-    from fastbk.web.listener import HttpListener
+    from fastbk.web.page_admission import SiteGuard
+    from fastbk.web.server import HttpListener
 
 IDLE_MAX = 256
 """Connections without a whole request; beyond it one of the address with the most is closed."""

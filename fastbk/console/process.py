@@ -20,11 +20,11 @@ from fastbk.console.sessions import Access, LoginLimit, Sessions
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
-from fastbk.private_files import make_directory, opener
+from fastbk.safe_files import make_directory, opener
 from fastbk.security.audit_log import AuditLog
 from fastbk.security.settings import AuditSettings, HttpPort
-from fastbk.web.guards import SiteGuard
-from fastbk.web.listener import HttpListener
+from fastbk.web.page_admission import SiteGuard
+from fastbk.web.server import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

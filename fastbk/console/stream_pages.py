@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
-from fastbk.cli.stream.options import START_HELP, policy_facts, start_of, stream_of
-from fastbk.cli.stream.output import text_of_gap
+from fastbk.cli.stream_options import START_HELP, policy_facts, start_of, stream_of, text_of_gap
 from fastbk.console.context import cursors_of, streams_of
 from fastbk.console.sessions import may_read, why_not_change
 from fastbk.errors import ConfigError, StreamNotFound

@@ -18,13 +18,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
+from fastbk.devcluster.faults import PROXY_HOST
 from fastbk.devcluster.metadata import SQLITE_NAME
-from fastbk.devcluster.processes import free_port
-from fastbk.devcluster.tcp_proxy import PROXY_HOST
+from fastbk.devcluster.processes import STOP_TIMEOUT_S, Bookie, free_port
 from fastbk.errors import ConfigError, StorageError
 from fastbk.observe.event_log import NAME
-from fastbk.private_files import make_directory, opener, write_text
+from fastbk.safe_files import make_directory, opener, write_text
 from fastbk.security.tls import TlsOptions
 from fastbk.server.supervision.spawn import command, environment
 

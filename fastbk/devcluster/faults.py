@@ -12,13 +12,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fastbk.devcluster.bookie import STOP_TIMEOUT_S
-from fastbk.devcluster.processes import wait_for
-from fastbk.devcluster.tcp_proxy import PROXY_HOST, TcpProxy
+from fastbk.devcluster.processes import STOP_TIMEOUT_S, wait_for
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 from fastbk.server.faults import DELAY_MS_MAX, Faults
@@ -26,7 +29,7 @@ from fastbk.server.faults import DELAY_MS_MAX, Faults
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.devcluster.bookie import Bookie
+    from fastbk.devcluster.processes import Bookie
 
 INJECT_TIMEOUT_S = 30.0
 Link = Literal["clients", "metadata"]
@@ -237,3 +240,171 @@ def _stands_still(pid: int) -> bool:
     except OSError:
         return True
     return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
+
+
+PROXY_HOST = "127.0.0.2"
+"""For proxies that have the port of what is behind them on 127.0.0.1: Linux has all of 127.0.0.0/8 on loopback."""
+_PIECE_BYTES = 1 << 16
+_CONNECT_TIMEOUT_S = 5.0
+# SO_LINGER with 0 seconds: the other side sees a reset, as from a machine that lost power.
+_RESET = struct.pack("ii", 1, 0)
+
+Mangle = Callable[[bytes, bool], bytes]
+
+
+class TcpProxy:
+    """Forwards connections on loopback to `target` (host:port), and can cut, stall, slow down and change what passes.
+
+        with TcpProxy("127.0.0.1:2181") as proxy:
+            connect(proxy.address)
+            proxy.cut()                   # ends every connection and refuses new ones
+            proxy.mend()                  # takes new ones again
+            proxy.stall(to_client=True)   # requests go through, answers are held back, no end of a connection is seen
+            proxy.resume()                # what was held back goes on, in order
+            proxy.delay_s = 0.05          # each piece of data arrives that much later
+            proxy.mangle = lambda data, to_client: data[:-1]   # what is sent instead of `data`; b"" drops it
+
+    Two threads a connection: meant for tests of what happens, not of how fast.
+
+    Attributes:
+        delay_s: each piece of data waits so long before it goes on; 0: not at all.
+        mangle: gets each piece, and whether it goes to the client; what it returns goes on instead.
+        accepted: connections that were forwarded so far.
+    """
+
+    def __init__(self, target: str, listen: str = "127.0.0.1:0") -> None:
+        """Begin to listen, at any free port for port 0. Raises OSError where that port is taken."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self.delay_s = 0.0
+        self.mangle: Mangle | None = None
+        self.accepted = 0
+        self._turn = threading.Condition()
+        self._stalled = {True: False, False: False}
+        self._is_cut = False
+        self._closed = False
+        self._sockets: set[socket.socket] = set()
+        self._listener = _listener_at(listen)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._start(self._accept, "accept")
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as host:port."""
+        return f"{self.host}:{self.port}"
+
+    def cut(self) -> None:
+        """End all connections by a reset and refuse new ones. What was held back is lost."""
+        with self._turn:
+            self._is_cut = True
+            ended, self._sockets = self._sockets, set()
+            self._turn.notify_all()
+        for one in ended:
+            with contextlib.suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                # Wakes the thread that reads it; a close alone would not.
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        with self._turn:
+            self._is_cut = False
+            self._turn.notify_all()
+
+    def stall(self, *, to_server: bool = False, to_client: bool = False) -> None:
+        """Hold data back in these directions; connections stay, and new ones are taken."""
+        with self._turn:
+            self._stalled = {True: to_client, False: to_server}
+
+    def resume(self) -> None:
+        """Let everything through again, what was held back first."""
+        with self._turn:
+            self._stalled = {True: False, False: False}
+            self._turn.notify_all()
+
+    def close(self) -> None:
+        """End all connections and the proxy."""
+        self._closed = True
+        self.cut()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def __enter__(self) -> TcpProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, function: Callable[..., None], name: str, *arguments: object) -> None:
+        threading.Thread(target=function, args=arguments, name=f"proxy-{name}", daemon=True).start()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = None
+                if not self._is_cut:
+                    server = socket.create_connection(self._target, _CONNECT_TIMEOUT_S)
+                    server.settimeout(None)
+            except OSError:
+                server = None
+            with self._turn:
+                if server is None or self._is_cut:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    client.close()
+                    if server is not None:
+                        server.close()
+                    continue
+                self._sockets |= {client, server}
+                self.accepted += 1
+            for one in (client, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._start(self._pump, "to-server", client, server, False)
+            self._start(self._pump, "to-client", server, client, True)
+
+    def _pump(self, source: socket.socket, target: socket.socket, to_client: bool) -> None:
+        try:
+            while data := source.recv(_PIECE_BYTES):
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                with self._turn:
+                    while self._stalled[to_client] and source in self._sockets:
+                        self._turn.wait()
+                    if source not in self._sockets:
+                        return
+                if self.mangle is not None:
+                    data = self.mangle(data, to_client)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            # A reset, or nobody takes what came: both ends hear of it. The other thread may wait for data of `target`,
+            # and a socket that a thread waits for is not ended by closing it.
+            for one in (source, target):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+        with self._turn:
+            # The end of one direction: the sockets go when the other one has ended, too.
+            if to_client or target not in self._sockets:
+                for one in (source, target):
+                    self._sockets.discard(one)
+        if to_client:
+            source.close()
+            target.close()
+
+
+def _listener_at(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    return listener

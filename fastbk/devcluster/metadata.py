@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.devcluster.processes import free_port, is_free
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.private_files import make_directory, opener, write_text
+from fastbk.safe_files import make_directory, opener, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

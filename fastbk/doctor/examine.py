@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.configuration import source
 from fastbk.config import is_loopback, split_address
-from fastbk.doctor.cluster import Cluster
-from fastbk.doctor.data import Data, holder_of
+from fastbk.doctor.bookie import Cluster, Data, holder_of
 from fastbk.doctor.machine import Disks, System
 from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.errors import ConfigError

@@ -11,7 +11,7 @@ from fastbk.errors import MetadataUnavailable, StorageError, StreamNotFound, Una
 from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
-from fastbk.meta.hold import HOLD_PATH
+from fastbk.meta.rollback import HOLD_PATH
 from fastbk.security.rights import Principal, names_of
 from fastbk.stream.chain import PageRef, Segment, get_page
 from fastbk.stream.chain_store import page_path

@@ -20,9 +20,8 @@ from fastbk.errors import (
     StorageError,
     Unauthorized,
 )
-from fastbk.gateway import ledger_operations, record_operations
 from fastbk.gateway.access import Access, NamespaceTree
-from fastbk.gateway.ledger_operations import Plan
+from fastbk.gateway.operations import Plan, result_of
 from fastbk.gateway.shares import Budgets, Scale, Shares, Turns, Waits, as_it_is
 from fastbk.invariant import InvariantError
 from fastbk.meta.gateway import messages
@@ -260,44 +259,10 @@ class Service:
         tree = self._tree
         if tree is None:
             tree = self._tree = NamespaceTree(store.records)
-        result = operated(store, tree, Access(client.principal, tree, end_s), request)
+        result = result_of(store, tree, Access(client.principal, tree, end_s), request)
         if isinstance(result, Plan) and not (result.events and self._audit.is_on):
             return result.act()
         return result
-
-
-def operated(
-    store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.Request
-) -> object:
-    """Return the result of a request, or the plan of a change. Blocking. Raises Error."""
-    match request:
-        case messages.ReadRecords():
-            return record_operations.read(store, access, request)
-        case messages.ChangeRecords():
-            return record_operations.plan_change(store, tree, access, request)
-        case messages.ListChildren():
-            return record_operations.children(store, access, request)
-        case messages.ReadStates():
-            return record_operations.states(store, access, request)
-        case messages.DrawId():
-            return record_operations.draw_id(store, access)
-        case messages.ListBookies():
-            return record_operations.bookies(store)
-        case messages.InstanceId():
-            return store.instance_id()
-        case messages.CreateLedger():
-            return ledger_operations.plan_creation(store, access, request)
-        case messages.ReadLedgers():
-            return ledger_operations.read(store, access, request)
-        case messages.UpdateLedger():
-            return ledger_operations.plan_update(store, access, request)
-        case messages.DeleteLedger():
-            return ledger_operations.plan_deletion(store, access, request)
-        case messages.ListLedgers():
-            return ledger_operations.page(store, access, request)
-        case messages.UpdateMark():
-            return ledger_operations.mark(store, access, request)
-    raise ConfigError(f"{type(request).__name__} is no request")
 
 
 def _failed(error: Error) -> Answer:

@@ -27,9 +27,8 @@ from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from fastbk.client.metadata_calls import MetadataCalls
-    from fastbk.meta.api import MetadataStore, Watch
+    from fastbk.meta.api import MetadataStore, Subject, Watch
     from fastbk.meta.gateway.messages import ReadStates
-    from fastbk.meta.subscriptions import Subject
 
 Scale = Callable[[int], int]
 """Returns a bound of connections as it is where the process may have fewer descriptors than all bounds together."""

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from, read_ledgers
-from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence
-from fastbk.meta.rollback_mark import decode as decode_mark
+from fastbk.meta.rollback import HOLD_PATH, MARK_PATH, Mark, decode_mark, evidence, raise_if_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

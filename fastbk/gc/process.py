@@ -22,7 +22,7 @@ from fastbk.gc.over_replicated import CopiesCheck, CopiesWatch
 from fastbk.gc.report import Report
 from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.meta.api import VersionedLedger
-from fastbk.meta.rollback_mark import OwnMark
+from fastbk.meta.rollback import OwnMark
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
 from fastbk.native.ffi import FormatTooNewError

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fastbk.gc.dead_ledgers import Cluster
     from fastbk.gc.index_client import AllPairs
     from fastbk.meta.api import MetadataStore
-    from fastbk.meta.rollback_mark import OwnMark
+    from fastbk.meta.rollback import OwnMark
     from fastbk.model.ids import BookieId
     from fastbk.rate_limit import RateLimit
 

@@ -6,14 +6,23 @@ decide anew. A call that fails with MetadataUnavailable may have taken effect: r
 
 Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after `close`, or in a forked child).
 
+By a store's `Coordination` processes of AutoRecovery share the work of one cluster: its switches, the auditor's
+election, locks of ledgers. In ZooKeeper it is Apache's nodes and bytes (`fastbk.meta.zookeeper.underreplication`), so
+fastbk's processes and Apache's exclude one another. In sqlite and in memory it is records with leases
+(`fastbk.meta.sqlite.coordination`).
+
+`Subscriptions`, at the end, is what all stores have behind their watches.
+
 Decision 153.
 """
 
 from __future__ import annotations
 
+import enum
 import json
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -21,15 +30,16 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from fastbk.errors import IdentityChanged, MetadataConflict, NoSuchLedger, StorageError
+from fastbk.errors import ConfigError, IdentityChanged, MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.records import BadRecord, bad_record
 from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.library_log import LibraryLog
+from fastbk.option_checks import checked_integer
 from fastbk.printable_text import printable
 
 if TYPE_CHECKING:
-    from fastbk.meta.coordination import Coordination
     from fastbk.meta.records import RecordStore
     from fastbk.meta.replica_marks import ReplicaMarks
 
@@ -481,3 +491,221 @@ def parse_identity(text: str, bookie_id: BookieId) -> BookieIdentity:
             f"the identity of bookie {bookie_id} is damaged: it is of bookie {identity.bookie_id}"
         )
     return identity
+
+
+# How processes of AutoRecovery share the work of one cluster.
+
+UNREADABLE = "unreadable"
+"""Stands for the name of whoever made a vote or lock that nobody can read."""
+_NUMBER = re.compile(rb"\d{1,18}")
+
+
+def stored_number(path: str, raw: bytes) -> int | None:
+    """Return the number in a switch or the time of a check; None: it is none, so what holds without it holds (INV-M17).
+
+    Without its delay a lost bookie waits as long as by default.
+    """
+    if _NUMBER.fullmatch(raw.strip()):
+        return int(raw)
+    bad_record(path, f"{raw[:100]!r} is no number; the default holds: setting it anew repairs it")
+    return None
+
+
+class Check(enum.Enum):
+    """A check of the auditor; the values name where it stands when the check ended last."""
+
+    ALL_LEDGERS = "checkallledgersctime"
+    PLACEMENT = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
+
+
+class Vote(Protocol):
+    """A vote in the auditor's election. It lasts until `close`, or until the session or lease behind it ends."""
+
+    def is_elected(self) -> bool:
+        """Return whether the voter is the auditor, by the store's own word (INV-H1). False once the session ended.
+
+        The answer is as of now: ask again before each step that only the auditor may take.
+        """
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the vote is gone, as far as this process knows: a new vote is needed. Makes no request."""
+
+    def close(self) -> None:
+        """Withdraw the vote. A second call does nothing."""
+
+
+class LedgerLock(Protocol):
+    """The right to change one ledger's copies, until `release` or the end of the session or lease behind it."""
+
+    ledger_id: LedgerId
+
+    def is_held(self) -> bool:
+        """Return whether the lock is still held; one read. Ask now and then while work goes on."""
+
+    def release(self) -> None:
+        """Give the lock back if it is still held (INV-H2). A second call does nothing."""
+
+
+class Coordination(Protocol):
+    """AutoRecovery's coordination in one metadata store."""
+
+    # --- switches ------------------------------------------------------------------------------------------------
+
+    def is_enabled(self) -> bool:
+        """Return whether AutoRecovery is allowed to work (somebody has to run it besides)."""
+
+    def enable(self) -> bool:
+        """Let AutoRecovery work again; return False if it was allowed to before."""
+
+    def disable(self) -> bool:
+        """Let AutoRecovery rest; return False if it did so before."""
+
+    def lost_bookie_delay_s(self) -> int | None:
+        """Return how long a bookie may be away before its ledgers are marked; None: it was never set."""
+
+    def set_lost_bookie_delay(self, seconds: int) -> None:
+        """Set that delay, in seconds. The auditor checks for lost bookies at every write, also of the same number."""
+
+    def trigger_audit(self) -> None:
+        """Have the auditor check for lost bookies now. Raises ConfigError if there is none that would."""
+
+    def check_time_ms(self, check: Check) -> int:
+        """Return when a check ended last, in ms since 1970; -1: never."""
+
+    def set_check_time(self, check: Check, time_ms: int) -> None:
+        """Set that time; an old one lets the next auditor check at once."""
+
+    def watch_switches(self, callback: Callable[[], None]) -> Watch:
+        """Call back after AutoRecovery was enabled or disabled, or the delay was written, from now on."""
+
+    # --- the auditor ---------------------------------------------------------------------------------------------
+
+    def vote(self, voter: BookieId) -> Vote:
+        """Stand for election. Of all votes the oldest one is elected."""
+
+    def auditor(self) -> BookieId | None:
+        """Return the elected auditor, None if there is none."""
+
+    def watch_election(self, callback: Callable[[], None]) -> Watch:
+        """Call back after votes came or went, from now on."""
+
+    # --- locks ---------------------------------------------------------------------------------------------------
+
+    def lock(self, ledger_id: LedgerId, holder: str) -> LedgerLock | None:
+        """Take the lock of a ledger; None: somebody holds it, maybe this process. `holder`: a host's name."""
+
+    def worker_of(self, ledger_id: LedgerId) -> str | None:
+        """Return who holds a ledger's lock, None if nobody does."""
+
+    def locks(self) -> Iterator[tuple[LedgerId, str]]:
+        """Yield all locks with their holders; those that come or go meanwhile may be missed."""
+
+
+class JoinedWatch:
+    """Several watches that end together."""
+
+    def __init__(self, watches: list[Watch]) -> None:
+        self._watches = watches
+
+    def close(self) -> None:
+        """End all of them."""
+        for one in self._watches:
+            one.close()
+
+
+DELAY_S_MAX = 2**31 - 1
+"""Of lost bookies: what Apache's auditor reads."""
+
+
+def check_delay(seconds: object) -> int:
+    """Return a delay of lost bookies that can be stored. Raises ConfigError: every way in comes here.
+
+    Apache's auditor takes no other; a negative one would end each of its passes, and ours.
+    """
+    return checked_integer("lostBookieRecoveryDelay", seconds, 0, DELAY_S_MAX)
+
+
+def trigger_audit(coordination: Coordination) -> None:
+    """Do what `Coordination.trigger_audit` says: the auditor listens to writes of the delay; the number stays."""
+    if not coordination.is_enabled():
+        raise ConfigError("Autorecovery is disabled. So giving up!")
+    if coordination.auditor() is None:
+        raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
+    coordination.set_lost_bookie_delay(max(coordination.lost_bookie_delay_s() or 0, 0))
+
+
+# Who watches what: subjects, the handles of those who watch them, and what was seen last.
+
+# text: of records (`fastbk.meta.records`); None: the set of bookies
+Subject = LedgerId | str | None
+_log = LibraryLog("fastbk.meta")
+
+
+class Watching(Protocol):
+    """What hands out subscriptions."""
+
+    def remove(self, handle: WatchHandle) -> None:
+        """End a subscription."""
+
+
+class WatchHandle:
+    """One subscription."""
+
+    def __init__(self, watcher: Watching, subject: Subject, callback: Callable[[], None]) -> None:
+        self.subject = subject
+        self.callback = callback
+        self._watcher = watcher
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._watcher.remove(self)
+
+
+def notify(handle: WatchHandle) -> None:
+    """Call back; one callback's fault must not end the watches of all others."""
+    try:
+        handle.callback()
+    except Exception as error:  # noqa: BLE001 -- it is the application's
+        _log.error("metadata.watch_callback_failed", reason=repr(error), failed=error)
+
+
+class Subscriptions:
+    """The handles by subject, and what was seen of each. Its owner's lock guards it.
+
+    Attributes:
+        seen: what was seen last of each subject that has a handle.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[Subject, object] = {}
+        self._handles: dict[Subject, dict[Hashable, WatchHandle]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._handles)
+
+    def add(self, handle: WatchHandle, now: object) -> None:
+        """Take a handle; `now`: what is seen of its subject."""
+        # A handle that is there already may still have to tell of an older state: leave what was seen.
+        self.seen.setdefault(handle.subject, now)
+        self._handles.setdefault(handle.subject, {})[id(handle)] = handle
+
+    def remove(self, handle: WatchHandle) -> None:
+        """Forget a handle. A second time does nothing."""
+        handles = self._handles.get(handle.subject, {})
+        handles.pop(id(handle), None)
+        if not handles:
+            self._handles.pop(handle.subject, None)
+            self.seen.pop(handle.subject, None)
+
+    def all(self) -> list[WatchHandle]:
+        """Return all handles."""
+        return [handle for handles in self._handles.values() for handle in handles.values()]
+
+    def changed(self, subject: Subject, now: object) -> list[WatchHandle]:
+        """Note what is seen of a subject; return the handles to notify: none where it was seen before."""
+        if subject not in self.seen or self.seen[subject] == now:
+            return []
+        self.seen[subject] = now
+        return list(self._handles[subject].values())

@@ -109,7 +109,7 @@ def _decode_or_first(value: bytes | None) -> LevelRecord:
 def raise_level(store: HasRecords, level: int) -> LevelRecord:
     """Raise the level if it is lower (INV-U2); return the record as it is then.
 
-    Whether all processes have the level is the caller's to check (`fastbk.upgrade.finalize`).
+    Whether all processes have the level is the caller's to check (`fastbk.upgrade.roll`).
 
     Raises MetadataUnavailable, MetadataConflict, StorageError: it cannot be read, and `level` is not the highest.
     """

@@ -1,4 +1,4 @@
-"""Records the events of one process: what it logs that is a change of state (`event_kinds`).
+"""Records the events of one process: what it logs that is a change of state (`fastbk.observe.events`).
 
     log = EventLog("janitor@host", "janitor")
     log.begin()                      # from here on lines of the log are recorded, in memory
@@ -27,12 +27,11 @@ from typing import Any, Protocol
 import msgspec
 
 from fastbk.observe import logs
-from fastbk.observe.event_kinds import KIND_OF, bounded
-from fastbk.observe.event_record import Event, EventPage, Query, event_of
+from fastbk.observe.events import KIND_OF, Event, EventPage, Query, bounded, event_of
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
-from fastbk.private_files import FILE_MODE
 from fastbk.rate_limit import RateLimit
+from fastbk.safe_files import FILE_MODE
 from fastbk.units import MIB
 
 MEMORY_EVENTS_MAX = 2000

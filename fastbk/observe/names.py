@@ -30,7 +30,7 @@ class Name:
         metric: its Prometheus name.
         scale: what a stored value is multiplied with to be in the metric's unit.
         text: its help.
-        is_own: False: only Apache's name shows it (`fastbk.observe.apache_names`): series are paid for.
+        is_own: False: only Apache's name shows it (`fastbk.server.admin.apache_metrics`): series are paid for.
     """
 
     slot_name: str
@@ -483,7 +483,7 @@ _FOR_APACHES_NAMES: Slots = {
         "Answers with a LAC that grew but without the entry that was asked for with it.",
     ),
 }
-"""Counters that only Apache's names show (`fastbk.observe.apache_names`): they have no `fastbk_` series."""
+"""Counters that only Apache's names show (`fastbk.server.admin.apache_metrics`): they have no `fastbk_` series."""
 
 _TIMED_FOR_APACHES_NAMES: Slots = {
     "INDEX_RECOUNTS_DONE": (102, "Counts of what lives in which entry log."),

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from fastbk.model.health import BookieFacts, DiskFacts, Verdict, reasons_of_bookie
-from fastbk.observe.event_record import EventPage
+from fastbk.observe.events import EventPage
 from fastbk.overview.values import (
     COMMIT_SLOW_S,
     DOWN,

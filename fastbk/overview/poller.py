@@ -34,10 +34,9 @@ from fastbk.meta.api import (
     Endpoint,
     VersionedLedger,
 )
-from fastbk.meta.hold import read_hold
-from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.health_records import backup_age_s, unfinished_recoveries
 from fastbk.meta.records import VersionedRecord
-from fastbk.meta.unfinished_recoveries import unfinished_recoveries
+from fastbk.meta.rollback import read_hold
 from fastbk.model.health import NO_OPEN_LEDGERS, OpenLedgerFacts
 from fastbk.model.ids import MEANT_BOOKIE, BookieId, LedgerId
 from fastbk.model.ledger import STREAM_KEY

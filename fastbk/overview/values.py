@@ -84,7 +84,7 @@ class DiskRow:
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """The newest event of a bookie. `at_s`: wall clock of the bookie. `kind`: one of `event_kinds.KINDS`."""
+    """The newest event of a bookie. `at_s`: wall clock of the bookie. `kind`: one of `events.KINDS`."""
 
     at_s: float
     text: str

@@ -22,7 +22,7 @@ from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.invariant import check
 from fastbk.model.ids import BookieId
 from fastbk.model.quorum import ENSEMBLE_SIZE_MAX, check_quorums, write_sets
-from fastbk.placement.values import DEFAULT_LOCATION, BookieView, Chance, PlacementConfig, Policy
+from fastbk.placement.config import DEFAULT_LOCATION, BookieView, Chance, PlacementConfig, Policy
 from fastbk.units import format_count
 
 __all__ = [

@@ -18,7 +18,7 @@ from fastbk.observe import logs
 from fastbk.observe.audit_chain import LINE_BYTES_MAX, Chain, last_of
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
-from fastbk.private_files import is_open_to_others, opener
+from fastbk.safe_files import is_open_to_others, opener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
 from fastbk.observe import logs
-from fastbk.private_files import read_public, read_secret
+from fastbk.safe_files import read_public, read_secret
 from fastbk.security.digest_md5 import check_name
 from fastbk.security.rights import can_be_revoked
 from fastbk.security.tls import stamp_of

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fastbk.private_files import make_directory, write_text
+from fastbk.safe_files import make_directory, write_text
 
 VALID_FOR = timedelta(days=30)
 CERTIFICATE_NAME, KEY_NAME = "ca.crt", "ca.key"

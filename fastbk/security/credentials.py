@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastbk.errors import ConfigError, ProtocolError
-from fastbk.private_files import read_password, read_secret
+from fastbk.safe_files import read_password, read_secret
 from fastbk.security.digest_md5 import DigestClient, SaslError, check_name
 
 TOKEN_FILE, USER, PASSWORD_FILE = "FASTBK_TOKEN_FILE", "FASTBK_USER", "FASTBK_USER_PASSWORD_FILE"

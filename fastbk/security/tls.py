@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fastbk.errors import ConfigError
 from fastbk.observe.library_log import LibraryLog
-from fastbk.private_files import is_open_to_others
+from fastbk.safe_files import is_open_to_others
 from fastbk.security.peer_certificate import end_s
 
 if TYPE_CHECKING:

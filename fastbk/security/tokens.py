@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from fastbk.errors import ConfigError
 from fastbk.model.ids import ID_MAX
 from fastbk.printable_text import printable
-from fastbk.private_files import read_public, read_secret
+from fastbk.safe_files import read_public, read_secret
 from fastbk.security.rights import NO_RIGHTS, OPERATIONS, Principal, can_be_revoked
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import msgspec
 
 from fastbk.native.process import arm_from_environment, confine, die_with_parent, watch_signals
 from fastbk.observe import logs
-from fastbk.observe.event_kinds import KIND_OF, bounded
+from fastbk.observe.events import KIND_OF, bounded
 from fastbk.printable_text import printable_json
 from fastbk.server.confinement import Confinement
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, open_found, tighten
+from fastbk.safe_files import DIRECTORY_MODE, FILE_MODE, open_found, tighten
 from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:

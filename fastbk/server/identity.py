@@ -22,8 +22,8 @@ import msgspec
 
 from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ledgers
-from fastbk.meta.hold import check_not_held
 from fastbk.meta.records import BadRecord
+from fastbk.meta.rollback import check_not_held
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk

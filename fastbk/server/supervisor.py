@@ -18,7 +18,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbk.apache.http.bookie_facts import BookieFacts
+from fastbk.apache.http.answers import BookieFacts
 from fastbk.errors import Error
 from fastbk.native.process import kill_point
 from fastbk.observe import library_log, logs

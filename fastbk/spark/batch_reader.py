@@ -21,11 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from fastbk.spark.offset_resolver import OffsetResolver
-from fastbk.spark.offsets import Offsets, StreamOffset
+from fastbk.spark.offsets import Bounds, Offsets, StreamOffset
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.partition_reader import read_part
-from fastbk.spark.read_planner import ReadPlanner
-from fastbk.spark.splits import Bounds
+from fastbk.spark.partitions import ReadPlanner, read_part
 from fastbk.stream.positions import DLSN, to_us
 
 

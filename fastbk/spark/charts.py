@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, os_errors_as
+from fastbk.safe_files import replaced
 from fastbk.units import format_amount, format_size
 
 try:

@@ -27,11 +27,9 @@ from fastbk.errors import ConfigError
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
 from fastbk.spark.offset_resolver import AGAIN_S, OffsetResolver, StreamBounds
-from fastbk.spark.offsets import Offsets, StreamOffset, advanced, parse, renamed, shares
+from fastbk.spark.offsets import Offsets, StreamOffset, advanced, amount, parse, renamed, shares
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.partition_reader import read_part
-from fastbk.spark.read_planner import ReadPlanner
-from fastbk.spark.splits import amount
+from fastbk.spark.partitions import ReadPlanner, read_part
 from fastbk.spark.worker_client import in_parallel
 
 BEYOND_LOOKS = 3

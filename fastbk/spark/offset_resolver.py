@@ -31,14 +31,20 @@ from fastbk.errors import (
 )
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
-from fastbk.spark.offsets import Offsets, StreamOffset, parse_wanted
+from fastbk.spark.offsets import (
+    RECORD_BYTES,
+    Offsets,
+    SizeEstimate,
+    StreamOffset,
+    is_behind,
+    parse_wanted,
+)
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.splits import RECORD_BYTES, SizeEstimate, is_behind
 from fastbk.spark.worker_client import client_of, in_parallel
 from fastbk.stream.namespace.stream_ranges import StreamRange
-from fastbk.stream.namespace.sync_namespace import SyncStream, SyncStreamRanges
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.sync import SyncStream, SyncStreamRanges
 
 T = TypeVar("T")
 _log = LibraryLog("fastbk.spark")

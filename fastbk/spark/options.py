@@ -17,8 +17,7 @@ from fastbk.client.config import ClientOptions
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE
 from fastbk.printable_text import printable
-from fastbk.spark.offsets import EXAMPLE
-from fastbk.spark.splits import PARTS_MAX
+from fastbk.spark.offsets import EXAMPLE, PARTS_MAX
 from fastbk.stream.paths import split_path, split_stream_path
 from fastbk.units import parse_duration_us, parse_size
 

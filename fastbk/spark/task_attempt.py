@@ -27,7 +27,7 @@ from fastbk.stream.records import CODECS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastbk.stream.namespace.sync_namespace import SyncStream
+    from fastbk.stream.sync import SyncStream
     from fastbk.sync import Client, LedgerWriter
 
 ROLL_BYTES = 256 * 1024 * 1024

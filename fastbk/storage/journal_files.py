@@ -352,7 +352,7 @@ class JournalPool:
             next_file_id: above every id in use.
             limit_bytes: journal behind the mark; free files beyond it are removed.
             old_files: of earlier starts, by rising id.
-            in_background: make files in a thread; False waits (the fake disk of tests).
+            in_background: make and rename files in a thread; False waits (the fake disk of tests).
             retry_s: before the next try to make a file that could not be made.
         """
         self.disk = disk
@@ -372,6 +372,7 @@ class JournalPool:
         self._ready: list[ReadyFile] = []
         self._prewrite: Prewrite | None = None
         self._prewrite_id = 0
+        self._recycling: OldFile | None = None  # the one that the thread renames
         self._current: ReadyFile | None = None
         self._no_file_until_s = 0.0
         self._no_file_errno = 0
@@ -497,7 +498,7 @@ class JournalPool:
         return file_id
 
     def _reuse(self) -> bool:
-        """Rename a free file to the next id. README.md: rename, sync directory, header, sync, then use."""
+        """Have a free file renamed to the next id. README.md: rename, sync directory, header, sync, then use."""
         if time.monotonic() < self._no_file_until_s:
             return False
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
@@ -507,22 +508,29 @@ class JournalPool:
                 continue
             file_id = self._give_id()
             path = self._path(file_id)
-            kill_point("journal.recycle_before_rename")
+            if self._in_background:
+                self._recycling = free
+                self._start(file_id, path, free.size_bytes, free.path)
+                return True
             try:
                 self.disk.rename(free.path, path)
+                self.disk.sync_directory(self.directory)
+                self._open(file_id, free.size_bytes)
             except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                self._free.append(free)  # the directory itself has no room: later again
-                self._note_no_file(error)
+                self._keep_free(free, error)
                 return False
-            kill_point("journal.recycle_after_rename")
-            self.disk.sync_directory(self.directory)
-            self._open(file_id, free.size_bytes)
-            kill_point("journal.recycle_after_open")
             self.recycled += 1
             return True
         return False
+
+    def _keep_free(self, free: OldFile, error: OSError) -> None:
+        """Try again later where the directory itself had no room for the new name. Raises every other error."""
+        if error.errno not in NO_ROOM or os.path.basename(free.path) not in self.disk.list(
+            self.directory
+        ):
+            raise error
+        self._free.append(free)
+        self._note_no_file(error)
 
     def _make(self, size_bytes: int) -> None:
         if time.monotonic() < self._no_file_until_s:
@@ -549,17 +557,24 @@ class JournalPool:
         self._prewrite_id = file_id
 
     def _finish_prewrite(self) -> None:
-        prewrite = self._prewrite
+        prewrite, recycled = self._prewrite, self._recycling
         if prewrite is None:
             return
         try:
             if not prewrite.is_done():
                 return
-            self._prewrite = None
+            self._prewrite = self._recycling = None
             self._open(self._prewrite_id, prewrite.size_bytes)
         except OSError as error:
-            self._prewrite = None
-            self._forget(prewrite.path, error)
+            self._prewrite = self._recycling = None
+            if recycled is None:
+                self._forget(prewrite.path, error)
+            else:
+                self._keep_free(recycled, error)
+            return
+        if recycled is not None:
+            kill_point("journal.recycle_after_open")
+            self.recycled += 1
 
     def _forget(self, path: str, error: OSError) -> None:
         """Remove what is left of a file that could not be made. Nothing was ever written to it, so nothing is lost by

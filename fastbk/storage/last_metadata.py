@@ -23,11 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.durable_files import replaced
 from fastbk.model.ids import IdRanges
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
-from fastbk.private_files import open_found
+from fastbk.safe_files import open_found, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence

@@ -14,7 +14,7 @@ import msgspec
 from fastbk.errors import ConfigError, PolicyInvalid
 from fastbk.model.entry import DigestType
 from fastbk.model.quorum import check_quorums
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 
 Compression = Literal["none", "lz4", "zstd"]
 Digest = Literal["crc32c", "crc32", "hmac", "dummy"]

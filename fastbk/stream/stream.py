@@ -14,8 +14,15 @@ from fastbk.stream import drafts
 from fastbk.stream.chain import Chain
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
-from fastbk.stream.cursor.opening import checked_keeping, create_cursor, move_cursor, place_of
-from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
+from fastbk.stream.cursor.store import (
+    CursorInfo,
+    checked_keeping,
+    create_cursor,
+    cursors_of,
+    delete_cursor,
+    move_cursor,
+    place_of,
+)
 from fastbk.stream.drafts import Draft, attach, attach_drafts
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import StreamInfo, infos_of

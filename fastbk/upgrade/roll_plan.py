@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId
-from fastbk.placement.values import DEFAULT_LOCATION
+from fastbk.placement.config import DEFAULT_LOCATION
 
 DOUBT_S = 10.0
 """Another bookie may be away for so long before it is a doubt: one slow answer is none."""

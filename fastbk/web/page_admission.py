@@ -1,17 +1,29 @@
-"""Who may use which page: the one rule of all HTTP ports, of bookies, gateways, janitors and healers (INV-N7).
+"""Whom pages serve: the one rule of all HTTP ports, of bookies, gateways, janitors and healers (INV-N7).
 
 Each page is of a kind, and each kind needs a right. A request is of the client that its token names, else of the
 certificate that its connection showed, else a stranger's. Where strangers are served at all is decided before the port
 listens (`HttpPort` in `fastbk/security/settings.py`).
+
+Many pages need no authentication on their own machine, so a browser there must not carry a stranger's request to them.
+There are two ways to do that, and `SiteGuard` has a check for each:
+
+- DNS rebinding: the stranger's own name resolves to our address, so the browser takes us for the stranger's server and
+  lets its page read the answer. Such a request names the stranger in `Host`. A name is accepted only if it is one of
+  ours. An address is always accepted, since no name server can redirect an address.
+- A request across sites: the page cannot read the answer, but the request is executed. Browsers mark it with
+  `Sec-Fetch-Site`, `Origin` or `Referer`.
 """
 
 from __future__ import annotations
 
 import enum
+import ipaddress
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from fastbk.config import is_loopback
 from fastbk.security.auth_files import AuthFiles
@@ -27,9 +39,10 @@ from fastbk.security.tokens import PAGES, TokenError
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from fastbk.security.settings import HttpPort
+
 
 Note = Callable[..., object]
 """Takes an event and its values."""
@@ -292,3 +305,81 @@ def page_credentials(
 def _address(writer: StreamWriter) -> str:
     peer: Any = writer.get_extra_info("peername")
     return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
+# --- requests that web pages of other sites may have caused ---------------------------------------
+
+
+OWN_SITES = ("same-origin", "none")
+"""`Sec-Fetch-Site` of a request that one of our pages made, or a person in the address bar."""
+
+BROWSER_AGENT = "mozilla/"
+"""How the `User-Agent` of every browser begins."""
+
+
+class SiteGuard:
+    """Knows by which names this server may be called."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names`: further names that clients use, without a port."""
+        machine = socket.gethostname().lower()
+        self._names = {"localhost", machine, machine.partition(".")[0]}
+        self._names.update(name.lower().rstrip(".") for name in names if name)
+
+    def refusal(
+        self, headers: Mapping[str, str], *, changes: bool, any_host: bool = False
+    ) -> tuple[str, str] | None:
+        """Return the limit's name and the text for the client; None for a request that is fine.
+
+        `headers` have lower-case names. `changes`: the request changes something though it is a GET. `any_host`: the
+        page tells nothing that is worth a name of a stranger's.
+        """
+        host = headers.get("host", "")
+        if not any_host and not self.is_own(host):
+            return "host", (
+                f'this server is not called "{name_of(host)[:255]}": use its address, or add the name'
+                " to [http] allowed_hosts (janitor and autorecovery: --http-host)"
+            )
+        site = headers.get("sec-fetch-site")
+        referer = headers.get("referer", "")
+        is_foreign = (
+            (site is not None and site not in OWN_SITES)
+            or "origin" in headers
+            or (referer != "" and _authority(referer) != host.lower())
+            # Only secure origins get Sec-Fetch-Site, and a page may leave out its Referer.
+            or (changes and site is None and _is_browser(headers))
+        )
+        if is_foreign:
+            return "cross_site", "not for web pages: send the request without a browser"
+        return None
+
+    def is_own(self, host: str) -> bool:
+        """Return whether a `Host` names this server. Browsers always send one; simple tools need not."""
+        name = name_of(host)
+        if not host or name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name.partition("%")[0])
+        except ValueError:
+            return False
+        return True
+
+
+def name_of(host: str) -> str:
+    """Return a `Host` without its port and brackets, in lower case."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).rstrip(".")
+
+
+def _authority(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _is_browser(headers: Mapping[str, str]) -> bool:
+    return headers.get("user-agent", "").lower().startswith(BROWSER_AGENT)

@@ -3,7 +3,7 @@
 It runs beside the data path and never in it. Connections, and bounds on what a peer can stretch, are `server.py`'s: one
 answer a connection. A POST must say that its body is JSON: a web page that a person has open cannot
 send that to another origin without being asked first, and nothing here answers that question. The same goes for PUT
-and DELETE, whatever their body says it is. `guards.py` refuses what web pages of other sites send.
+and DELETE, whatever their body says it is. `page_admission.py` refuses what web pages of other sites send.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ import msgspec
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.observe import logs
-from fastbk.observe.event_record import Query
+from fastbk.observe.events import Query
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.printable_text import printable_json
-from fastbk.web.guards import SiteGuard
-from fastbk.web.listener import HttpListener
-from fastbk.web.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor, kind_of
-from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size
+from fastbk.web.page_admission import ANY_HOST, CHANGING, PageAdmission, SiteGuard, Visitor, kind_of
+from fastbk.web.server import Answer, Bounds, Head, HttpListener, HttpServer, body_size
 
 if TYPE_CHECKING:
     from fastbk.observe.event_log import EventLog

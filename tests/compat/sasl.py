@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.devcluster import DevTls
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from tests.compat.java_cells import run_cells
 from tests.compat.python_cells import CELLS, run_python

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastbk.cli.bookie.digests import READ_AT_ONCE_MAX, MetadataTypes
+from fastbk.cli.bookie.stopped import READ_AT_ONCE_MAX, MetadataTypes
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import BadRecord

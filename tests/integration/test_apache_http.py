@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import fastbk
-from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
-from fastbk.apache.http.bookie_facts import StoreThreads
+from fastbk.apache.http.answers import StoreThreads
+from fastbk.apache.http.pages import AutoRecoveryPages
 from fastbk.devcluster import Bookie
 from fastbk.errors import ConfigError, NoSuchLedger, NotEnoughBookies
 from fastbk.meta import open_store

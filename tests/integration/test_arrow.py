@@ -11,10 +11,10 @@ import pytest
 import fastbk.sync
 from fastbk.arrow import read_stream, stream_batches
 from fastbk.errors import NoSuchEntry, StreamNotFound
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Record
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 
 

@@ -13,7 +13,7 @@ import fastbk
 import fastbk.sync
 from fastbk.client import connecting
 from fastbk.meta import open_store
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey

@@ -15,7 +15,7 @@ import fastbk
 from fastbk.cli.options import server_tls
 from fastbk.console.app import PAGES
 from fastbk.console.context import Console
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.tls import client_context
 from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster

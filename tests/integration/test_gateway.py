@@ -29,7 +29,7 @@ from fastbk.meta.gateway import store as gateway_watches
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey

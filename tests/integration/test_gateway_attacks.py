@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from fastbk.errors import ConfigError, MetadataUnavailable
-from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
+from fastbk.gateway.process import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
 from fastbk.gateway.shares import SUBJECTS_OF_ONE_MAX
 from fastbk.meta import open_store
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority, Issued
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey
-from fastbk.web.listener import REQUEST_BYTES_MAX
+from fastbk.web.server import REQUEST_BYTES_MAX
 from tests.fixtures.certificates import shown
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.metadata import new_cluster

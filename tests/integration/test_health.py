@@ -22,8 +22,8 @@ from fastbk.devcluster import Bookie
 from fastbk.doctor.report import Finding, Status
 from fastbk.errors import ClientClosed
 from fastbk.meta.api import MetadataStore
-from fastbk.meta.last_backup import PATH as LAST_BACKUP
-from fastbk.meta.last_backup import LastBackup, note_backup
+from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP
+from fastbk.meta.health_records import LastBackup, note_backup
 from fastbk.meta.records import Change
 from fastbk.model.health import BACKUP_AGE_MAX_S
 from fastbk.model.ledger import LedgerState

@@ -290,7 +290,7 @@ def test_answers_of_jobs_on_spark_have_the_documented_names() -> None:
     from fastbk.admin.copy_audit import Audited
     from fastbk.spark.jobs.archive import ArchivedStream
     from fastbk.spark.jobs.ingest import Ingested
-    from fastbk.spark.jobs.rebuild_plan import StateVersion
+    from fastbk.spark.jobs.rebuild import StateVersion
     from fastbk.spark.jobs.usage import Usage, UsageLine
 
     shapes = documented(PAGE.read_text())

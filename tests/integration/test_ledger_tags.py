@@ -16,7 +16,7 @@ from fastbk.client import connecting
 from fastbk.client.client import Client
 from fastbk.meta import open_store
 from fastbk.model.ids import LedgerId
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 from fastbk.security.tokens import TokenKey

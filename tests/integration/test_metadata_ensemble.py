@@ -21,7 +21,7 @@ from fastbk.cli.__main__ import main
 from fastbk.devcluster.cluster import DevService
 from fastbk.errors import MetadataOnHold
 from fastbk.meta import open_store
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.meta.zookeeper.session import server_zxid
 from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.stream.policy import PolicyPatch

@@ -15,7 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk
-from fastbk.admin.metadata_archive import ArchiveWriter, Ledger, Ledgers, read_archive
+from fastbk.admin.metadata_backup import ArchiveWriter, Ledger, Ledgers, read_archive
 from fastbk.errors import MetadataOnHold, NoSuchLedger
 from fastbk.meta.uri import open_store, parse_zookeeper
 from fastbk.meta.zookeeper.admin import Cookies

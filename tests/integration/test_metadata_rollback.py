@@ -19,7 +19,7 @@ import pytest
 import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.errors import MetadataOnHold, NoSuchLedger
-from fastbk.meta.rollback_mark import RESERVE_IDS
+from fastbk.meta.rollback import RESERVE_IDS
 from fastbk.storage.metadata_mark import NAME
 from fastbk.stream.janitor import Janitor
 from fastbk.testing import LocalCluster

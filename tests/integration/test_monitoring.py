@@ -28,7 +28,7 @@ import fastbk
 from fastbk.devcluster import Bookie, DevCluster, DevService, DevTls, dev_services
 from fastbk.devcluster.processes import free_port
 from fastbk.errors import Error
-from fastbk.meta import last_backup, open_store
+from fastbk.meta import health_records, open_store
 from fastbk.meta.records import Change
 from fastbk.observe.names import NAMES
 from fastbk.security.authority import Authority
@@ -367,9 +367,9 @@ def harm_disks(world: World) -> None:
 
 def harm_services(world: World) -> None:
     with closing(open_store(world.cluster.metadata_uri)) as store:
-        (noted,) = store.records.read([last_backup.PATH])
+        (noted,) = store.records.read([health_records.BACKUP_PATH])
         assert noted is not None
-        store.records.change([Change(last_backup.PATH, None, noted.version)])
+        store.records.change([Change(health_records.BACKUP_PATH, None, noted.version)])
     world.expect("FastbkBackupOld", None, "nobody knows of a backup")
     asyncio.run(append_ahead(world))
     world.expect("FastbkTimesAhead", None, "a stream's writer has a clock an hour ahead")

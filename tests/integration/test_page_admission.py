@@ -27,7 +27,7 @@ from fastbk.devcluster.processes import free_port
 from fastbk.errors import NoSuchLedger
 from fastbk.exit_codes import USAGE
 from fastbk.meta import open_store
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tokens import BOOKIES, GATEWAYS, PAGES, TokenKey
 from fastbk.testing import LocalCluster

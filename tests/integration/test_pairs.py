@@ -10,7 +10,7 @@ import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
-from fastbk.devcluster.bookie import CONFIG_NAME, toml_text
+from fastbk.devcluster.processes import CONFIG_NAME, toml_text
 from fastbk.errors import Error
 from fastbk.storage.identity import even_shards, pair_of
 from fastbk.testing import LocalCluster

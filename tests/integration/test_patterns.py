@@ -15,8 +15,8 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.exit_codes import USAGE
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until

@@ -16,7 +16,7 @@ import pytest
 
 import fastbk
 from fastbk.admin.cluster import bookie_states
-from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.processes import Bookie
 from fastbk.errors import NotEnoughBookies
 from fastbk.testing import LocalCluster
 from tests.fixtures.logs import events

@@ -16,7 +16,7 @@ from fastbk.devcluster import DevService
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 from fastbk.security.authority import Authority
 from fastbk.storage.last_metadata import read_last_metadata
 from fastbk.testing import LocalCluster

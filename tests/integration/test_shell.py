@@ -12,8 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk.sync
-from fastbk.devcluster.bookie import CONFIG_NAME
 from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.processes import CONFIG_NAME
 from fastbk.meta import open_store
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster

@@ -9,8 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk.sync
-from fastbk.devcluster.bookie import CONFIG_NAME
-from fastbk.devcluster.processes import is_free
+from fastbk.devcluster.processes import CONFIG_NAME, is_free
 from fastbk.testing import LocalCluster
 from tests.fixtures.conf_bookie import started
 from tests.fixtures.shell import ENTRIES, Shell, written

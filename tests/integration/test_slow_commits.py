@@ -20,7 +20,7 @@ import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
-from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.processes import Bookie
 from fastbk.testing import LocalCluster
 from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import json_page, metrics

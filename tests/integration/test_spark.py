@@ -16,8 +16,8 @@ import fastbk.sync
 from fastbk.admin.copy_audit import Audited
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, restore
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 from tests.fixtures.spark_readers import append

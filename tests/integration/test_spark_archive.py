@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs import archive, restore
 from fastbk.spark.jobs.claims import LocalFiles, Owner
-from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(300)

@@ -17,9 +17,9 @@ from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
 from fastbk.spark.offset_resolver import OffsetResolver, StreamBounds
 from fastbk.spark.offsets import StreamOffset
 from fastbk.stream.janitor import Janitor, JanitorOptions
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import append, between, read, rows, stream_reader
 

@@ -15,8 +15,7 @@ import fastbk.sync
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import ingest
 from fastbk.spark.jobs.claims import Owner
-from fastbk.spark.jobs.ingest import Ingested
-from fastbk.spark.jobs.ingest_plan import IngestPlan
+from fastbk.spark.jobs.ingest import Ingested, IngestPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

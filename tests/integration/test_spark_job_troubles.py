@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import fastbk.sync
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, ingest, rebuild, restore, usage
-from fastbk.spark.jobs.ingest_plan import IngestPlan
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+from fastbk.spark.jobs.ingest import IngestPlan
+from fastbk.spark.jobs.rebuild import RebuildPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

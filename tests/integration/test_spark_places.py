@@ -17,8 +17,8 @@ import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import archive, ingest, rebuild, restore
 from fastbk.spark.jobs.claims import HadoopFiles, Owner, claimed, files_of
-from fastbk.spark.jobs.ingest_plan import IngestPlan
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+from fastbk.spark.jobs.ingest import IngestPlan
+from fastbk.spark.jobs.rebuild import RebuildPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

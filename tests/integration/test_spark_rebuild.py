@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost
 from fastbk.spark.jobs import rebuild
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan, StateVersion
-from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
+from fastbk.spark.jobs.rebuild import RebuildPlan, StateVersion
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

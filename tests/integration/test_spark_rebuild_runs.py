@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.claims import LocalFiles, Owner
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan, StateVersion
-from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
+from fastbk.spark.jobs.rebuild import RebuildPlan, StateVersion
+from fastbk.stream.sync import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

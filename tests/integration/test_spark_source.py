@@ -19,9 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, StreamNotFound
 from fastbk.spark.micro_batches import StreamReader
-from fastbk.spark.partition_reader import StreamPart
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.spark.partitions import StreamPart
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import (
     append,

@@ -14,8 +14,7 @@ import pytest
 import fastbk.sync
 from fastbk.admin import support_bundle
 from fastbk.admin.page_client import AdminClient, BookieSilent, client_at
-from fastbk.admin.redaction import Redactor
-from fastbk.admin.support_bundle import SupportBundle
+from fastbk.admin.support_bundle import Redactor, SupportBundle
 from fastbk.devcluster.cluster import DevService
 from fastbk.security.tokens import TokenKey
 from fastbk.testing import LocalCluster

@@ -12,7 +12,7 @@ import pytest
 
 import fastbk
 from fastbk.errors import NoSuchLedger, StreamNotFound
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 

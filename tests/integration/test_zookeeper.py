@@ -15,9 +15,9 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk
-from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.devcluster.metadata import ZooKeeperServer
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.processes import Bookie
 from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.model.ledger import LedgerMetadata

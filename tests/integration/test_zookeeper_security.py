@@ -20,7 +20,7 @@ from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.meta.zookeeper import security as zookeeper_security
 from fastbk.meta.zookeeper.security import VARIABLE
 from fastbk.meta.zookeeper.session import server_zxid
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli

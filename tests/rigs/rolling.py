@@ -26,7 +26,7 @@ import fastbk
 import fastbk.sync
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
-from fastbk.client.copy_repairs import CopyRepairs
+from fastbk.client.client import CopyRepairs
 from fastbk.devcluster.metadata import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import ZooKeeperLocation

@@ -31,8 +31,8 @@ from pathlib import Path
 
 import fastbk.sync
 from fastbk.spark.session import light_home
-from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync import SyncStream
 from tests.fixtures.spark_standalone import StandaloneSpark
 from tests.rigs.report import Plan, Report
 from tests.rigs.spark_lives import Life, rounds

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.devcluster import is_alive
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.devcluster.metadata import ZooKeeperServer
-from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.meta import open_store
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import admin as zookeeper_admin

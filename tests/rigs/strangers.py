@@ -29,7 +29,7 @@ from fastbk.devcluster.processes import is_alive
 from fastbk.errors import Error
 from fastbk.meta import open_store
 from fastbk.native import client_codec as codec
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority
 from fastbk.security.credentials import Credentials
 from fastbk.security.digest_md5 import DigestClient, SaslError

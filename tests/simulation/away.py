@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.model.ids import BookieId
 from fastbk.placement.choose_ensemble import choose_partial_ensemble
-from fastbk.placement.values import BookieView
+from fastbk.placement.config import BookieView
 from tests.simulation.client import PLACEMENT
 
 if TYPE_CHECKING:

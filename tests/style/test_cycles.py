@@ -18,10 +18,8 @@ BY_FUNCTIONS = [
 ]
 BY_TYPES = [
     {"fastbk.client.add_pipe", "fastbk.client.explicit_lac_sender"},
-    {"fastbk.client.client", "fastbk.client.copy_repairs"},
     {
         "fastbk.meta.api",
-        "fastbk.meta.coordination",
         "fastbk.meta.records",
         "fastbk.meta.replica_marks",
     },

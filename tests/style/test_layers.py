@@ -25,9 +25,9 @@ LAYERS = [
         "option_checks",
         "units",
         "config",
-        "private_files",
+        "safe_files",
     }
-    | {"durable_files", "formats", "open_files", "printable_text", "rate_limit", "retry"},
+    | {"formats", "open_files", "printable_text", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"security", "web.client"},
@@ -74,8 +74,8 @@ HOMES = {
     "zstandard": ["fastbk/stream/records.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
-    "textual": ["fastbk/top/"],
-    "rich": ["fastbk/top/"],
+    "textual": ["fastbk/top.py"],
+    "rich": ["fastbk/top.py"],
     # cli: annotations
     "pyspark": [
         "fastbk/spark/",
@@ -117,13 +117,11 @@ HOMES = {
 }
 
 PURE = [
-    "fastbk/gateway/chain_rules.py",
-    "fastbk/gateway/ledger_rules.py",
+    "fastbk/gateway/rules.py",
     "fastbk/gateway/record_names.py",
-    "fastbk/gateway/record_rules.py",
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
-    "fastbk/top/columns.py",
+    "fastbk/overview/tables.py",
     "fastbk/overview/bookie_history.py",
     "fastbk/overview/values.py",
     "fastbk/autorecovery/lost_bookies.py",
@@ -291,7 +289,7 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/gateway/x.py", "from fastbk.server import child\n"),
         (layer_faults, "fastbk/apache/novel.py", "import os\n"),
         (layer_faults, "fastbk/apache/http/pages.py", "from fastbk.apache.shell import context\n"),
-        (layer_faults, "fastbk/stream/paths.py", "from fastbk.apache.importer import logs\n"),
+        (layer_faults, "fastbk/stream/paths.py", "from fastbk.apache.importer import index\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
         (home_faults, "fastbk/client/reader.py", "import uvloop\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.observe import logs\n"),

@@ -1,4 +1,4 @@
-"""ruff, mypy and clang-format, as tests."""
+"""ruff and clang-format, as tests. mypy is in test_typing.py."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ def run_program(*arguments: str) -> None:
 
 def test_ruff_finds_nothing() -> None:
     run("ruff", "check", "--output-format", "concise", ".")
-
-
-def test_mypy_strict_finds_nothing() -> None:
-    run("mypy", "--no-error-summary")
 
 
 def test_python_has_the_form_that_ruff_gives_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 from tests.style.tree import ROOT, walk
 
@@ -53,6 +54,7 @@ def c_identifiers(text: str) -> set[str]:
     return set(re.findall(r"\b[A-Za-z_]\w+", code))
 
 
+@cache
 def names() -> list[tuple[str, str]]:
     """Return (file, name) of all files and of each name that a file of the product defines, once."""
     listed = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.stream.output import line_of_json
+from fastbk.cli.stream_options import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta.api import BadIdentity
 from fastbk.meta.gateway.messages import decode_request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.durable_files import replaced
+from fastbk.safe_files import replaced
 
 
 @pytest.fixture

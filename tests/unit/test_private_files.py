@@ -13,7 +13,7 @@ from fastbk.cli.dev import _alone
 from fastbk.errors import StorageError
 from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.native.disk import Disk
-from fastbk.private_files import is_open_to_others, make_directory, tighten, write_text
+from fastbk.safe_files import is_open_to_others, make_directory, tighten, write_text
 from fastbk.server.directories import lock_all
 from fastbk.server.disks.disk_reports import PROBE_NAME, why_not_writable
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.apache.configuration import properties
+from fastbk.apache.configuration import source
 from fastbk.errors import ConfigError
 
 RECORDED: list[dict[str, Any]] = json.loads(
@@ -32,9 +32,9 @@ def without_repeated_blanks(values: list[str]) -> list[str]:
 def test_a_file_means_what_it_means_to_apache(case: dict[str, Any]) -> None:
     if case.get("error"):
         with pytest.raises(ConfigError):
-            properties.parse(case["text"])
+            source.parse(case["text"])
         return
-    parsed = properties.parse(case["text"])
+    parsed = source.parse(case["text"])
     assert set(parsed.found) == set(case["keys"])
     for key, theirs in case["keys"].items():
         try:
@@ -55,7 +55,7 @@ def test_there_are_vectors_of_each_kind() -> None:
 
 
 def test_a_last_line_that_goes_on_is_told() -> None:
-    parsed = properties.parse("a=1\nb=2\\\n  3\\")
+    parsed = source.parse("a=1\nb=2\\\n  3\\")
     assert "b" not in parsed
     assert parsed.unfinished == [2]
     assert parsed.found["a"].line == 1
@@ -63,7 +63,7 @@ def test_a_last_line_that_goes_on_is_told() -> None:
 
 def test_included_files_stand_where_they_are_named() -> None:
     files = {"one.conf": "b=3\ninclude=two.conf", "two.conf": "c=${b}"}
-    parsed = properties.parse("a=1\ninclude = one.conf\nincludeoptional=none.conf\nb=2", files.get)
+    parsed = source.parse("a=1\ninclude = one.conf\nincludeoptional=none.conf\nb=2", files.get)
     assert parsed.values("b") == ("3", "2")
     assert parsed.values("c") == ("3", "2")
     assert "include" not in parsed
@@ -81,7 +81,7 @@ def test_included_files_stand_where_they_are_named() -> None:
 def test_what_cannot_be_read_is_told_with_its_line(text: str, fault: str) -> None:
     files = {"self.conf": "include = self.conf"}
     with pytest.raises(ConfigError, match=fault):
-        properties.parse(text, files.get)
+        source.parse(text, files.get)
 
 
 @pytest.mark.slow
@@ -105,11 +105,11 @@ def test_what_cannot_be_read_is_told_with_its_line(text: str, fault: str) -> Non
 )
 def test_variables_that_stand_for_nothing_sensible_are_refused(text: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
-        properties.parse(text).values("a")
+        source.parse(text).values("a")
 
 
 def test_an_environment_variable_may_stand_in_a_value() -> None:
-    parsed = properties.parse("a=${env:HOST:-none}:1,${env:NONE:-x}\nb=${env:HOST}")
+    parsed = source.parse("a=${env:HOST:-none}:1,${env:NONE:-x}\nb=${env:HOST}")
     assert parsed.values("b", {"HOST": "h"}) == ("h",)
     assert parsed.values("a", {"HOST": "h"}) == ("h:1", "x")
 
@@ -132,7 +132,7 @@ PLAIN = st.text(
     | st.sampled_from(" \t\n"),
     min_size=1,
     max_size=20,
-).filter(lambda text: text == text.strip(properties._TRIMMED))
+).filter(lambda text: text == text.strip(source._TRIMMED))
 
 
 @given(
@@ -142,7 +142,7 @@ PLAIN = st.text(
 )
 def test_what_java_writes_is_read_back(pairs: dict[str, str]) -> None:
     lines = [f"{escaped(key, ' =:#!')}={escaped(value, '=:#!')}" for key, value in pairs.items()]
-    parsed = properties.parse("\n".join(lines))
+    parsed = source.parse("\n".join(lines))
     assert {key: parsed.values(key) for key in parsed.found} == {
         key: (value,) for key, value in pairs.items()
     }
@@ -151,6 +151,6 @@ def test_what_java_writes_is_read_back(pairs: dict[str, str]) -> None:
 @given(st.text(st.sampled_from("ab=: \t\\\n\r,#!${}u0041-\x0c\"'"), max_size=200))
 def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
     with contextlib.suppress(ConfigError):
-        parsed = properties.parse(text, lambda _: None)
+        parsed = source.parse(text, lambda _: None)
         for key in parsed.found:
             parsed.values(key)

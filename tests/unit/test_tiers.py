@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
+from pathlib import Path
 
 import pytest
+from _pytest.assertion.rewrite import _read_pyc
 from _pytest.mark.expression import Expression
 
 import tests
 from tests import __main__ as tiers
+from tests import compiling
 
 MARKERS = ("slow", "service", "alone", "soak", "perf", "long")
 UNWANTED = {
@@ -56,6 +60,7 @@ def test_who_runs_beside_whom(monkeypatch: pytest.MonkeyPatch) -> None:
         for title, arguments in tiers.phases()
     }
     assert titles_of({"slow"}) == titles_of(set()) == ["parallel"]
+    assert int(workers["parallel"]) == (os.cpu_count() or 1) + 1
     assert workers[titles_of({"service"})[0]] == "2"
     assert workers[titles_of({"service", "alone"})[0]] == "0"
     monkeypatch.setenv("SERVICES", "3")
@@ -125,3 +130,28 @@ def test_what_measures_is_alone_and_what_starts_services_is_marked(
     for marker in ("alone", "service"):
         with pytest.raises(pytest.UsageError, match="test_x"):
             mark([Item("unit", marker)])  # type: ignore[arg-type, list-item]
+
+
+def test_what_is_compiled_before_is_what_pytest_would_have_compiled(tmp_path: Path) -> None:
+    """Else each process compiles it again, and says nothing of it."""
+    source = tmp_path / "test_few.py"
+    source.write_text("def test_few(): assert len([]) == 1")
+    assert compiling.is_rewritten(source)
+    code = _read_pyc(source, compiling.write_rewritten(source))
+    assert code is not None
+    parts: dict[str, object] = {}
+    exec(code, parts)
+    with pytest.raises(AssertionError, match="where 0 = len"):
+        parts["test_few"]()  # type: ignore[operator]
+    source.write_text("def test_few(): assert len([1]) == 0")
+    assert _read_pyc(source, compiling.write_rewritten(source)) not in (None, code)
+
+
+def test_all_that_tests_import_is_compiled_before() -> None:
+    found = {
+        path.relative_to(compiling.ROOT).as_posix()
+        for path in compiling.sources(("unit", "fixtures"))
+    }
+    assert {
+        "fastbk/version.py", "tests/conftest.py", "tests/fixtures/wait.py", "tests/unit/test_tiers.py",
+    } <= found  # fmt: skip

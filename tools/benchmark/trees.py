@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
 
-from fastbk.devcluster import bookie as devcluster_bookie
+from fastbk.devcluster import processes as devcluster_bookie
 from fastbk.doctor.machine import disk_of, interrupts_of
 from fastbk.server.configuration.bookie_config import BookieConfig
 from tools import ROOT, background_work, bench_restart

@@ -18,17 +18,21 @@ Decision 60.
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
 import os
 import pwd
+import re
+import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fastbk.apache.configuration import address
 from fastbk.apache.configuration.config_builder import ConfigBuilder
-from fastbk.apache.configuration.security import apply_sasl, apply_tls
+from fastbk.config import is_loopback
 from fastbk.errors import ConfigError
 from fastbk.server import process_table
 from fastbk.server.configuration.bookie_config import BookieConfig
@@ -39,8 +43,7 @@ from fastbk.units import KIB, MIB, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.apache.configuration.address import Machine
-    from fastbk.apache.configuration.config_builder import Report
+    from fastbk.apache.configuration.config_builder import ConfigBuilder, Report
     from fastbk.apache.configuration.source import KeySource
 
 LAYOUTS = {
@@ -60,7 +63,7 @@ def translate(
     builder = ConfigBuilder(source)
 
     def identify(_: ConfigBuilder) -> None:
-        settled = address.settle(source, network)
+        settled = settle_address(source, network)
         who = (
             "bookiePort",
             "bookieId",
@@ -582,3 +585,270 @@ def _check_partitions(ledgers: Sequence[str]) -> None:
                 " allowMultipleDirsUnderSameDiskPartition=false forbids"
             )
         seen[device] = ledger
+
+
+# Translates Apache's keys about TLS and SASL (DIGEST-MD5).
+#
+#
+
+FACTORY = "tlsProviderFactoryClass"
+APACHES_OWN = "org.apache.bookkeeper.tls.TLSContextFactory"
+AUTHORIZATION = "bookieAuthProviderFactoryClass"
+BY_ROLES = "org.apache.bookkeeper.tls.BookieAuthZFactory"
+NOTHING = ("", "null", "none")
+TYPES = ("PEM", "PKCS12")
+VERSIONS = {"TLSv1.2": "1.2", "TLSv1.3": "1.3"}
+
+
+def apply_tls(builder: ConfigBuilder) -> None:
+    """Set [tls] where the file has TLS on. Raises ConfigError for what would not be what it asks for."""
+    source = builder.source
+    factory = source.text(FACTORY) or ""
+    provider = source.text(AUTHORIZATION) or ""
+    has_roles = provider == BY_ROLES
+    if provider.lower() not in NOTHING and provider not in (BY_ROLES, BY_SASL):
+        raise source.fault(
+            AUTHORIZATION,
+            f"that class cannot run here; of Apache's there are {BY_ROLES} and {BY_SASL}",
+        )
+    if factory.lower() in NOTHING:
+        if has_roles:
+            raise _fault(
+                builder, FACTORY, f"{AUTHORIZATION} needs TLS, since roles are in certificates"
+            )
+        return
+    if factory != APACHES_OWN:
+        raise source.fault(
+            FACTORY, f"the class {factory} cannot run here; Apache's own is {APACHES_OWN}"
+        )
+    builder.put("tls.mode", "prefer", FACTORY)
+    _identity(builder)
+    if source.boolean("tlsClientAuthentication"):
+        _authorities(builder)
+    if has_roles:
+        _roles(builder)
+    if (refresh_s := builder.integer("tlsCertFilesRefreshDurationSeconds")) is not None:
+        builder.put("tls.refresh_interval_s", refresh_s, "tlsCertFilesRefreshDurationSeconds")
+    if versions := source.items("tlsEnabledProtocols"):
+        allowed = sorted(VERSIONS[version] for version in versions if version in VERSIONS)
+        if not allowed:
+            raise source.fault("tlsEnabledProtocols", "a bookie here speaks TLSv1.2 and TLSv1.3")
+        builder.put("tls.version_min", allowed[0], "tlsEnabledProtocols")
+
+
+def _identity(builder: ConfigBuilder) -> None:
+    kind = _type_of(builder, "tlsKeyStoreType")
+    store = _path(builder, "tlsKeyStore", "the bookie's key")
+    if kind == "PEM":
+        builder.put("tls.key_file", store, "tlsKeyStore", "tlsKeyStoreType")
+        certificate = _path(builder, "tlsCertificatePath", "the bookie's certificate")
+        builder.put("tls.certificate_file", certificate, "tlsCertificatePath")
+    else:
+        builder.put("tls.certificate_file", store, "tlsKeyStore", "tlsKeyStoreType")
+    if (password := builder.source.text("tlsKeyStorePasswordPath")) is not None:
+        builder.put("tls.key_password_file", password, "tlsKeyStorePasswordPath")
+
+
+def _authorities(builder: ConfigBuilder) -> None:
+    kind = _type_of(builder, "tlsTrustStoreType")
+    store = _path(builder, "tlsTrustStore", "the authorities of clients' certificates")
+    builder.put("tls.client_certificates", "require", "tlsClientAuthentication")
+    builder.put("tls.ca_file", store, "tlsTrustStore", "tlsTrustStoreType")
+    password = builder.source.text("tlsTrustStorePasswordPath")
+    if password is not None and kind == "PKCS12":
+        builder.put("tls.ca_password_file", password, "tlsTrustStorePasswordPath")
+
+
+def _roles(builder: ConfigBuilder) -> None:
+    source = builder.source
+    if not source.boolean("tlsClientAuthentication"):
+        raise _fault(
+            builder,
+            "tlsClientAuthentication",
+            f"{AUTHORIZATION} needs it: roles are in certificates",
+        )
+    roles = source.items("authorizedRoles")
+    if not roles:
+        raise _fault(builder, "authorizedRoles", f"{AUTHORIZATION} needs at least one")
+    builder.put("tls.mode", "require", FACTORY, AUTHORIZATION)
+    builder.put("tls.authorized_roles", roles, "authorizedRoles")
+
+
+def _type_of(builder: ConfigBuilder, key: str) -> str:
+    kind = (builder.source.text(key) or "JKS").upper()
+    if kind in TYPES:
+        return kind
+    if kind == "JKS":
+        store = builder.source.text(key.removesuffix("Type")) or "STORE.jks"
+        target = store.removesuffix(".jks") + ".p12"
+        raise _fault(
+            builder,
+            key,
+            "only Java reads JKS (Apache's default); convert the store and set PKCS12: keytool -importkeystore"
+            f" -srckeystore {store} -destkeystore {target} -deststoretype PKCS12",
+        )
+    raise _fault(builder, key, f"{kind} is not known here; there are {' and '.join(TYPES)}")
+
+
+def _path(builder: ConfigBuilder, key: str, what: str) -> str:
+    path = builder.source.text(key)
+    if not path:
+        raise _fault(builder, key, f"it has to name {what}")
+    return path
+
+
+def _fault(builder: ConfigBuilder, key: str, reason: str) -> ConfigError:
+    if key in builder.source.properties:
+        return builder.source.fault(key, reason)
+    return ConfigError(f"{key} is not set: {reason}")
+
+
+PROVIDER = "bookieAuthProviderFactoryClass"
+BY_SASL = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+LOGIN_FILE = "java.security.auth.login.config"
+SECTION, ALLOWED = "saslJaasBookieSectionName", "saslJaasClientAllowedIds"
+ALLOWED_DEFAULT = ".*bookkeeper.*"
+
+
+def apply_sasl(builder: ConfigBuilder) -> None:
+    """Set [authentication] where the file has SASL on. Raises ConfigError."""
+    source = builder.source
+    if source.text(PROVIDER) != BY_SASL:
+        return
+    path = source.text(LOGIN_FILE)
+    if not path:
+        raise ConfigError(
+            f"{PROVIDER} is SASL's: name the file of Java's -D{LOGIN_FILE} in the key {LOGIN_FILE}"
+        )
+    builder.put("authentication.methods", ("sasl",), PROVIDER)
+    builder.put("authentication.users_file", path, LOGIN_FILE)
+    builder.put("authentication.users_section", source.text(SECTION) or "Bookie", SECTION)
+    builder.put("authentication.users_allowed", source.text(ALLOWED) or ALLOWED_DEFAULT, ALLOWED)
+    # As Apache's bookie, which does not mind.
+    builder.put("authentication.sasl_without_tls", True, PROVIDER)
+
+
+# Who a bookie is by Apache's keys: the address that it tells, its id, and where it listens.
+#
+
+PORT_DEFAULT = 3181
+EVERYWHERE = "0.0.0.0"
+VERSION_6_TABLE = Path("/proc/net/if_inet6")
+_ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR
+_ID = re.compile(r"[a-zA-Z0-9:\-_.]+")
+
+
+class Machine:
+    """The names and interfaces of this machine."""
+
+    def own_address(self) -> str:
+        """Return the address that the host's own name has. Raises OSError."""
+        return self.address_of(socket.gethostname())
+
+    def interface_address(self, name: str) -> str:
+        """Return an interface's address, IPv4 if it has one. Raises OSError."""
+        request = struct.pack("256s", name.encode()[:15])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            try:
+                answer = fcntl.ioctl(asked.fileno(), _ADDRESS_OF_INTERFACE, request)
+                return socket.inet_ntoa(answer[20:24])
+            except OSError:
+                found = _version_6_address(name)
+                if found is None:
+                    raise
+                return found
+
+    def name_of(self, address: str) -> str:
+        """Return the full name of an address, or the address where it has none. Raises OSError."""
+        return socket.getfqdn(address)
+
+    def address_of(self, host: str) -> str:
+        """Return the first address that a name stands for, IPv4 before IPv6. Raises OSError."""
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found.sort(key=lambda one: one[0] != socket.AF_INET)
+        return str(found[0][4][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What the keys come to."""
+
+    listen: str
+    bookie_id: str
+    advertised: str
+
+
+def settle_address(source: KeySource, network: Machine | None = None) -> Address:
+    """Return who the bookie is. Raises ConfigError for what Apache's bookie would refuse, too."""
+    network = network or Machine()
+    port = source.integer("bookiePort")
+    port = PORT_DEFAULT if port is None else port
+    if not 0 <= port <= 65_535:
+        raise source.fault("bookiePort", f"{port} is not a port")
+    given_id = source.text("bookieId")
+    if given_id is not None and (not _ID.fullmatch(given_id) or given_id.lower() == "readonly"):
+        raise source.fault(
+            "bookieId", f"{given_id!r} cannot be a bookie's id: letters, digits and :-_. only"
+        )
+    if not port:
+        if not source.boolean("allowEphemeralPorts"):
+            raise source.fault("bookiePort", "port 0 needs allowEphemeralPorts=true")
+        if given_id is None:
+            raise source.fault(
+                "bookiePort",
+                "port 0 needs a bookieId: ledgers name bookies for good, and the port changes with every start",
+            )
+    interface = source.text("listeningInterface")
+    host = source.text("advertisedAddress")
+    own = None
+    try:
+        if interface is not None:
+            own = network.interface_address(interface)
+        if host is None:
+            host = _own_host(source, network, own or network.own_address())
+            _check_reachable(source, host, network.address_of(host))
+    except OSError as error:
+        what = f"interface {interface}" if interface and own is None else "the host's own name"
+        raise ConfigError(
+            f"{what}: no address found ({error.strerror or error}): correct listeningInterface, or set"
+            " advertisedAddress to the address that clients reach this bookie by"
+        ) from error
+    return Address(f"{_bracketed(own or EVERYWHERE)}:{port}", given_id or f"{host}:{port}", host)
+
+
+def _check_reachable(source: KeySource, host: str, address: str) -> None:
+    """Refuse an address that nobody chose and no other machine reaches."""
+    if is_loopback(address.partition("%")[0]) and not source.boolean("allowLoopback"):
+        raise ConfigError(
+            f"this bookie's address would be {host} ({address}), which no other machine reaches: set listeningInterface"
+            " or advertisedAddress, or allowLoopback=true for a cluster on one machine"
+        )
+
+
+def _own_host(source: KeySource, network: Machine, address: str) -> str:
+    if not source.boolean("useHostNameAsBookieID"):
+        return address
+    name = network.name_of(address)
+    if name == address:
+        raise ConfigError(
+            f"useHostNameAsBookieID: {address} has no name: correct the name service or set bookieId"
+        )
+    return name.split(".", 1)[0] if source.boolean("useShortHostName") else name
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _version_6_address(name: str) -> str | None:
+    try:
+        lines = VERSION_6_TABLE.read_text().splitlines()
+    except OSError:
+        return None
+    found = [
+        ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))
+        for line in lines
+        if line.split()[-1] == name
+    ]
+    found.sort(key=lambda one: one.is_link_local)
+    return str(found[0]) if found else None

@@ -29,7 +29,7 @@ from fastbk.units import format_apache_size
 from fastbk.web.page_server import Request, Response
 
 if TYPE_CHECKING:
-    from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.apache.http.answers import BookieFacts
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.web.page_server import Page
 

@@ -20,7 +20,7 @@ from fastbk.errors import (
     StorageError,
     os_errors_as,
 )
-from fastbk.private_files import opener
+from fastbk.safe_files import opener
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context

@@ -238,7 +238,7 @@ def _trigger(context: Context, _: CommandLine) -> int:
 
 
 def _force_checks(context: Context, words: CommandLine) -> int:
-    from fastbk.meta.coordination import Check
+    from fastbk.meta.api import Check
 
     names = {
         "checkallledgerscheck": (Check.ALL_LEDGERS, "CheckAllLedgersCTime"),

@@ -6,13 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli import cluster
-from fastbk.cli.bookie import (
-    check,
-    directories,
-    import_apache,
-    recover,
-    running,
-)
+from fastbk.cli.bookie import recover, running, stopped
 from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
 from fastbk.cli.running import add_watch
 from fastbk.errors import ConfigError
@@ -52,15 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "heal damaged or lost copies of a running bookie"
     recover.add_repair(add_verb(verbs, "repair", recover.repair, text))
     text = "verify all that a stopped bookie has stored"
-    check.add_check(add_verb(verbs, "check", check.check, text))
+    stopped.add_check(add_verb(verbs, "check", stopped.check, text))
     text = "make a stopped bookie's locations files anew from its entry logs"
-    check.add_rebuild(add_verb(verbs, "rebuild-locations", check.rebuild, text))
+    stopped.add_rebuild(add_verb(verbs, "rebuild-locations", stopped.rebuild, text))
     text = "add the new directories of its file to a stopped bookie"
-    directories.add_expand(add_verb(verbs, "expand", directories.expand, text))
+    stopped.add_expand(add_verb(verbs, "expand", stopped.expand, text))
     text = "move a part of a stopped bookie's ledgers to other directories of it"
-    directories.add_move(add_verb(verbs, "move-shards", directories.move, text))
+    stopped.add_move(add_verb(verbs, "move-shards", stopped.move, text))
     text = "take over what a stopped bookie of Apache BookKeeper has stored, under its id"
-    import_apache.add_arguments(add_verb(verbs, "import", import_apache.run, text))
+    stopped.add_import(add_verb(verbs, "import", stopped.import_apache, text))
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--config",

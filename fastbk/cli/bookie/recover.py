@@ -304,7 +304,7 @@ async def _ranges(options: argparse.Namespace) -> dict[int, list[Range]] | None:
         return {ledger_id: [(0, (1 << 63) - 1)] for ledger_id in options.ledger}
     if not options.quarantined:
         return None
-    from fastbk.cli.admin_client import find_bookie
+    from fastbk.admin.page_client import find_bookie
 
     client = find_bookie(metadata_uri(options), options.bookie_id)
     answer = await asyncio.to_thread(client.get, "/scrub")

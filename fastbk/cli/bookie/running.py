@@ -1,8 +1,7 @@
-"""The verbs about a running bookie: `fastbk bookie info`, `disk`, `log-level`, `gc` and
-`maintenance`.
+"""The verbs about a running bookie: `fastbk bookie info`, `disk`, `log-level`, `gc` and `maintenance`.
 
-They request its pages over HTTP. `maintenance` also stores in metadata that the bookie may be away
-for a while.
+They request its pages over HTTP. A bookie is named by `--http HOST:PORT`, by its id in a cluster's metadata, or not at
+all where the cluster has only one. `maintenance` also stores in metadata that the bookie may be away for a while.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fastbk.cli.admin_client import add_bookie, admin_client, find_bookie
+from fastbk.admin.page_client import AdminClient, client_at, find_bookie
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
 from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import painted
@@ -31,11 +30,34 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from fastbk.admin.page_client import AdminClient
     from fastbk.autorecovery.lost_bookies import HealingHold
     from fastbk.client import Client
     from fastbk.meta import MetadataStore
     from fastbk.model.ids import BookieId
+
+
+def add_bookie(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name one running bookie."""
+    parser.add_argument(
+        "bookie_id",
+        nargs="?",
+        metavar="ID",
+        help="the bookie's id, as `fastbk bookie list` shows it; may be left out where there is only one",
+    )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="where it listens for HTTP, instead of its id; https://HOST:PORT with TLS",
+    )
+    add_metadata(parser)
+
+
+def admin_client(options: argparse.Namespace) -> AdminClient:
+    """Return the client of the bookie that the options name. Raises ConfigError, Error."""
+    if options.http:
+        return client_at(options.http, "--http")
+    return find_bookie(metadata_uri(options), options.bookie_id)
+
 
 WRITABLE = "writable"
 WELL = ("ok", "warn")

@@ -114,7 +114,7 @@ class ListChildren(Request, frozen=True, array_like=True):
 
 
 class ReadStates(Request, frozen=True, array_like=True):
-    """What watches compare; the result has a text for each subject (`fastbk.meta.subscriptions.Subject`).
+    """What watches compare; the result has a text for each subject (`fastbk.meta.api.Subject`).
 
     `seen`: what the client has had of each; None: nothing. As long as they are all the same the answer waits, for
     `wait_ms` at most.

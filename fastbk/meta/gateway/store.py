@@ -30,9 +30,13 @@ from fastbk.meta.api import (
     IdentityVersion,
     Lease,
     LedgerRead,
+    Subject,
+    Subscriptions,
     VersionedIdentity,
     VersionedLedger,
+    WatchHandle,
     ledger_read,
+    notify,
     one_ledger,
     parse_service,
 )
@@ -63,7 +67,6 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.replica_marks import LedgerMark, ReplicaMarks
-from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, from_json, to_json
@@ -76,7 +79,7 @@ from fastbk.web.client import HttpConnection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.meta.coordination import Coordination
+    from fastbk.meta.api import Coordination
     from fastbk.security.tls import RefreshedContext
 
 

@@ -26,11 +26,11 @@ from pathlib import Path
 import msgspec
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
-from fastbk.meta.api import Watch
-from fastbk.meta.coordination import (
+from fastbk.meta.api import (
     UNREADABLE,
     Check,
     JoinedWatch,
+    Watch,
     check_delay,
     stored_number,
     trigger_audit,

@@ -27,10 +27,8 @@ from fastbk.meta.api import (
     ledger_read,
     one_ledger,
 )
-from fastbk.meta.hold import raise_if_held
 from fastbk.meta.records import bad_record
-from fastbk.meta.rollback_mark import MOVED_ID_END, RESERVE_IDS
-from fastbk.meta.rollback_mark import decode as decode_mark
+from fastbk.meta.rollback import MOVED_ID_END, RESERVE_IDS, decode_mark, raise_if_held
 from fastbk.meta.zookeeper.paths import (
     DELETED_BUCKET_IDS,
     SHORT_ID_END,

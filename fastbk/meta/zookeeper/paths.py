@@ -21,8 +21,7 @@ from __future__ import annotations
 import enum
 import re
 
-from fastbk.meta.hold import HOLD_PATH
-from fastbk.meta.rollback_mark import MARK_PATH
+from fastbk.meta.rollback import HOLD_PATH, MARK_PATH
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 
 ROOT_DEFAULT = "/ledgers"

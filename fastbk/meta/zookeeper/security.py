@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from fastbk.errors import ConfigError
-from fastbk.private_files import read_password, read_secret
+from fastbk.safe_files import read_password, read_secret
 from fastbk.security.tls import TlsFiles
 
 if TYPE_CHECKING:

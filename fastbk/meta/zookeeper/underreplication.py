@@ -27,11 +27,11 @@ from contextlib import suppress
 from itertools import islice
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.meta.api import Watch
-from fastbk.meta.coordination import (
+from fastbk.meta.api import (
     UNREADABLE,
     Check,
     JoinedWatch,
+    Watch,
     check_delay,
     stored_number,
     trigger_audit,

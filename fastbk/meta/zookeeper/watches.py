@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastbk.errors import ClientClosed, Error
-from fastbk.meta.api import BookieRegistration
-from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
+from fastbk.meta.api import BookieRegistration, Subject, Subscriptions, WatchHandle, notify
 from fastbk.meta.zookeeper.bookies import list_bookies
 from fastbk.meta.zookeeper.paths import Paths
 from fastbk.meta.zookeeper.session import Call, Session, unwatch_later

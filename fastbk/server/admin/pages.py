@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 import fastbk
-from fastbk.apache.http.bookie_facts import StoreThreads
+from fastbk.apache.http.answers import StoreThreads
 from fastbk.apache.http.client_pages import lends_credentials
 from fastbk.apache.http.pages import add_pages
 from fastbk.config import split_address
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AsyncExitStack
 
-    from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.apache.http.answers import BookieFacts
     from fastbk.observe.event_log import EventLog
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.disks.disk_reports import DiskReports
     from fastbk.server.supervision.lifecycle import Concern, Condition, Lifecycle, RestartBudget
-    from fastbk.web.listener import HttpListener
     from fastbk.web.page_server import Handler, Response
+    from fastbk.web.server import HttpListener
 
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
 

@@ -12,7 +12,7 @@ from fastbk.config import (
     split_address,
 )
 from fastbk.errors import ConfigError
-from fastbk.placement.topology import check_labels, check_location
+from fastbk.placement.config import check_labels, check_location
 from fastbk.security.settings import (
     HTTP_CURE,
     AuthenticationSettings,

@@ -16,7 +16,7 @@ import msgspec
 
 from fastbk.observe import logs
 from fastbk.observe.prometheus import family
-from fastbk.private_files import FILE_MODE
+from fastbk.safe_files import FILE_MODE
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskReport
 from fastbk.storage.disk_health import DiskState, Takes
 

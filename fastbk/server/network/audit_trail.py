@@ -37,7 +37,7 @@ MESSAGES_MAX = 4
 OPERATIONS = {1: "add", 2: "read", 3: "fence", 4: "recover", 5: "other"}
 FENCED, RECOVERED = "ledger.fenced", "ledger.recovery_began"
 EVENTS = {3: FENCED, 4: RECOVERED}
-"""Which of them, when they are allowed, are events (`fastbk.observe.event_kinds`)."""
+"""Which of them, when they are allowed, are events (`fastbk.observe.events`)."""
 VERDICTS = {0: "ok", 21: "wrong password", 28: "no right"}
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.security.settings import http_tls
-from fastbk.web.listener import HttpListener
+from fastbk.web.server import HttpListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.apache.http.answers import BookieFacts
     from fastbk.observe.event_log import EventLog
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.web.page_server import Handler

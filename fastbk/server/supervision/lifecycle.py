@@ -24,7 +24,7 @@ from fastbk.retry import Backoff, jittered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.meta.hold import Hold
+    from fastbk.meta.rollback import Hold
 
 
 class State(enum.Enum):

@@ -1,6 +1,6 @@
 """Notices that metadata was rolled back, and puts it on hold. One bookie's part of INV-M2 to INV-M5.
 
-Metadata publishes a mark (`fastbk.meta.rollback_mark`): its age, and the highest ledger id that it
+Metadata publishes a mark (`fastbk.meta.rollback`): its age, and the highest ledger id that it
 ever listed or drew. A bookie reads it every few seconds, and stores it in its ledger directories.
 Metadata that is behind the bookie's stored mark was restored from an older copy. Then the bookie
 stores a hold, moves the counter of ledger ids, puts metadata on hold, and publishes its own mark. A
@@ -17,23 +17,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.meta.hold import (
-    NEXT_STEP,
-    Hold,
-    ensure_record,
-    new_hold,
-    place_hold,
-    read_record,
-)
-from fastbk.meta.rollback_mark import (
+from fastbk.meta.rollback import (
     MOVED_ID_END,
+    NEXT_STEP,
     RESERVE_IDS,
+    Hold,
     Mark,
     RolledBack,
+    ensure_record,
     evidence,
     is_counted,
+    new_hold,
+    place_hold,
     raise_mark,
     read_mark,
+    read_record,
 )
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError

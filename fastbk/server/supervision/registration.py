@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastbk.meta.api import Lease, LedgerRead, MetadataStore
-    from fastbk.meta.hold import Hold
+    from fastbk.meta.rollback import Hold
     from fastbk.model.ids import LedgerId
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.identity import Shards

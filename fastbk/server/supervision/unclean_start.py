@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import MetadataOnHold, StorageError
-from fastbk.meta.hold import check_not_held
+from fastbk.meta.rollback import check_not_held
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.native.process import kill_point

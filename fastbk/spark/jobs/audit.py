@@ -26,11 +26,11 @@ from fastbk.admin.copy_audit import (
     units_of,
 )
 from fastbk.client import LedgerInfo
-from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.replication.auditing import PartAudited
 from fastbk.replication.repair_options import RepairOptions
+from fastbk.safe_files import replaced
 from fastbk.spark.jobs.folders import check_place, delete, names_in
 
 if TYPE_CHECKING:

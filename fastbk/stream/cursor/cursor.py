@@ -21,9 +21,15 @@ from fastbk.retry import Retry
 from fastbk.stream.context import ContextLike, StreamContext, as_error, context_of
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
-from fastbk.stream.cursor.opening import CursorRequest, checked_keeping, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE, CursorAcks, Data, check_data
-from fastbk.stream.cursor.store import StateStorage, part_of
+from fastbk.stream.cursor.store import (
+    CursorRequest,
+    StateStorage,
+    checked_keeping,
+    clamped_start,
+    part_of,
+    take_over,
+)
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap

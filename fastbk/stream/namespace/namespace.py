@@ -22,7 +22,7 @@ from fastbk.errors import (
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_options
 from fastbk.stream.context import clock_us, gathered
-from fastbk.stream.cursor.opening import CursorPositions
+from fastbk.stream.cursor.store import CursorPositions
 from fastbk.stream.namespace.catalog import Catalog, Tries, records_at
 from fastbk.stream.namespace.listing import (
     NamespaceEvent,
@@ -425,7 +425,7 @@ class Namespace:
 
         Raises StreamExists where there is one, QuotaExceeded, ConfigError while the cluster's format level has none.
         """
-        from fastbk.stream.cursor.opening import checked_keeping
+        from fastbk.stream.cursor.store import checked_keeping
         from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved, split_pattern
 
         space, names = split_pattern(pattern)

@@ -19,9 +19,8 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.cursor import CursorHolder, Held
 from fastbk.stream.cursor.delivery import CursorDelivery
-from fastbk.stream.cursor.opening import checked_keeping, clamped_start
 from fastbk.stream.cursor.state import CursorAcks, CursorState, Data
-from fastbk.stream.cursor.store import CursorStore
+from fastbk.stream.cursor.store import CursorStore, checked_keeping, clamped_start
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE
 from fastbk.stream.namespace.tree import StreamRecord, get_or

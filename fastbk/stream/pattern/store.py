@@ -42,7 +42,6 @@ from fastbk.meta.records import decoded as read_or_bad
 from fastbk.printable_text import printable
 from fastbk.retry import Retry
 from fastbk.stream.context import clock_us, gathered
-from fastbk.stream.cursor.opening import AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S, first_mark
 from fastbk.stream.cursor.state import (
     EXPIRY_S_MAX,
     HOLDER_CHARACTERS_MAX,
@@ -52,7 +51,15 @@ from fastbk.stream.cursor.state import (
     decoded,
     encoded,
 )
-from fastbk.stream.cursor.store import CursorInfo, CursorStore, part_of
+from fastbk.stream.cursor.store import (
+    AGAIN_S,
+    AGAIN_S_MAX,
+    OPEN_TIMEOUT_S,
+    CursorInfo,
+    CursorStore,
+    first_mark,
+    part_of,
+)
 from fastbk.stream.namespace.listing import entries_of
 from fastbk.stream.namespace.tree import ROOT_ID, Id, StreamRecord, get_or
 from fastbk.stream.opening import new_owner

@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 EPOCH_US = 1_800_000_000_000_000
 CLOCKED = (
-    "chain.opening",
     "context",
-    "janitor.deletion",
-    "janitor.janitor",
+    "deletion",
+    "janitor",
     "namespace.catalog",
+    "opening",
     "reader.stream_reader",
     "writer.engine",
     "writer.segment_lifecycle",
 )
 """Modules of fastbk.stream that read a clock."""
 DRAWING = {
-    "chain.opening": "secrets",
-    "chain.store": "secrets",
-    "janitor.janitor": "random",
-    "namespace.tree_records": "secrets",
+    "chain_store": "secrets",
+    "janitor": "random",
+    "namespace.namespace": "secrets",
+    "opening": "secrets",
 }
 """Those that draw something, and from which module."""
 

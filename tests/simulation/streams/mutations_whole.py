@@ -91,7 +91,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "mark-back",
         "a takeover goes by the record's state, though the ledger has a later one",
         (
-            "fastbk.stream.cursor.opening:_state_of",
+            "fastbk.stream.cursor.store:_state_of",
             "return state if other is None or other.serial <= state.serial else other",
             "return state",
         ),

@@ -37,8 +37,8 @@ from tests.simulation.streams.world import STREAM, World, live
 
 CATCH_UP_S = 60.0
 SIZES: tuple[dict[str, tuple[int, ...]], ...] = (
-    {"chain.store.ROWS_MAX": (1280, 4, 8), "chain.store.PAGE_ROWS": (1024, 2, 5)},
-    {"janitor.deletion.DROPPED_AT_ONCE": (256, 1, 3)},
+    {"chain_store.ROWS_MAX": (1280, 4, 8), "chain_store.PAGE_ROWS": (1024, 2, 5)},
+    {"deletion.DROPPED_AT_ONCE": (256, 1, 3)},
     {"cursor.store.ENTRIES_MAX": (50_000, 2)},
     {"cursor.store.RECORD_BURST": (5, 0)},
     {"cursor.state.RANGES_MAX": (10_000, 10_000, 2)},

@@ -38,12 +38,11 @@ from fastbk.meta.api import (
     MetadataStore,
 )
 from fastbk.meta.format_level import LEVEL_PATH, raise_level, read_or_first
-from fastbk.meta.hold import HOLD_PATH, UNREADABLE_ID, confirm_hold
-from fastbk.meta.last_backup import PATH as BACKUP_PATH
-from fastbk.meta.last_backup import read_last_backup
+from fastbk.meta.health_records import BACKUP_PATH as BACKUP_PATH
+from fastbk.meta.health_records import read_last_backup
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
-from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
+from fastbk.meta.rollback import HOLD_PATH, MARK_PATH, UNREADABLE_ID, Mark, confirm_hold, raise_mark
 from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.meta.zookeeper.paths import Layout, Paths, ledger_path
 from fastbk.model.missing_replica import MissingReplica

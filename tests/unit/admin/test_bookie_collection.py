@@ -15,7 +15,7 @@ from fastbk.admin.metadata_rebuild import (
     rebuild,
 )
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.storage.metadata_mark import MetadataMark
 from tests.fixtures.metadata import metadata, service

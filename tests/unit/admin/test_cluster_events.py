@@ -17,7 +17,7 @@ from fastbk.meta import open_store
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.observe.event_log import EventLog
-from fastbk.observe.event_record import Event, Query
+from fastbk.observe.events import Event, Query
 from fastbk.web.page_server import PageServer, Request, Response, add_event_page
 from tests.fixtures.wait import wait_until
 

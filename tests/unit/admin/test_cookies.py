@@ -12,7 +12,7 @@ from fastbk.admin.bookie_identity import forget, known_bookies
 from fastbk.cli.__main__ import main
 from fastbk.errors import MetadataConflict, MetadataOnHold, StorageError
 from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastbk.admin import metadata_backup
-from fastbk.admin.metadata_archive import (
+from fastbk.admin.metadata_backup import (
     LEFT_OUT_MAX,
     MAGIC,
     ArchiveWriter,
@@ -27,22 +27,24 @@ from fastbk.admin.metadata_archive import (
     Ledgers,
     Record,
     Records,
+    backup,
     check_archive,
+    differences,
     items_of,
+    raise_if_half_restored,
     read_archive,
+    restore,
 )
-from fastbk.admin.metadata_archive import Change as ChangeMeanwhile
-from fastbk.admin.metadata_backup import backup, differences, raise_if_half_restored, restore
+from fastbk.admin.metadata_backup import Change as ChangeMeanwhile
 from fastbk.admin.metadata_rebuild import read_collection, remade_store
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import LEVEL_PATH, raise_level, read_record
-from fastbk.meta.hold import read_hold
-from fastbk.meta.last_backup import PATH as LAST_BACKUP_PATH
-from fastbk.meta.last_backup import LastBackup, backup_age_s, note_backup, read_last_backup
+from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP_PATH
+from fastbk.meta.health_records import LastBackup, backup_age_s, note_backup, read_last_backup
 from fastbk.meta.records import Change, collected_bad_records
-from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
+from fastbk.meta.rollback import RESERVE_IDS, Mark, raise_mark, read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
 from fastbk.stream.pattern.store import PatternRecord, path_of, put_pattern
@@ -61,10 +63,10 @@ def identity(name: str) -> BookieIdentity:
     return BookieIdentity(name, 7, places, 3)
 
 
-def fill(store: MetadataStore, rng: random.Random) -> None:
-    for ledger_id in rng.sample(range(5000), 1500):
+def fill(store: MetadataStore, rng: random.Random, ledgers: int = 1500) -> None:
+    for ledger_id in rng.sample(range(5000), ledgers):
         store.create_ledger(ledger_id, metadata(rng.choice([None, 5]), token=ledger_id))
-    for number in range(700):
+    for number in range(ledgers // 2):
         path = "/".join(rng.choice("abcd.-") for _ in range(rng.randrange(1, 5)))
         if ".." in path or path.startswith(".") or "/." in path:
             continue
@@ -144,7 +146,7 @@ def test_a_backup_of_an_ensemble_comes_back_in_another(
     """Its transactions are numbered beyond 32 bits, as those of every ensemble (INV-M14)."""
     file = tmp_path / "backup"
     with closing(open_store(zookeeper.uri())) as store:
-        fill(store, rng)
+        fill(store, rng, ledgers=300)  # each costs several round trips; the other test has many
         backup(store, file)
         uri = zookeeper.location("/restored").uri
         with closing(remade_store(uri, store.instance_id())) as again:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from fastbk.admin.redaction import (
+from fastbk.admin.support_bundle import (
     _STRINGS,
     LEFT_OUT,
     REMOVED,

@@ -44,7 +44,7 @@ def translated(
     path: Path = Path("bk_server.conf"),
 ) -> tuple[BookieConfig | None, Report]:
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
-    read = source.KeySource(path, source.properties.parse(text), environment or {})
+    read = source.KeySource(path, source.parse(text), environment or {})
     return key_translation.translate(read, Host())
 
 
@@ -321,11 +321,9 @@ NUMBERS = (
 def test_any_value_makes_a_bookie_or_a_problem(keys: dict[str, str]) -> None:
     read = source.KeySource(
         Path("bk_server.conf"),
-        source.properties.Properties(
+        source.Properties(
             {
-                key: source.properties.Property(
-                    source.properties.value_list(value.replace("\\u", "u")), 1
-                )
+                key: source.Property(source.value_list(value.replace("\\u", "u")), 1)
                 for key, value in {**BASE, **keys}.items()
             }
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastbk.apache.configuration import key_translation, properties, source
+from fastbk.apache.configuration import key_translation, source
 from fastbk.apache.configuration.config_builder import Report
 from tests.fixtures.host import Host
 
@@ -17,7 +17,7 @@ metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
 
 
 def report_of(text: str) -> Report:
-    read = source.KeySource(Path("bk_server.conf"), properties.parse(BASE + text), {})
+    read = source.KeySource(Path("bk_server.conf"), source.parse(BASE + text), {})
     config, report = key_translation.translate(read, Host())
     assert config is not None, report.problems
     return report

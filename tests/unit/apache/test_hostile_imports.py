@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import content, import_bookie, index
+from fastbk.apache.importer import import_bookie, index
 from fastbk.errors import Error, StorageError
 from fastbk.model import cookie as cookies
 from fastbk.model.cookie import Cookie
@@ -177,7 +177,7 @@ def test_an_entry_with_the_highest_id_is_taken(tmp_path: Path) -> None:
 def test_of_ledgers_that_metadata_does_not_list_a_bounded_number_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "LEFT_OUT_KEPT_MAX", 10)
+    monkeypatch.setattr(import_bookie, "LEFT_OUT_KEPT_MAX", 10)
     made = Import(tmp_path)
     made.put(
         "ledgers/0.log", apache_disk.entry_log(*(record(entry(one, 0, b"x")) for one in range(50)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.apache.importer import import_bookie
-from fastbk.apache.importer.logs import FENCE
+from fastbk.apache.importer.bookie_files import FENCE
 from fastbk.errors import StorageError
 from fastbk.meta.api import BookieService
 from fastbk.model.entry import DigestType, master_key

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import directories, import_bookie
-from fastbk.apache.importer.index_check import IndexUse
+from fastbk.apache.importer import bookie_files, import_bookie
+from fastbk.apache.importer.index import IndexUse
 from fastbk.errors import StorageError
 from fastbk.model.entry import DigestType, make_lac_body, master_key
 from fastbk.native.ledger_state import FENCED, HAS_KEY
@@ -238,7 +238,7 @@ def test_each_ledger_directory_has_a_database_for_its_own_logs(tmp_path: Path) -
         )
         names.append(str(tmp_path / "apache" / folder))
     journal = str(tmp_path / "apache/journal")
-    found = directories.find([journal], names, [f"{name}-index" for name in names])
+    found = bookie_files.find_directories([journal], names, [f"{name}-index" for name in names])
     plan = import_bookie.ImportPlan(BOOKIE_ID, found)
     counts = import_bookie.run(made.config, made.store, plan, lambda _: None).counts
     assert (counts.index.in_place, counts.index.not_named, len(counts.index.read)) == (2, 0, 2)

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import directories, index
+from fastbk.apache.importer import bookie_files, index
+from fastbk.apache.importer.bookie_files import read_entry_log
 from fastbk.apache.importer.index import (
     NOWHERE,
+    PIECE_ENTRIES,
     UNKNOWN,
     Databases,
+    EntryBitmap,
     Index,
     IndexFiles,
     NoReaderError,
 )
-from fastbk.apache.importer.index_check import PIECE_ENTRIES, EntryBitmap
-from fastbk.apache.importer.logs import read_entry_log
 from fastbk.errors import StorageError
 from fastbk.inspect.items import FileReader
 from fastbk.model.entry import DigestType, master_key, parse_lac_body
@@ -59,7 +60,7 @@ def test_real_indexes_name_every_entry_where_it_lies(storage: str) -> None:
     folder, reports = bookie.folder / "ledgers", Reports()
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
     found: dict[tuple[int, int], int] = {}
-    for path in directories.find([str(folder)], [str(folder)]).entry_logs():
+    for path in bookie_files.find_directories([str(folder)], [str(folder)]).entry_logs():
         with FileReader(path) as source:
             for ledger_id, entry_id, _, at in read_entry_log(source, WHOLE, reports):
                 found[ledger_id, entry_id] = int(path.stem, 16) << 32 | at

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import directories
-from fastbk.apache.importer.logs import (
+from fastbk.apache.importer import bookie_files as directories
+from fastbk.apache.importer.bookie_files import (
     EXPLICIT_LAC,
     FENCE,
     MASTER_KEY,
@@ -51,7 +51,9 @@ def read_txn(
 @pytest.mark.parametrize("storage", apache_disk.STORAGES)
 def test_what_real_bookies_left_behind_holds_every_acknowledged_entry(storage: str) -> None:
     bookie = apache_disk.recorded(storage)
-    found = directories.find([str(bookie.folder / "journal")], [str(bookie.folder / "ledgers")])
+    found = directories.find_directories(
+        [str(bookie.folder / "journal")], [str(bookie.folder / "ledgers")]
+    )
     records: Records = []
     for path in found.entry_logs():
         some, reports = read_log(path)
@@ -201,7 +203,9 @@ def bookie(folder: Path, ledgers: int) -> directories.ApacheDirectories:
         (folder / name / "current").mkdir(parents=True)
     for file in ("1f.txn", "a.txn", "1.txn", "lastId"):
         (folder / "journal/current" / file).write_bytes(bytes(8192))
-    return directories.find([str(folder / "journal")], [str(folder / name) for name in names])
+    return directories.find_directories(
+        [str(folder / "journal")], [str(folder / name) for name in names]
+    )
 
 
 def test_replay_begins_where_the_directory_that_is_furthest_behind_needs_it(tmp_path: Path) -> None:
@@ -275,7 +279,7 @@ def test_a_bookie_that_runs_is_noticed_by_the_lock_of_its_database(tmp_path: Pat
 def test_a_directory_that_is_no_bookies_is_refused_by_name(tmp_path: Path) -> None:
     bookie(tmp_path, 1)
     with pytest.raises(StorageError, match="elsewhere is no ledger directory"):
-        directories.find([str(tmp_path / "journal")], [str(tmp_path / "elsewhere")])
+        directories.find_directories([str(tmp_path / "journal")], [str(tmp_path / "elsewhere")])
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])

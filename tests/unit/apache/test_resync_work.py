@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer.logs import read_entry_log, read_journal
-from fastbk.apache.importer.records import Record
+from fastbk.apache.importer.bookie_files import Record, read_entry_log, read_journal
 from fastbk.inspect.items import FileReader
 from fastbk.units import KIB, MIB
 from tests.fixtures import apache_disk
@@ -54,7 +53,7 @@ def forged(size_bytes: int) -> bytes:
 @pytest.fixture(autouse=True)
 def small_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The part that does not grow with the file would hide a small file's growth."""
-    monkeypatch.setattr("fastbk.apache.importer.records._ALLOWANCE_BYTES", 16 * KIB)
+    monkeypatch.setattr("fastbk.apache.importer.bookie_files._ALLOWANCE_BYTES", 16 * KIB)
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -12,10 +12,10 @@ import pytest
 from fastbk.arrow import stream_batches, stream_schema
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
-from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.records import Gap, Record
 from fastbk.stream.stream import Stream
+from fastbk.stream.sync import SyncStream
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import STREAM, context_of, filled, new_stream, truncated_to, writer_of
 

@@ -24,11 +24,11 @@ from fastbk.autorecovery.state import (
 )
 from fastbk.client import Client
 from fastbk.meta.api import BookieService, Endpoint
+from fastbk.meta.health_records import LISTED_MAX, note_recoveries, unfinished_recoveries
+from fastbk.meta.health_records import RECOVERIES_PATH as RECOVERIES
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
 from fastbk.meta.sqlite.store import MemoryStore
-from fastbk.meta.unfinished_recoveries import LISTED_MAX, note_recoveries, unfinished_recoveries
-from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.repair_options import CopyRate

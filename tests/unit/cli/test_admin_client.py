@@ -13,7 +13,7 @@ import pytest
 
 from fastbk.admin.page_client import AdminClient, BookieRefused, BookieSilent, client_of
 from fastbk.cli.__main__ import main
-from fastbk.cli.admin_client import add_bookie, admin_client
+from fastbk.cli.bookie.running import add_bookie, admin_client
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieRegistration, BookieService, Endpoint

@@ -11,7 +11,7 @@ from fastbk.admin.bookie_recovery import RequestedRecoveries
 from fastbk.autorecovery.figures import AuditorCounts, MarkCounts, WorkerCounts
 from fastbk.autorecovery.healer import Healer
 from fastbk.cli.autorecovery_page import text_of
-from fastbk.meta.last_backup import LastBackup
+from fastbk.meta.health_records import LastBackup
 from fastbk.observe.prometheus import RECENT_MAX, WINDOW_S, OpStats
 from fastbk.replication.repair_options import CopyRate
 from tests.fixtures.exposition import Exposition, parsed

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fastbk.cli import __main__ as cli
-from fastbk.cli import contexts
-from fastbk.cli.contexts import Context, apply
+from fastbk.cli import context
+from fastbk.cli.context import Context, apply
 from fastbk.errors import ConfigError
 
 PRODUCTION = "zk+hierarchical://zk1:2181/ledgers"
@@ -24,7 +24,7 @@ PRODUCTION = "zk+hierarchical://zk1:2181/ledgers"
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration folder of this test's own, and an environment that names nothing."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in (*contexts._REPLACED, contexts.NAME_VARIABLE):
+    for name in (*context._REPLACED, context.NAME_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "config" / "fastbk"
 
@@ -61,13 +61,13 @@ def test_paths_are_stored_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.M
     secret(tmp_path / "token")
     monkeypatch.chdir(tmp_path)
     assert add("a", "--metadata", PRODUCTION, "--token-file", "token") == 0
-    assert contexts.load().named("a").token_file == str(tmp_path / "token")
+    assert context.load().named("a").token_file == str(tmp_path / "token")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "a" * 65, 'q"', "ü"])
 def test_a_name_that_could_be_misread_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a context's name"):
-        contexts.checked_name(name)
+        context.checked_name(name)
 
 
 def test_a_secret_that_others_can_read_is_refused(
@@ -93,7 +93,7 @@ def test_what_could_not_work_is_not_stored(
 ) -> None:
     assert add(*words) == 2
     assert said in capsys.readouterr().err
-    assert contexts.load().contexts == {}
+    assert context.load().contexts == {}
 
 
 def test_a_file_that_others_can_change_is_refused(home: Path) -> None:
@@ -101,14 +101,14 @@ def test_a_file_that_others_can_change_is_refused(home: Path) -> None:
     add("a", "--metadata", PRODUCTION)
     (home / "contexts.toml").chmod(0o666)
     with pytest.raises(ConfigError, match="others can change"):
-        contexts.load()
+        context.load()
 
 
 def test_a_damaged_file_says_what_to_do(home: Path) -> None:
     home.mkdir(parents=True)
     (home / "contexts.toml").write_text("contexts = 3\n")
     with pytest.raises(ConfigError, match="Mend it by hand"):
-        contexts.load()
+        context.load()
 
 
 ENVIRONMENT = {
@@ -138,7 +138,7 @@ B = {"FASTBK_METADATA": "sqlite:/b", "FASTBK_TLS_CA_FILE": "/b/ca", "FASTBK_TLS"
 def test_which_source_names_the_cluster(
     options: dict[str, str], environment: dict[str, str], wanted: dict[str, str]
 ) -> None:
-    with contexts.changed() as found:
+    with context.changed() as found:
         found.current = "a"
         found.contexts["a"] = Context(metadata="sqlite:/a", token_file="/a/token")
         found.contexts["b"] = Context(metadata="sqlite:/b", tls_ca_file="/b/ca")
@@ -168,18 +168,18 @@ def test_list_show_use_and_remove(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["context", "show"]) == 0
     assert "FASTBK_METADATA=sqlite:/a" in capsys.readouterr().out
     assert cli.main(["context", "rm", "a"]) == 0
-    assert contexts.load() == contexts.Contexts(contexts={"b": Context(metadata="sqlite:/b")})
+    assert context.load() == context.Contexts(contexts={"b": Context(metadata="sqlite:/b")})
     assert cli.main(["context", "show"]) == 2
     assert "no context is in use" in capsys.readouterr().err
 
 
 def _add_some(first: int) -> None:
     for number in range(first, first + 10):
-        with contexts.changed() as found:
+        with context.changed() as found:
             found.contexts[f"c{number}"] = Context(metadata="sqlite:/x")
 
 
 def test_several_processes_lose_no_context_of_each_other() -> None:
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         list(pool.map(_add_some, (0, 10, 20)))
-    assert set(contexts.load().contexts) == {f"c{number}" for number in range(30)}
+    assert set(context.load().contexts) == {f"c{number}" for number in range(30)}

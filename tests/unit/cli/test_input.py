@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli import input as cli_input
-from fastbk.cli.input import read_chunks, read_lines
+from fastbk.cli import data_files as cli_input
+from fastbk.cli.data_files import read_chunks, read_lines
 from tests.fixtures.wait import wait_until
 
 LINES = [b"%d" % number * (number % 50) for number in range(1000)]

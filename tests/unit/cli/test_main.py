@@ -11,7 +11,7 @@ from fastbk.cli import __main__ as cli
 from fastbk.cli import dev, spark
 from fastbk.errors import ConfigError, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
-from fastbk.meta.last_backup import LastBackup, note_backup
+from fastbk.meta.health_records import LastBackup, note_backup
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.metadata_archive import ArchiveWriter, End, Head, Ledger, Ledgers
+from fastbk.admin.metadata_backup import ArchiveWriter, End, Head, Ledger, Ledgers
 from fastbk.admin.metadata_rebuild import Rebuilt
 from fastbk.cli.__main__ import main
 from fastbk.cli.metadata import _rebuilt_lines
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import Mark
+from fastbk.meta.rollback import Mark
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.input import VARIABLE, add_password, password_of
+from fastbk.cli.data_files import VARIABLE, add_password, password_of
 from fastbk.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.cli.stream.options import policy_lines, policy_of
+from fastbk.cli.stream_options import policy_lines, policy_of
 from fastbk.errors import PolicyInvalid
 from fastbk.stream.policy import PolicyPatch
 

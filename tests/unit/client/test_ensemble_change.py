@@ -12,7 +12,7 @@ from fastbk.errors import MetadataUnavailable, NotEnoughBookies
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.placement.values import PlacementConfig
+from fastbk.placement.config import PlacementConfig
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async

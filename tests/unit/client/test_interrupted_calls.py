@@ -19,7 +19,7 @@ from fastbk.arrow import append_arrow
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, Error, StreamExists
 from fastbk.stream.records import Chunk, Record
-from fastbk.stream.writer.sync_writer import PendingRecord
+from fastbk.stream.sync import PendingRecord
 from tests.fixtures.interrupts import Interrupts
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until

@@ -13,7 +13,7 @@ from fastbk.client.known_bookies import SUSPECT_S, KnownBookies, is_local_host, 
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.choose_ensemble import ChosenEnsemble
-from fastbk.placement.values import DEFAULT_LOCATION, BookieView, PlacementConfig
+from fastbk.placement.config import DEFAULT_LOCATION, BookieView, PlacementConfig
 from fastbk.replication.actions import Choose
 
 

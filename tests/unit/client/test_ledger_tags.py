@@ -15,7 +15,7 @@ from fastbk.client.ledger_tags import LedgerTags, show
 from fastbk.errors import NotEnoughBookies, Unauthorized
 from fastbk.model.ids import BookieId
 from fastbk.native import client_codec as codec
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tokens import TokenKey
 from fastbk.wire.messages import ErrorReply, HelloReply, encode_reply

@@ -13,7 +13,7 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.known_bookies import BookieLocations, KnownBookies, TopologyScript
 from fastbk.errors import ConfigError
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint
-from fastbk.placement.topology import Topology
+from fastbk.placement.config import Topology
 from tests.fixtures.wait import wait_until
 
 

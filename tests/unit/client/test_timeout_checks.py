@@ -17,7 +17,7 @@ from fastbk.client.sync import Pending
 from fastbk.errors import ConfigError
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.reader.sync_reader import SyncStreamReader
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
+from fastbk.stream.sync import SyncStreamWriter
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.unit.client.fake_cluster import fake_cluster
 

@@ -12,7 +12,7 @@ from fastbk.client import connecting
 from fastbk.client.config import ClientConfig
 from fastbk.client.connecting import TokenRenewal
 from fastbk.errors import QuorumTimeout
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials, Login
 from fastbk.security.tls import TlsOptions
 

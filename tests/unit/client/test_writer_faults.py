@@ -17,7 +17,7 @@ from fastbk.errors import (
     QuorumTimeout,
     ReplicationConflict,
 )
-from fastbk.meta.hold import new_hold, place_hold
+from fastbk.meta.rollback import new_hold, place_hold
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.native.client_codec import LedgerCodec

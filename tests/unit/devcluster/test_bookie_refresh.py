@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.processes import Bookie
 
 
 class Lifeline(socket.socket):

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.faults import TcpProxy
 
 WAIT_S = 10.0
 RESET = struct.pack("ii", 1, 0)

@@ -17,17 +17,16 @@ import msgspec
 import pytest
 
 from fastbk.cli.__main__ import main
-from fastbk.doctor import data as data_module
-from fastbk.doctor.data import holder_of
+from fastbk.doctor import bookie as data_module
+from fastbk.doctor.bookie import holder_of
 from fastbk.doctor.examine import examine
 from fastbk.doctor.report import Finding, Status
 from fastbk.meta import open_store
-from fastbk.meta.last_backup import PATH as LAST_BACKUP
-from fastbk.meta.last_backup import LastBackup, note_backup
+from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP
+from fastbk.meta.health_records import RECOVERIES_PATH as RECOVERIES
+from fastbk.meta.health_records import LastBackup, note_backup, note_recoveries
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import SqliteStore
-from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
-from fastbk.meta.unfinished_recoveries import note_recoveries
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState as LedgerMetadataState
 from fastbk.native.disk import Disk

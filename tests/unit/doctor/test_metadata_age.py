@@ -8,9 +8,8 @@ from contextlib import closing
 
 from fastbk.doctor.report import Status
 from fastbk.meta import open_store
-from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import MARK_PATH
+from fastbk.meta.rollback import MARK_PATH, new_hold, place_hold
 from fastbk.server.supervision.metadata_age import MetadataAge
 from tests.fixtures.metadata import service
 from tests.unit.doctor.test_doctor import ME, Patient, patient, worst

@@ -23,8 +23,8 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.gateway.access import Access, NamespaceTree
-from fastbk.gateway.record_operations import states
-from fastbk.gateway.record_rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
+from fastbk.gateway.operations import read_states
+from fastbk.gateway.rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
 from fastbk.meta import MetadataStore
 from fastbk.meta.gateway import messages
 from fastbk.meta.records import Change
@@ -310,7 +310,7 @@ def test_what_nobody_waits_for_any_more_ends(store: MetadataStore) -> None:
     late = Access(principal("read"), tree, end_s=time.monotonic() - 1)
     subjects = tuple(f"={chain_path(one)}" for one in (ORDERS, PAYMENTS))
     with pytest.raises(MetadataUnavailable, match="took too long"):
-        states(store, late, messages.ReadStates(1000, subjects))
+        read_states(store, late, messages.ReadStates(1000, subjects))
 
 
 def test_many_records_are_read_by_few_calls_of_the_store(

@@ -12,7 +12,7 @@ import pytest
 
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta.gateway.store import GatewayCalls, GatewayStore, _Connection, messages
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.web.client import HttpConnection
 from tests.fixtures.fork import exit_code_of_fork

@@ -12,8 +12,7 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from fastbk.gateway.chain_rules import Change, change_of
-from fastbk.gateway.rules import ForbiddenChange
+from fastbk.gateway.rules import ChangeNeeds, ForbiddenChange, change_of
 from fastbk.security.rights import ROLES, Right
 from fastbk.stream import chain as chains
 from fastbk.stream.chain import NONE, Chain, Contents, PageRef, Segment, SegmentState
@@ -47,11 +46,11 @@ def chain_with(closed: int, opened: int = 0) -> Chain:
 
 def judged(
     old: Chain, new: Chain | None, pages: dict[PageRef, tuple[Segment, ...]] | None = None
-) -> Change:
+) -> ChangeNeeds:
     return change_of("a", old, new, pages or {}, 10**15)
 
 
-def allowed(change: Change, rights: Right) -> bool:
+def allowed(change: ChangeNeeds, rights: Right) -> bool:
     return all(rights & need.rights for need in change.needs)
 
 

@@ -9,8 +9,12 @@ from functools import cache
 import pytest
 
 from fastbk.errors import Unauthorized
-from fastbk.gateway.ledger_rules import needs_of_creation, needs_of_deletion, needs_of_update
-from fastbk.gateway.rules import ForbiddenChange
+from fastbk.gateway.rules import (
+    ForbiddenChange,
+    needs_of_creation,
+    needs_of_deletion,
+    needs_of_update,
+)
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.security.rights import ROLES, Right

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError, QuotaExceeded, Unauthorized
-from fastbk.gateway.record_rules import READERS_CURSOR_BYTES_MAX
+from fastbk.gateway.rules import READERS_CURSOR_BYTES_MAX
 from fastbk.meta import MetadataStore
 from fastbk.meta.format_level import LEVEL_PATH, decode
 from fastbk.meta.records import Change

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastbk.gateway.record_names import Kind, RecordName, name_of
-from fastbk.meta.hold import HOLD_PATH
 from fastbk.meta.replica_marks import path_of
+from fastbk.meta.rollback import HOLD_PATH
 from fastbk.stream import paths
 
 NAMESPACE, STREAM = "1f07aa", "ab12cd"

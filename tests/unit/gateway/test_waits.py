@@ -11,8 +11,8 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.gateway import shares as module
 from fastbk.gateway.shares import Shares, Turns, Waits
+from fastbk.meta.api import Subject
 from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, ReadStates
-from fastbk.meta.subscriptions import Subject
 from tests.fixtures.wait import wait_until_async
 
 LONG_MS = 30_000

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from fastbk.errors import ClientClosed, MetadataUnavailable
+from fastbk.meta.api import Subject, WatchHandle
 from fastbk.meta.gateway import store as module
 from fastbk.meta.gateway.messages import KEYS_MAX
 from fastbk.meta.gateway.store import LONG_WAIT_S, SHORT_WAIT_S, THREADS_MAX, GatewayWatches
-from fastbk.meta.subscriptions import Subject, WatchHandle
 from tests.fixtures.wait import wait_until
 
 

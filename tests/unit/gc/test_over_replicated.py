@@ -12,8 +12,8 @@ from fastbk.gc import over_replicated
 from fastbk.gc.dead_ledgers import Cluster, Rules
 from fastbk.gc.over_replicated import CopiesWatch, is_over_replicated
 from fastbk.meta.api import VersionedLedger
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.records import RecordStore
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.rate_limit import RateLimit

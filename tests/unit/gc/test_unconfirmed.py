@@ -15,9 +15,17 @@ from fastbk.gc import unconfirmed
 from fastbk.gc.dead_ledgers import Cluster
 from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedCheck, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.records import Change, RecordStore, VersionedRecord
-from fastbk.meta.rollback_mark import MARK_PATH, OWN_MARKS, Mark, OwnMark, raise_mark
+from fastbk.meta.rollback import (
+    MARK_PATH,
+    OWN_MARKS,
+    Mark,
+    OwnMark,
+    confirm_hold,
+    new_hold,
+    place_hold,
+    raise_mark,
+)
 from fastbk.model.entry import master_key
 from fastbk.model.ids import BookieId, creation_mark
 from fastbk.model.ledger import LedgerMetadata

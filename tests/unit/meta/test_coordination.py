@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import ConfigError
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.coordination import Check
+from fastbk.meta.api import Check
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 from tests.unit.meta.test_metadata_store import Open, open_driver

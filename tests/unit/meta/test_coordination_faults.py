@@ -10,9 +10,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import MetadataUnavailable
-from fastbk.meta.coordination import LedgerLock, Vote
+from fastbk.meta.api import LedgerLock, Vote
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper.store import ZooKeeperStore
 from tests.fixtures.wait import wait_until

@@ -11,19 +11,23 @@ import pytest
 from fastbk.cli.__main__ import main
 from fastbk.errors import MetadataOnHold, StorageError
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.hold import (
+from fastbk.meta.records import Change
+from fastbk.meta.rollback import (
     HOLD_PATH,
+    MARK_PATH,
     UNREADABLE_ID,
     Hold,
+    Mark,
     confirm_hold,
     ensure_record,
+    evidence,
     new_hold,
     place_hold,
+    raise_mark,
     read_hold,
+    read_mark,
     read_record,
 )
-from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence, raise_mark, read_mark
 from fastbk.meta.zookeeper.ledgers import NEAR_MOVE_IDS
 from fastbk.meta.zookeeper.paths import SHORT_ID_END, Layout
 from tests.fixtures.metadata import metadata

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fastbk.errors import ClientClosed, MetadataUnavailable
 from fastbk.meta import open_store
+from fastbk.meta.api import Subject
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import Watcher
-from fastbk.meta.subscriptions import Subject
 from tests.fixtures.wait import wait_until
 
 

@@ -14,8 +14,7 @@ import fastbk
 import fastbk.sync
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.sqlite.file import SqliteFile
-from fastbk.meta.sqlite.store import SqliteStore, service_text
+from fastbk.meta.sqlite.store import SqliteFile, SqliteStore, service_text
 from tests.fixtures.metadata import metadata, service
 
 

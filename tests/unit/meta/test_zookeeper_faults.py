@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pytest
 
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import (
     ClientClosed,
     Error,

@@ -15,7 +15,7 @@ import pytest
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.meta.zookeeper.session import server_zxid, why_refused
 from fastbk.meta.zookeeper.store import ZooKeeperStore
 from tests.fixtures.metadata import metadata, service

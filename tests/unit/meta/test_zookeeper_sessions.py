@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 import fastbk
-from fastbk.devcluster.tcp_proxy import TcpProxy
+from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.records import Change

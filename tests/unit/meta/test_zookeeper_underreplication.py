@@ -6,7 +6,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.meta.coordination import Check
+from fastbk.meta.api import Check
 from fastbk.meta.replica_marks import UnderreplicatedLedger
 from fastbk.meta.zookeeper.store import ZooKeeperStore
 from fastbk.meta.zookeeper.underreplication import (

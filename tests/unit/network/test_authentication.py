@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority, Issued
 from fastbk.security.digest_md5 import DigestClient
 from fastbk.security.settings import (

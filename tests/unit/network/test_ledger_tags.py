@@ -18,7 +18,7 @@ from fastbk.client.ledger_tags import LedgerTag, show
 from fastbk.errors import Error
 from fastbk.native import client_codec as codec
 from fastbk.native.worker import TAGS_MAX as TAGS_MAX_IN_C
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority, Issued
 from fastbk.security.settings import (
     AuthenticationSettings,

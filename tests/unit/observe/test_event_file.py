@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.observe.event_log import EventFile, numbered, read_events
-from fastbk.observe.event_record import Event
+from fastbk.observe.events import Event
 
 
 def event(number: int, text: str = "") -> Event:

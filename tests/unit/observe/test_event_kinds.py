@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from fastbk.observe.event_kinds import KIND_OF, KINDS
+from fastbk.observe.events import KIND_OF, KINDS
 from tests.style.tree import ROOT, walk
 
-TABLE = "fastbk/observe/event_kinds.py"
+TABLE = "fastbk/observe/events.py"
 MADE = {"bookie.became_read_only": '"bookie.became_"', "bookie.became_writable": '"bookie.became_"'}
 """Events whose names the code puts together, and what of them it holds."""
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from fastbk.observe import event_log, logs
-from fastbk.observe.event_kinds import VALUES_BYTES_MAX
 from fastbk.observe.event_log import BURST_S, EventLog, read_events
-from fastbk.observe.event_record import Query
+from fastbk.observe.events import VALUES_BYTES_MAX, Query
 from tests.fixtures.wait import wait_until
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.observe.event_record import LIMIT_MAX, Event, Query, event_of, moments
+from fastbk.observe.events import LIMIT_MAX, Event, Query, event_of, moments
 
 NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC).timestamp()
 

@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.errors import NotEnoughBookies
 from fastbk.placement.choose_ensemble import ChosenEnsemble, choose_partial_ensemble
-from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.placement.config import BookieView, PlacementConfig
 
 SPREAD = PlacementConfig()
 

@@ -6,7 +6,8 @@ import pytest
 
 from fastbk.errors import ConfigError
 from fastbk.placement.choose_ensemble import domains_of
-from fastbk.placement.topology import (
+from fastbk.placement.config import (
+    DEFAULT_LOCATION,
     Topology,
     check_labels,
     check_location,
@@ -14,7 +15,6 @@ from fastbk.placement.topology import (
     valid_labels,
     valid_location,
 )
-from fastbk.placement.values import DEFAULT_LOCATION
 
 
 @pytest.mark.parametrize("text", ["/eu/r1", "/r1", "/eu-1/row_2/r1.3"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.auth_files import AuthFiles, can_be_revoked, read_revocations
 from fastbk.security.digest_md5 import check_name
 from fastbk.security.rights import Principal, Right

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.auth_files import check_files
 from fastbk.security.settings import (
     AuthenticationSettings,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.rights import Right
 from fastbk.security.tokens import KINDS, TokenError, TokenKey, TokenKeys
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.private_files import read_password, write_text
+from fastbk.safe_files import read_password, write_text
 from fastbk.security.auth_files import load_revocations, load_users, read_revocations, users_of
 from fastbk.security.credentials import Credentials
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
+from fastbk.server.admin.apache_metrics import SUMMARIES, TOTALS, VALUES
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -12,8 +12,15 @@ import pytest
 
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_hold
-from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, read_mark
+from fastbk.meta.rollback import (
+    RESERVE_IDS,
+    Mark,
+    confirm_hold,
+    new_hold,
+    place_hold,
+    read_hold,
+    read_mark,
+)
 from fastbk.model.ids import BookieId
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings

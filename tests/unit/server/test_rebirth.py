@@ -12,7 +12,7 @@ import pytest
 
 from fastbk.errors import IdentityChanged, MetadataOnHold
 from fastbk.meta.api import BookieService, Endpoint, IdentityVersion
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState

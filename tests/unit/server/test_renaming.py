@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, BookieService
-from fastbk.meta.hold import read_hold
+from fastbk.meta.rollback import read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata

@@ -17,7 +17,7 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import LedgerRead
 from fastbk.model.ledger import NAMESPACE_KEY
-from fastbk.private_files import write_text
+from fastbk.safe_files import write_text
 from fastbk.security.tokens import LedgerTag, TokenKey, TokenKeys, verify_tag
 from fastbk.server.process_table import Process, worker
 from fastbk.server.supervision.metadata_services import TagService

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fastbk.spark.offsets import Offsets, StreamOffset
-from fastbk.spark.splits import SizeEstimate, amount
+from fastbk.spark.offsets import Offsets, SizeEstimate, StreamOffset, amount
 from fastbk.stream.positions import DLSN
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastbk.cli import __main__ as cli
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs.folders import FileStatus
-from fastbk.spark.jobs.ingest_plan import (
+from fastbk.spark.jobs.ingest import (
     FILE_BYTES_MAX,
     Group,
     IngestPlan,

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from fastbk.errors import ConfigError
+from fastbk.spark.offsets import part_bytes_of
 from fastbk.spark.options import BATCH, STREAMING, Option, known, read_options
 from fastbk.spark.source import FastbkSource, check_version
-from fastbk.spark.splits import part_bytes_of
 
 ORDERS = {"stream": "shop/orders"}
 

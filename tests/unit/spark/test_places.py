@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs.audit import AuditPlan
 from fastbk.spark.jobs.folders import check_place
-from fastbk.spark.jobs.ingest_plan import IngestPlan
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+from fastbk.spark.jobs.ingest import IngestPlan
+from fastbk.spark.jobs.rebuild import RebuildPlan
 from fastbk.spark.options import read_options, reading_of
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.spark.splits import Bounds, Range, part_bytes_of, plan_entries, plan_stream
+from fastbk.spark.offsets import Bounds, Range, part_bytes_of, plan_entries, plan_stream
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.search import SegmentInfo
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+from fastbk.spark.jobs.rebuild import RebuildPlan
 
 
 @pytest.mark.parametrize(

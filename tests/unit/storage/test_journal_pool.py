@@ -193,7 +193,9 @@ def test_a_full_disk_leaves_nothing_half_made(fake: FakeDisk) -> None:
     assert pool.made == 1
 
 
-def test_made_by_a_thread_on_a_real_disk(tmp_path: Path) -> None:
+def test_made_by_a_thread_on_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for call in ("rename", "sync_directory"):
+        monkeypatch.delattr(Disk, call)  # both would stop the journal's commits
     with Disk(tmp_path) as disk:
         pool = pool_on(disk, str(tmp_path), in_background=True)
         first = use(pool, 0)
@@ -218,6 +220,41 @@ def test_made_by_a_thread_on_a_real_disk(tmp_path: Path) -> None:
         assert sorted(disk.list(tmp_path)) == [name_of(2), name_of(3)]
         pool.give_back(third)
         pool.close()
+
+
+def test_a_thread_that_cannot_rename_is_tried_again_where_there_was_no_room(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    pool = pool_on(disk, in_background=True)
+    use(pool, 0)
+    use(pool, 10)
+    before = disk.list("/j")
+    fake.fault("fail", "rename", errno=errno.ENOSPC)
+    pool.update(10)
+    assert pool.take() is None
+    assert "has no room" in pool.no_room
+    assert disk.list("/j") == before
+    pool._no_file_until_s = 0.0
+    pool.update(10)
+    taken = pool.take()
+    assert taken is not None
+    assert pool.recycled == 1
+    pool.give_back(taken)
+    pool.close()
+
+
+@pytest.mark.parametrize("kind", ["rename", "sync_directory", "open"])
+def test_a_thread_after_which_a_name_is_in_doubt_ends_the_journal(
+    fake: FakeDisk, kind: str
+) -> None:
+    disk = fake.disk()
+    pool = pool_on(disk, in_background=True)
+    use(pool, 0)
+    use(pool, 10)
+    fake.fault("fail", kind, errno=errno.EIO)
+    pool.update(10)
+    with pytest.raises(OSError, match="Input/output"):
+        pool.take()
+    pool.close()
 
 
 def test_a_thread_that_fails_is_told(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
+from fastbk.stream.sync import SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import STREAM, context_of, new_stream, records_of, writer_of
 

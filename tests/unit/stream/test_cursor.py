@@ -19,9 +19,14 @@ from fastbk.errors import (
 from fastbk.stream.chain import truncate
 from fastbk.stream.cursor import state
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.opening import create_cursor, move_cursor, place_before, place_of
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
-from fastbk.stream.cursor.store import cursors_of
+from fastbk.stream.cursor.store import (
+    create_cursor,
+    cursors_of,
+    move_cursor,
+    place_before,
+    place_of,
+)
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Chunk, Gap, Record

@@ -15,9 +15,8 @@ from fastbk.errors import (
 )
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.stream.cursor import store
-from fastbk.stream.cursor.opening import CursorRequest
 from fastbk.stream.cursor.state import RANGES_MAX
-from fastbk.stream.cursor.store import cursors_of, delete_cursor, path_of
+from fastbk.stream.cursor.store import CursorRequest, cursors_of, delete_cursor, path_of
 from fastbk.stream.positions import DLSN
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream, place
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StreamNotFound
-from fastbk.stream.cursor import opening as module
 from fastbk.stream.cursor import store as cursor_store
-from fastbk.stream.cursor.opening import CursorPositions
-from fastbk.stream.cursor.store import CursorInfo
+from fastbk.stream.cursor import store as module
+from fastbk.stream.cursor.store import CursorInfo, CursorPositions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.positions import DLSN, AtSeq

@@ -9,8 +9,7 @@ import pytest
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import PositionTruncated
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.opening import CursorPositions
-from fastbk.stream.cursor.store import cursors_of
+from fastbk.stream.cursor.store import CursorPositions, cursors_of
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace

@@ -14,7 +14,7 @@ import pytest
 import fastbk
 from fastbk.errors import CursorFenced, MetadataOnHold, QuotaExceeded, StreamNotFound
 from fastbk.meta import MetadataStore
-from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.stream.cursor import store as cursor_store
 from fastbk.stream.cursor import store as state_storage
 from fastbk.stream.cursor.state import NONE

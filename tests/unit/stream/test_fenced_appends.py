@@ -22,8 +22,8 @@ from fastbk.errors import (
 )
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
+from fastbk.stream.sync import PendingRecord, SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import PendingRecord, SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, new_stream, records_of, writer_of
 from tests.fixtures.wait import wait_until

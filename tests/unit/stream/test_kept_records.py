@@ -15,12 +15,12 @@ from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record, pu
 from fastbk.stream.cursor.store import cursors_of
 from fastbk.stream.drafts import _encode, _State
 from fastbk.stream.namespace.catalog import Catalog
-from fastbk.stream.namespace.sync_namespace import SyncStream
 from fastbk.stream.namespace.tree import NamespaceRecord, StreamRecord, UsageRecord, put
 from fastbk.stream.pattern.store import PatternRecord, StreamPosition, put_pattern
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.stream import Stream
+from fastbk.stream.sync import SyncStream
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.fake_streams import as_client, context_of, new_stream
 

@@ -16,7 +16,7 @@ import fastbk
 from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StorageError, StreamNotFound
 from fastbk.formats import LEVEL_MAX
 from fastbk.gateway.record_names import Kind
-from fastbk.gateway.record_rules import BYTES_MAX
+from fastbk.gateway.rules import BYTES_MAX
 from fastbk.meta import open_store
 from fastbk.meta.format_level import LEVEL_PATH, LevelLacking, raise_level
 from fastbk.meta.records import Change

@@ -14,15 +14,14 @@ from fastbk.errors import ClientClosed, ConfigError, StreamExists, StreamNotFoun
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor, SyncPatternReader
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.sync_namespace import SyncNamespace, SyncStream
 from fastbk.stream.pattern.cursor import PatternCursor
 from fastbk.stream.pattern.reader import PatternReader
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.stream import Stream
+from fastbk.stream.sync import SyncNamespace, SyncStream, SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.metadata import new_cluster
 

@@ -29,8 +29,8 @@ from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
+from fastbk.stream.sync import SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fork import exit_code_of_fork
 

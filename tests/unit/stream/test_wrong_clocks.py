@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fastbk.gateway.chain_rules import change_of
+from fastbk.gateway.rules import change_of
 from fastbk.stream import chain as chains
 from fastbk.stream import chain_store, janitor, retention
 from fastbk.stream.chain import Chain, Contents

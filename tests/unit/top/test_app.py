@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Input, Static
 
 from fastbk.errors import StorageError
 from fastbk.overview.values import BookieRow, ClusterOverview, Problem, Severity
-from fastbk.top.app import Dialog, TopApp
+from fastbk.top import Dialog, TopApp
 from tests.fixtures.wait import wait_until_async
 from tests.unit.top.overviews import HEALTHY, overview
 

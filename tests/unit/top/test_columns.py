@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fastbk.model.health import OpenLedgerFacts
-from fastbk.top import columns
-from fastbk.top.columns import ORDERS, WIDE_COLUMNS, Column, plain_lines
+from fastbk.overview import tables
+from fastbk.overview.tables import ORDERS, WIDE_COLUMNS, Column, plain_lines
 from tests.unit.top.overviews import HEALTHY, SILENT, SLOW, overview
 
 
@@ -71,7 +71,7 @@ def test_the_filter_is_of_all_cells_whatever_the_case() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_each_order_is_one_of_all_bookies(order: str) -> None:
-    rows = columns.ordered(overview().bookies, order)
+    rows = tables.ordered(overview().bookies, order)
     assert sorted(row.bookie_id for row in rows) == ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
 
 
@@ -79,13 +79,13 @@ def test_orders_put_first_what_they_are_named_after() -> None:
     busy = replace(HEALTHY, bookie_id="busy", adds_per_s=1e6, queue=900, full_in_s=60.0)
     rows = [HEALTHY, SLOW, SILENT, busy]
     for order in ("adds", "queue", "time to full"):
-        assert columns.ordered(rows, order)[0] is busy
-    assert columns.ordered(rows, "commit p99")[0] is SLOW
-    assert columns.ordered(rows, "name")[0] is HEALTHY
+        assert tables.ordered(rows, order)[0] is busy
+    assert tables.ordered(rows, "commit p99")[0] is SLOW
+    assert tables.ordered(rows, "name")[0] is HEALTHY
 
 
 def test_details_have_every_figure() -> None:
-    text = "\n".join(columns.detail_lines(SLOW, overview().at_s))
+    text = "\n".join(tables.detail_lines(SLOW, overview().at_s))
     for part in (
         "12.3k/s",
         "31ms/33ms of 150",
@@ -105,14 +105,14 @@ def test_details_have_every_figure() -> None:
      (9e6, "9000000s", "104d"), (9e9, "9000000000s", ">999d")],
 )  # fmt: skip
 def test_times_are_short(seconds: float, short: str, long: str) -> None:
-    assert columns.millis(seconds) == short
-    assert columns.age(seconds) == long
+    assert tables.millis(seconds) == short
+    assert tables.age(seconds) == long
     assert len(long) <= 5
 
 
 def test_a_text_that_is_too_long_is_cut_and_says_so() -> None:
-    assert columns.fit("journal", 4, "<") == "jou…"
-    assert columns.fit("j", 4, ">") == "   j"
+    assert tables.fit("journal", 4, "<") == "jou…"
+    assert tables.fit("j", 4, ">") == "   j"
     both = [Column[str]("A", str, 3), Column[str]("B", str, 0)]
-    assert columns.fitted(both, 20) == [3, 16]
-    assert columns.fitted(both, 5) == [3, 8]
+    assert tables.fitted(both, 20) == [3, 16]
+    assert tables.fitted(both, 5) == [3, 8]

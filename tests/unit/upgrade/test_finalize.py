@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastbk.autorecovery.state import WORKER_SILENT_S, WorkerReport
 from fastbk.formats import LEVEL_PROPERTY
 from fastbk.meta.api import BookieRegistration, BookieService
-from fastbk.upgrade.finalize import level_of, reasons_against
+from fastbk.upgrade.roll import level_of, reasons_against
 
 NOW_MS = 1_000_000
 

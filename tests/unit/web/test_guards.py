@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fastbk.web.guards import SiteGuard, name_of
+from fastbk.web.page_admission import SiteGuard, name_of
 
 TOOL = {"user-agent": "Prometheus/2.53", "accept": "*/*"}
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)", "host": "localhost:8000"}

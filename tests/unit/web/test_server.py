@@ -14,8 +14,16 @@ from dataclasses import replace
 import pytest
 
 from fastbk.observe.logs import LimitLog
-from fastbk.web.listener import REQUEST_BYTES_MAX, HttpListener
-from fastbk.web.server import Answer, Bounds, Head, HttpServer, body_size, parsed_head
+from fastbk.web.server import (
+    REQUEST_BYTES_MAX,
+    Answer,
+    Bounds,
+    Head,
+    HttpListener,
+    HttpServer,
+    body_size,
+    parsed_head,
+)
 from tests.fixtures.wait import wait_until_async
 
 FIRST = b"POST /v1/draw-id HTTP/1.1"

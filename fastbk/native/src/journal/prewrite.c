@@ -1,4 +1,5 @@
-/* The next journal file, ahead of need, by a thread of its own.  A new one is filled with zeros:
+/* The next journal file, ahead of need, by a thread of its own.  An old one gets a new name, and
+ * its directory is synced, which takes as long as many commits.  A new one is filled with zeros:
  * blocks that were only allocated cost half as much again at each commit (one more disk write for
  * the extent); a second Python thread doubles the journal's p99.9, so this one never sees the
  * interpreter.
@@ -33,6 +34,12 @@ struct fbk_prewrite {
     _Atomic uint32_t hurry;
 };
 
+static bool
+is_recycled(const struct fbk_prewrite *prewrite)
+{
+    return prewrite->old_path[0] != 0;
+}
+
 static void
 pause_between(struct fbk_prewrite *prewrite)
 {
@@ -65,16 +72,18 @@ write_zeros(struct fbk_prewrite *prewrite)
     return rc < 0 ? rc : closed;
 }
 
-/* A directory's sync takes milliseconds on a busy disk: as long as many commits. */
 static int32_t
 make_file(struct fbk_prewrite *prewrite)
 {
     const struct fbk_io_operations *io = prewrite->io->operations;
     int32_t rc;
-    if (prewrite->old_path[0] != 0)
+    if (is_recycled(prewrite)) {
+        FBK_KILL_POINT("journal.recycle_before_rename");
         rc = io->rename(prewrite->io, prewrite->old_path, prewrite->path);
-    else
+        FBK_KILL_POINT("journal.recycle_after_rename");
+    } else {
         rc = write_zeros(prewrite);
+    }
     return rc < 0 ? rc : io->sync_directory(prewrite->io, prewrite->directory);
 }
 
@@ -82,10 +91,12 @@ static void *
 thread_main(void *argument)
 {
     struct fbk_prewrite *prewrite = argument;
-    /* Both are hints: where they are refused the pauses still hold. On Linux they go for the
-     * thread. */
-    syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
-    setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
+    if (!is_recycled(prewrite)) {
+        /* Both are hints: where they are refused the pauses still hold. On Linux they go for the
+         * thread. */
+        syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
+        setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
+    }
     int32_t rc = make_file(prewrite);
     atomic_store(&prewrite->state, rc < 0 ? rc : 0);
     return NULL;
