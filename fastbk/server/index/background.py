@@ -17,8 +17,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from fastbk.limits import RateLimit
 from fastbk.native.process import lower_thread
-from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,7 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.errors import Error
-from fastbk.invariant import check
+from fastbk.errors import Error, check_invariant
 from fastbk.native.index import ids_without
 from fastbk.native.process import kill_point
 from fastbk.server.index.background import DirectBackground, DirectJobs
@@ -139,7 +138,7 @@ class Flusher:
             ended: remembered until now, and forgotten with this flush (INV-X6).
             clean: nothing is in the journal behind what is sealed, and nothing will come.
         """
-        check(not self._is_flushing, "one flush at a time")
+        check_invariant(not self._is_flushing, "one flush at a time")
         self._index.seal()
         if self._marked or self._unrecorded:
             self._record_deletions()
@@ -292,7 +291,7 @@ class Flusher:
 
     def _done(self, name: str, result: object) -> None:
         if name == "flush":
-            check(isinstance(result, Change), "a flush gives a change")
+            check_invariant(isinstance(result, Change), "a flush gives a change")
             kill_point("index.flush_before_install")
             self._install(result)  # type: ignore[arg-type]
             kill_point("index.flush_before_mark")

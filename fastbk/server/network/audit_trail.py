@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from fastbk.limits import RateLimit
 from fastbk.observe import logs
 from fastbk.printable_text import printable
-from fastbk.rate_limit import RateLimit
 from fastbk.security.rights import Right
 from fastbk.wire.messages import REPORT_BYTES_MAX, ErrorReply, encode_reply
 from fastbk.wire.statuses import Status

@@ -9,10 +9,10 @@ import socket
 import msgspec
 import uvloop
 
+from fastbk.limits import allow_descriptors
 from fastbk.native.segment import seal_segment
 from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
-from fastbk.open_files import allow_descriptors
 from fastbk.security.admission import Admission
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
