@@ -22,7 +22,7 @@ from fastbk.client.runner import LedgerIo, Runner
 from fastbk.errors import Error, LedgerFenced, NoSuchLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId
 from fastbk.native import client_codec as codec
-from fastbk.observe.latency import AppendClock
+from fastbk.observe.meter import AppendClock
 from fastbk.observe.tracing import Attributes, Span, Tracer, tracer_of
 from fastbk.replication.add_machine import split
 from fastbk.replication.ensemble_change import Replacement

@@ -23,8 +23,16 @@ from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuch
 from fastbk.meta.api import Watch
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.observe.latency import Latency, LatencyHistogram
-from fastbk.observe.meter import CONSUMED, Figures, Meter, Source, duration_figures, receiving
+from fastbk.observe.meter import (
+    CONSUMED,
+    Figures,
+    Latency,
+    LatencyHistogram,
+    Meter,
+    Source,
+    duration_figures,
+    receiving,
+)
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.printable_text import shown_bytes
 from fastbk.replication.actions import Found

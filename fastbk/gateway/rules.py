@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from fastbk.errors import QuotaExceeded, StorageError, StreamNotFound, Unauthorized
+from fastbk.errors import InvariantError, QuotaExceeded, StorageError, StreamNotFound, Unauthorized
 from fastbk.gateway.record_names import Kind, RecordName
-from fastbk.invariant import InvariantError
 from fastbk.meta.records import VALUE_BYTES_MAX
 from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMetadata, LedgerState
 from fastbk.security.rights import Right

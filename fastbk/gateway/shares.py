@@ -22,8 +22,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.errors import MetadataUnavailable
+from fastbk.limits import RateLimit
 from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
-from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from fastbk.client.metadata_calls import MetadataCalls

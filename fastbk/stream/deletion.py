@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from fastbk.client.client import Client
 from fastbk.errors import Error, MetadataConflict, StorageError, StreamNotFound
+from fastbk.limits import RateLimit
 from fastbk.meta.records import Change
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.observe.library_log import LibraryLog
-from fastbk.rate_limit import RateLimit
 from fastbk.safe_files import opener, sync_directory
 from fastbk.stream.chain import (
     CONDEMNED,

@@ -29,10 +29,10 @@ from fastbk.errors import (
     NoSuchLedger,
     StreamNotFound,
 )
+from fastbk.limits import RateLimit
 from fastbk.meta.format_level import LevelLacking
 from fastbk.meta.records import Change
 from fastbk.observe.library_log import LibraryLog
-from fastbk.rate_limit import RateLimit
 from fastbk.stream import retention
 from fastbk.stream.chain import CONDEMNED, Chain, Segment
 from fastbk.stream.chain_store import ChainStore, VersionedChain

@@ -33,8 +33,8 @@ from fastbk.stream.drafts import (
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
 from tests.fixtures.sink_harness import SinkHarness
+from tests.fixtures.streams import as_client
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from fastbk.stream.paths import (
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
-from tests.fixtures.fake_streams import unchecked_cursor
+from tests.fixtures.streams import unchecked_cursor
 
 
 def packed(chain: Chain) -> bytes:

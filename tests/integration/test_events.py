@@ -121,7 +121,7 @@ async def stalled(pid: int) -> AsyncIterator[None]:
 
 
 async def test_a_journal_that_is_30_ms_slow_is_in_the_events_and_so_is_its_end() -> None:
-    """Within 5 s, which unit/server/test_journal_stalls.py measures by the supervisor's clock."""
+    """Within 5 s, which unit/server/test_monitor.py measures by the supervisor's clock."""
     async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         bookie = cluster.bookies[0]
         writer = await client.create_ledger(1, 1, 1)

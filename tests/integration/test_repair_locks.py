@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_recovery import BookieRecovery, BookieRepair, RecoveryPlan, RepairPlan
+from fastbk.admin.healing import BookieRecovery, BookieRepair, RecoveryPlan, RepairPlan
 from fastbk.client import Client, metadata_calls
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store

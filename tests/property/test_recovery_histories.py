@@ -64,7 +64,7 @@ class Writer:
         bookie = self.harness.bookies[bookie_id]
         if bookie.away:
             return
-        status = bookie.add(entry_of(entry_id, lac)).status
+        status = bookie.take(entry_of(entry_id, lac)).status
         if chance.random() < 0.1:
             return  # the answer is lost
         if status == Status.FENCED:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.invariant import InvariantError, check
+from fastbk.errors import InvariantError, check_invariant
 
 
 def test_a_kept_invariant_says_nothing() -> None:
-    check(True, "INV-J1 holds")
+    check_invariant(True, "INV-J1 holds")
 
 
 def test_a_broken_one_is_not_an_exception_to_handle() -> None:
     def swallow() -> None:
         try:
-            check(False, "INV-J1 acknowledged before its sync")
+            check_invariant(False, "INV-J1 acknowledged before its sync")
         except Exception:
             pass
 

@@ -60,7 +60,7 @@ UNIT_TESTS = (
             "segments_of_pairs",
         )
     ),
-    "tests/unit/stream/test_entries.py",
+    "tests/unit/stream/test_records.py",
 )
 """Tests of C code that need neither io_uring nor a compiler nor the tests' own extension."""
 WRAPPER = """#!/bin/sh

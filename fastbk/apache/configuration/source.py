@@ -8,7 +8,7 @@ A `.conf` file holds Java properties. Apache reads them with commons-configurati
 that shows: lines are trimmed before anything else, comments and empty lines within a continued line are passed over, a
 value is a list split at commas, a key that comes twice has all values in order (whoever wants one gets the first),
 `${other}` stands for another key's value, and a last line that ends in a backslash is lost. The rules were recorded
-from the library itself (`tests/unit/test_properties.py`). `parse` does no I/O: files are the caller's.
+from the library itself (`tests/unit/apache/test_properties.py`). `parse` does no I/O: files are the caller's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the supervisor takes first: its directories, its port, and the indexes of the first boot.
 
 A start is fast when the indexes import while the supervisor does. So this module is all that has to be imported
-before they are spawned: it must load neither asyncio nor HTTP nor metadata (`tests/unit/server/test_start_imports.py`).
+before they are spawned: it must load neither asyncio nor HTTP nor metadata (`tests/unit/server/test_spawn.py`).
 An index does nothing before it is configured, which is after the identities were checked (INV-D1).
 
 Decision 9.

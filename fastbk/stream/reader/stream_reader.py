@@ -13,8 +13,15 @@ from fastbk.client.async_tools import Repeated, raised_again
 from fastbk.client.ledger_reader import ReadFigures
 from fastbk.errors import ClientClosed, ConfigError, DataLost, ProtocolError, StorageError
 from fastbk.model.ids import ID_MAX
-from fastbk.observe.latency import Latency
-from fastbk.observe.meter import CONSUMED, Figures, Source, duration_figures, meter_of, receiving
+from fastbk.observe.meter import (
+    CONSUMED,
+    Figures,
+    Latency,
+    Source,
+    duration_figures,
+    meter_of,
+    receiving,
+)
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.stream.chain import Chain
 from fastbk.stream.context import ContextLike, clock_us, context_of, one_at_a_time

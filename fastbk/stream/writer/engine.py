@@ -36,9 +36,16 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, encode
-from fastbk.observe.latency import AppendClock, Latency
 from fastbk.observe.library_log import LibraryLog
-from fastbk.observe.meter import SENT, Figures, duration_figures, meter_of, sending
+from fastbk.observe.meter import (
+    SENT,
+    AppendClock,
+    Figures,
+    Latency,
+    duration_figures,
+    meter_of,
+    sending,
+)
 from fastbk.observe.tracing import Span, Tracer, tracer_of
 from fastbk.option_checks import integer
 from fastbk.stream.chain import NONE, Contents, Segment, carried_us

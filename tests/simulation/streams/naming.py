@@ -23,7 +23,7 @@ from fastbk.stream.paths import STREAMS, chain_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
 from tests.simulation.streams.loop import Clock

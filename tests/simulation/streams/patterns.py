@@ -28,7 +28,7 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.records import Chunk, Gap, Origin, OriginRecord
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, Judge, demand
 from tests.simulation.streams.holding import _is_done

@@ -25,7 +25,7 @@ from fastbk.stream.records import Gap
 from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import FakeClient
-from tests.fixtures.fake_streams import new_stream
+from tests.fixtures.streams import new_stream
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
 from tests.simulation.streams.holding import CursorFacts, Holding

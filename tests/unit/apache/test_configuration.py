@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,21 +14,23 @@ from hypothesis import strategies as st
 
 from fastbk import config as toml
 from fastbk.apache.configuration import key_translation, keys, source
-from fastbk.apache.configuration.config_builder import Report
 from fastbk.apache.configuration.keys import Kind, Verdict
 from fastbk.cli.config import toml_text
 from fastbk.errors import ConfigError
+from fastbk.security.settings import TlsSettings
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.bookie_file import BookieFile
 from fastbk.server.configuration.checks import check
 from fastbk.units import GIB, MIB
-from tests.fixtures.apache_cases import CASES
+from tests.fixtures.apache_cases import CASES, FACTORY, PEM, PKCS12, ROLES, SASL, TRUST
 from tests.fixtures.host import Host
+
+if TYPE_CHECKING:
+    from fastbk.apache.configuration.config_builder import Report
 
 APACHE_KEYS = (Path(__file__).parents[2] / "golden" / "apache_keys.txt").read_text().split()
 """The names that Apache BookKeeper 4.18's bookies look up, those of its sample file included."""
-
 BASE = {
     "advertisedAddress": "10.0.0.1",
     "journalDirectories": "/data/journal",
@@ -384,3 +386,90 @@ def test_what_is_converted_configures_the_same_bookie(keys: dict[str, str]) -> N
     assert again == config
     check(again)
     assert msgspec.json.encode(again) == msgspec.json.encode(config)
+
+
+# What a file of Apache's is told of: values that were there in vain.
+
+
+BASE_TEXT = """
+advertisedAddress=10.0.0.1
+journalDirectories=/data/journal
+ledgerDirectories=/data/a,/data/b
+metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
+"""
+
+
+def report_of(text: str) -> Report:
+    read = source.KeySource(Path("bk_server.conf"), source.parse(BASE_TEXT + text), {})
+    config, report = key_translation.translate(read, Host())
+    assert config is not None, report.problems
+    return report
+
+
+def test_of_several_values_the_first_counts_and_that_is_said() -> None:
+    """Whoever writes a line below the one that is there gets what was there, in Apache as here."""
+    report = report_of("journalMaxSizeMB=512\nbookiePort=3181\njournalMaxSizeMB=2048\n")
+    assert report.remarks == [
+        "journalMaxSizeMB (line 6) has several values, 512,2048: the first one counts, as in Apache"
+    ]
+    twice = report_of("bookiePort=3181\nbookiePort=3181\n")
+    assert twice.remarks == []
+
+
+def test_lists_and_one_value_are_not_remarked_on() -> None:
+    assert report_of("journalMaxSizeMB=,512\ncompactionRate=5,6\n").remarks == []
+
+
+def test_a_cache_that_is_too_large_is_lowered_and_that_is_said() -> None:
+    report = report_of("dbStorage_writeCacheMaxSizeMb=999999999\n")
+    (finding,) = (one for one in report.findings if one.key.name == "dbStorage_writeCacheMaxSizeMb")
+    assert finding.remarks == ("lowered to 1048576",)
+
+
+def test_a_layout_class_that_the_metadata_uri_overrides_is_reported_as_not_used() -> None:
+    report = report_of("ledgerManagerFactoryClass=com.example.ItsOwnLedgerManagerFactory\n")
+    (finding,) = (one for one in report.findings if one.key.name == "ledgerManagerFactoryClass")
+    assert finding.remarks == ("not used: metadataServiceUri goes before it",)
+    assert report.problems == []
+
+
+# Apache's keys about TLS together: when they count, and what is refused with its cure.
+
+
+def tls_of(keys: dict[str, str]) -> TlsSettings:
+    return accepted(keys)[0].tls
+
+
+def test_keys_count_only_where_tls_is_on() -> None:
+    assert tls_of({"authorizedRoles": "a"}) == TlsSettings()
+    rest = {key: value for key, value in (PKCS12 | TRUST).items() if key not in FACTORY}
+    assert tls_of(rest) == TlsSettings()
+    off = dict(TRUST, tlsClientAuthentication="false")
+    assert tls_of(PEM | off).client_certificates == "none"
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (FACTORY, "keytool -importkeystore"),
+        (
+            PKCS12 | {"tlsKeyStoreType": "JKS", "tlsKeyStore": "/k.jks"},
+            "-srckeystore /k.jks -destkeystore /k.p12",
+        ),
+        (PKCS12 | {"tlsKeyStoreType": "BCFKS"}, "BCFKS is not known"),
+        (PEM | {"tlsCertificatePath": ""}, "the bookie's certificate"),
+        (PEM | TRUST | {"tlsTrustStore": ""}, "the authorities"),
+        (PEM | TRUST | {"tlsTrustStoreType": "JKS"}, "keytool"),
+        (PEM | {"tlsProviderFactoryClass": "my.Factory"}, "my.Factory cannot run here"),
+        (ROLES, "roles are in certificates"),
+        (PEM | ROLES, "tlsClientAuthentication is not set"),
+        (PEM | TRUST | ROLES | {"authorizedRoles": ""}, "at least one"),
+        (PEM | TRUST | ROLES | {"bookieAuthProviderFactoryClass": "a.Sasl"}, "cannot run here"),
+        (SASL | {"java.security.auth.login.config": ""}, "name the file of Java's -D"),
+        (PEM | {"tlsEnabledProtocols": "SSLv3"}, "TLSv1.2 and TLSv1.3"),
+    ],
+)
+def test_what_would_not_be_what_the_file_asks_for(keys: dict[str, str], reason: str) -> None:
+    config, report = translated(BASE | keys)
+    assert config is None
+    assert reason in "\n".join(report.problems)

@@ -20,7 +20,7 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import FakeClient, Plan
 from tests.fixtures.streams import context_of
-from tests.unit.arrow.test_streams import Harness
+from tests.unit.arrow.test_readers import Harness
 
 
 @pytest.fixture

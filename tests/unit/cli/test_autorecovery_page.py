@@ -7,10 +7,10 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
-from fastbk.admin.bookie_recovery import RequestedRecoveries
-from fastbk.autorecovery.figures import AuditorCounts, MarkCounts, WorkerCounts
+from fastbk.admin.healing import RequestedRecoveries
 from fastbk.autorecovery.healer import Healer
-from fastbk.cli.autorecovery_page import text_of
+from fastbk.autorecovery.state import AuditorCounts, MarkCounts, WorkerCounts
+from fastbk.cli.service_pages import autorecovery_text
 from fastbk.meta.health_records import LastBackup
 from fastbk.observe.prometheus import RECENT_MAX, WINDOW_S, OpStats
 from fastbk.replication.repair_options import CopyRate
@@ -65,7 +65,9 @@ def page(
         ),
     )
     recoveries = SimpleNamespace(pending=0, done=1, failed=0)
-    return parsed(text_of(cast("Healer", healer), cast("RequestedRecoveries", recoveries)))
+    return parsed(
+        autorecovery_text(cast("Healer", healer), cast("RequestedRecoveries", recoveries))
+    )
 
 
 def test_apaches_names_are_there_before_anything_was_counted() -> None:

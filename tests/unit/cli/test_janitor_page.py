@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.janitor_page import CURSOR_TEXTS, TEXTS, serve, text_of
+from fastbk.cli.service_pages import CURSOR_TEXTS, TEXTS, janitor_text, serve_janitor
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.stream.chain import open_for_append, reserve
 from fastbk.stream.cursor.cursor import Cursor
@@ -19,7 +19,7 @@ from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.exposition import parsed
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.fake_streams import as_client, context_of, new_stream, write_segments
+from tests.fixtures.streams import as_client, context_of, new_stream, write_segments
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -54,12 +54,12 @@ async def test_deletions_bytes_orphans_and_the_age_of_the_last_pass() -> None:
     await truncate(context, "latest")
     rows = (await context.store.read()).chain.rows
     janitor = Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=1), lambda _: None)
-    before = parsed(text_of(janitor))
+    before = parsed(janitor_text(janitor))
     assert math.isnan(before.value("fastbk_janitor_last_pass_age_seconds"))
     await janitor.pass_once()
     assert janitor.last_pass_ended_s is not None
     ended_s = janitor.last_pass_ended_s
-    page = parsed(text_of(janitor, lambda: ended_s + 12.5))
+    page = parsed(janitor_text(janitor, lambda: ended_s + 12.5))
     assert page.value("fastbk_janitor_passes_total") == 1
     assert page.value("fastbk_janitor_last_pass_age_seconds") == 12.5
     assert page.value("fastbk_janitor_segments_deleted_total") == 2
@@ -68,7 +68,7 @@ async def test_deletions_bytes_orphans_and_the_age_of_the_last_pass() -> None:
     plan.is_away = True
     with pytest.raises(Error):
         await janitor.pass_once()
-    page = parsed(text_of(janitor, lambda: ended_s + 20))
+    page = parsed(janitor_text(janitor, lambda: ended_s + 20))
     assert page.value("fastbk_janitor_passes_total") == 2
     assert page.value("fastbk_janitor_last_pass_age_seconds") == 20, "of the last whole one"
 
@@ -92,7 +92,7 @@ async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None
     cluster = Cluster(plan)
     for stream_id, cursors in (("ab", ["one", 'q"\\']), ("cd", ["three"]), ("ef", [])):
         await new_stream(cluster, stream_id)
-        context = context_of(cluster.client(), stream_id)
+        context = context_of(cluster.client(), stream_id=stream_id)
         async with StreamWriter(context, WriterOptions()) as writer:
             for _ in range(5):
                 await writer.append(bytes(100))
@@ -101,9 +101,9 @@ async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None
                 await cursor.reset(DLSN(1, 3 * at, 0), seq=3 * at)
     options = JanitorOptions(thorough_every=1000, cursor_gauges_max=3)
     janitor = Janitor(as_client(cluster.client()), options, lambda _: None)
-    assert "fastbk_cursor_backlog_records{" not in text_of(janitor)
+    assert "fastbk_cursor_backlog_records{" not in janitor_text(janitor)
     await janitor.pass_once()
-    page = parsed(text_of(janitor))
+    page = parsed(janitor_text(janitor))
 
     def records(stream: str, cursor: str) -> float:
         labels = {"stream": stream, "cursor": cursor, "by": ""}
@@ -117,17 +117,17 @@ async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None
     assert 0 <= page.value("fastbk_cursor_moved_seconds", **quoted) < 60
     assert page.value("fastbk_cursors_left_out") == 0
     # A new cursor on a stream that has some is found by the next pass; it is one more than there may be.
-    async with Cursor(context_of(cluster.client(), "ab"), "new"):
+    async with Cursor(context_of(cluster.client()), "new"):
         pass
     assert len(janitor.gauges.all()) == 3
     await janitor.pass_once()
-    page = parsed(text_of(janitor))
+    page = parsed(janitor_text(janitor))
     assert page.value("fastbk_cursors_left_out") == 1 and len(janitor.gauges.all()) == 3
     # Bookies that do not answer: no figures, and the pass goes on.
     plan.is_slow = True
     counts = await janitor.pass_once()
     assert (counts.errors, counts.streams) == (0, 3)
-    page = parsed(text_of(janitor))
+    page = parsed(janitor_text(janitor))
     assert math.isnan(records("ns/cd", "three"))
     # One that goes takes its series with it.
     plan.is_slow = False
@@ -139,7 +139,7 @@ async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None
 
 async def test_what_is_asked_wrongly_is_answered_so() -> None:
     janitor = Janitor(as_client(Cluster().client()))
-    server = await serve(janitor, "127.0.0.1", 0)
+    server = await serve_janitor(janitor, "127.0.0.1", 0)
     try:
         assert server.port > 0
         assert (await server.answer("GET", "/metrics"))[0] == 200

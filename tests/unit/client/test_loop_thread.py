@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
+import sys
 import threading
+import time
 import weakref
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import fastbk.sync
 from fastbk.client import loop_thread
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
 from tests.fixtures.fork import exit_code_of_fork
+from tests.fixtures.interrupts import Interrupts
+from tests.fixtures.loop_clients import Inner, SlowInner
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
 
+if TYPE_CHECKING:
+    import random
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from types import FrameType
+
 WAIT_S = 10.0
-
-
-class Inner:
-    """A client that only notes its end."""
-
-    def __init__(self) -> None:
-        self.is_closed = False
-        self.has_begun = threading.Event()
-        self.was_cancelled = False
-
-    async def settle(self, timeout_s: float) -> list[str]:
-        return []
-
-    async def close(self, *, timeout: float | None = None) -> None:
-        self.is_closed = True
-
-    async def for_ever(self) -> None:
-        self.has_begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.was_cancelled = True
-            raise
-
-    async def with_task(self) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self.for_ever())
 
 
 def thread_of(inner: Inner) -> LoopThread[Inner]:
@@ -245,3 +230,251 @@ def test_a_pending_append_of_a_client_that_is_closed_has_failed() -> None:
         with pytest.raises(ClientClosed):
             writer.append_nowait(b"y")
         assert writer.stats().entries == 0
+
+
+# What waits in `fastbk.sync` is closed: by a signal's handler in the same thread, or by another
+# thread.
+
+
+RECORDS = 20
+IN_TIME_S = 5.0
+"""Less than anybody waits by a clock, and more than a turn of a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Any]:
+    with sync_cluster() as (client, _, store):
+        shop = client.namespace("shop")
+        shop.create()
+        for name in ("orders", "returns"):
+            with shop.stream(name).writer(create=True) as writer:
+                writer.append_many([b"%d" % one for one in range(RECORDS)])
+        yield store
+
+
+class Waiting:
+    """One thing that a thread reads to its end, and then waits for more of."""
+
+    def __init__(self, client: fastbk.sync.Client, kind: str) -> None:
+        self.got = 0
+        self.client = client
+        self.records = 2 * RECORDS if "pattern" in kind else RECORDS
+        shop = client.namespace("shop")
+        self.name = f"{kind}-{time.monotonic_ns()}".replace(" ", "-")
+        self.has_acks = "cursor" in kind
+        self._kind = kind
+        self.source: Any
+        if kind == "ledger":
+            self._writer = client.create_ledger()
+            self._writer.append_many([b"%d" % one for one in range(RECORDS)])
+            self.source = client.open_ledger(self._writer.ledger_id, recovery=False)
+        elif "cursor" in kind:
+            made = shop.cursor if "pattern" in kind else shop.stream("orders").cursor
+            names = ["*", self.name] if "pattern" in kind else [self.name]
+            self.source = made(*names, flush_interval=3600.0, flush_acks=1_000_000)  # type: ignore[operator]
+        else:
+            self.source = shop.reader("*") if "pattern" in kind else shop.stream("orders").reader()
+        self._thread = threading.get_ident()
+
+    def read(self) -> None:
+        """Read until it is closed. What came is acknowledged, and kept by nothing but the end."""
+        self._thread = threading.get_ident()
+        with self.source as source:
+            if "chunks" in self._kind:
+                for chunk in source.chunks():
+                    self._take(chunk, len(chunk))
+            elif "read" in self._kind.split():
+                while True:
+                    chunk = source.read()
+                    self._take(chunk, len(chunk))
+            else:
+                for record in source.tail() if self._kind == "ledger" else source:
+                    self._take(record, 1)
+
+    def _take(self, item: Any, count: int) -> None:
+        self.got += count
+        if self.has_acks:
+            self.source.ack(item)
+
+    def until_it_waits(self) -> None:
+        """Return when its thread has all, and waits for more."""
+        wait_until(lambda: self.got == self.records and self._is_in_call(), "it waits")
+
+    def _is_in_call(self) -> bool:
+        frame: FrameType | None = sys._current_frames().get(self._thread)
+        names = []
+        while frame is not None:
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return "_waited" in names and ("_fetch" in names or "_fetched" in names)
+
+    def check_acks(self, store: Any) -> None:
+        """What was acknowledged was kept."""
+        if not self.has_acks:
+            return
+        with fastbk.sync.connect(store) as client:
+            shop = client.namespace("shop")
+            if "pattern" in self._kind:
+                with shop.cursor("*", self.name, tail=False) as again:
+                    assert list(again) == []
+            else:
+                assert [
+                    one.mark_seq for one in shop.stream("orders").cursors() if one.name == self.name
+                ] == [RECORDS]
+
+
+KINDS = [
+    "reader", "reader chunks", "reader read", "cursor", "cursor chunks", "cursor read",
+    "pattern reader", "pattern reader chunks", "pattern cursor", "pattern cursor chunks", "pattern cursor read",
+    "ledger",
+]  # fmt: skip
+
+
+@contextmanager
+def sigterm_does(act: Callable[[], object]) -> Iterator[None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        act()
+
+    former = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def exit_now() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["exit", "close it", "close the client"])
+def test_a_handler_of_sigterm_ends_what_waits(store: Any, kind: str, way: str) -> None:
+    with fastbk.sync.connect(store) as client:
+        waiting = Waiting(client, kind)
+        ended: list[float] = []
+        act = {
+            "exit": exit_now,
+            "close it": waiting.source.close,
+            "close the client": client.close,
+        }[way]
+
+        def send() -> None:
+            waiting.until_it_waits()
+            ended.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        sender = threading.Thread(target=send)
+        with sigterm_does(act):
+            sender.start()
+            with pytest.raises(SystemExit if way == "exit" else ClientClosed):
+                waiting.read()
+            sender.join()
+        assert time.monotonic() - ended[0] < IN_TIME_S
+        waiting.source.close()
+        waiting.check_acks(store)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["close it", "close the client"])
+def test_another_thread_ends_what_waits(store: Any, kind: str, way: str) -> None:
+    with fastbk.sync.connect(store) as client, ThreadPoolExecutor(1) as readers:
+        waiting = Waiting(client, kind)
+        reading = readers.submit(waiting.read)
+        waiting.until_it_waits()
+        (waiting.source if way == "close it" else client).close()
+        with pytest.raises(ClientClosed):
+            reading.result(IN_TIME_S)
+        waiting.source.close()
+        waiting.check_acks(store)
+
+
+@pytest.mark.parametrize("kind", ["cursor", "pattern cursor"])
+def test_what_was_acknowledged_is_kept_where_nobody_closes_anything(store: Any, kind: str) -> None:
+    """The client that nobody has any more is closed, as at the end of a program."""
+    client = fastbk.sync.connect(store)
+    left = Waiting(client, kind)
+    left.source.open()
+    while left.got < left.records:
+        left._take(next(left.source), 1)
+    part, name = client._thread._part, left.name
+    del client, left
+
+    def has_ended() -> bool:
+        gc.collect()
+        return part.has_ended.is_set()
+
+    wait_until(has_ended, "the client has ended")
+    with fastbk.sync.connect(store) as other:
+        again = Waiting(other, kind)
+        again.name = name
+        again.check_acks(store)
+
+
+def test_a_handler_that_closes_what_is_being_opened_has_closed_it(
+    store: Any, rng: random.Random
+) -> None:
+    with fastbk.sync.connect(store) as client:
+        stream = client.namespace("shop").stream("orders")
+        readers: list[fastbk.sync.StreamReader] = []
+        interrupts = Interrupts(rng, 120, lambda: readers[-1].close())
+        for _ in range(40):
+            readers.append(reader := stream.reader())
+            before = interrupts.count
+            with suppress(ClientClosed), interrupts.one():
+                reader.open()
+            if interrupts.count > before:
+                with pytest.raises(ClientClosed):
+                    next(reader)
+            reader.close()
+        assert interrupts.count > 20
+
+
+def test_a_handler_that_closes_waits_for_nothing_of_its_own_thread(rng: random.Random) -> None:
+    """A lock that the interrupted code holds would never be free: neither of a client's first call,
+    nor of its close."""
+    closing: list[LoopThread[SlowInner]] = []
+    interrupts = Interrupts(rng, 150, lambda: closing[-1].close(10.0))
+    for _ in range(60):
+        inner = SlowInner()
+        closing.append(thread := LoopThread(lambda inner=inner: inner))  # type: ignore[misc]
+        with suppress(ClientClosed), interrupts.one():
+            thread.call_plain(thread.client)
+            thread.close(10.0)
+        thread.close(10.0)
+        with pytest.raises(ClientClosed):
+            thread.call_plain(thread.client)
+        wait_until(
+            lambda: loop_thread._shared is None or thread._part not in loop_thread._shared.clients,
+            "it is gone",
+        )
+    assert interrupts.count > 30
+    assert len(interrupts.places) > 5
+
+
+def test_what_is_acknowledged_while_another_thread_closes_is_kept_or_refused(store: Any) -> None:
+    """Nothing is said on the standard error, and an acknowledgement that was waited for is kept."""
+    refused: list[dict[str, Any]] = []
+    for _ in range(10):
+        with fastbk.sync.connect(store) as client:
+            stream = client.namespace("shop").stream("orders")
+            cursor = stream.cursor(name := f"raced-{time.monotonic_ns()}", flush_interval=3600.0)
+            cursor.open()
+            client._thread.call_plain(
+                lambda: asyncio.get_running_loop().set_exception_handler(
+                    lambda _, context: refused.append(context)
+                )
+            )
+            kept = -1
+            closing = threading.Timer(0.002, cursor.close)
+            with suppress(ClientClosed):
+                for record in cursor:
+                    for _ in range(40):
+                        pending = cursor.ack(record)
+                    pending.result()
+                    kept = record.seq
+                    if kept == 0:
+                        closing.start()
+            closing.join()
+            (info,) = [one for one in stream.cursors() if one.name == name]
+            assert info.mark_seq > kept
+    assert refused == []

@@ -10,22 +10,24 @@ import socket
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from fastbk.cli.__main__ import main
+from fastbk.doctor import Finding, Status
 from fastbk.doctor import bookie as data_module
 from fastbk.doctor.bookie import holder_of
-from fastbk.doctor.examine import examine
-from fastbk.doctor.report import Finding, Status
+from fastbk.doctor.examine import Tradeoffs, examine
 from fastbk.meta import open_store
 from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP
 from fastbk.meta.health_records import RECOVERIES_PATH as RECOVERIES
 from fastbk.meta.health_records import LastBackup, note_backup, note_recoveries
 from fastbk.meta.records import Change
+from fastbk.meta.rollback import MARK_PATH, new_hold, place_hold
 from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState as LedgerMetadataState
@@ -39,10 +41,13 @@ from fastbk.native.store import (
     Store,
     StoreOptions,
 )
+from fastbk.security.authority import Authority, Issued
+from fastbk.security.settings import AuditSettings, AuthenticationSettings, TlsSettings
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.server.index.replay import LOST_STATES
+from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.directories import log_path
 from fastbk.storage.identity import read_identity
@@ -50,8 +55,10 @@ from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
 from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
 from fastbk.storage.unclean import Unclean, write_unclean
-from tests.fixtures.metadata import metadata
-from tests.fixtures.zookeeper import ZooKeeperPlace
+from tests.fixtures.metadata import metadata, service
+
+if TYPE_CHECKING:
+    from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"
 
@@ -499,3 +506,103 @@ def test_the_exit_code_is_that_of_the_verdict(
     with closing(open_store(patient.uri)) as store:
         note_backup(store, LastBackup(began_ms=1, backup_id="a"))
     assert asked() == (1, [("warn", "degraded")])
+
+
+# What the doctor says of the files of authentication and of the audit log's folder.
+
+
+def test_files_of_authentication(tmp_path: Path) -> None:
+    revoked = tmp_path / "revoked"
+    settings = AuthenticationSettings(methods=("certificate",), revoked_file=str(revoked))
+    look = Tradeoffs(BookieConfig(authentication=settings)).authentication
+    assert (look().status, "No such file" in look().why) == (Status.FAIL, True)
+    revoked.write_text("token:a\nb\n")
+    assert (look().status, f"{revoked}:2: must be" in look().why) == (Status.FAIL, True)
+    revoked.write_text("token:a\n")
+    assert look().status == Status.OK
+
+
+def test_the_folder_of_the_audit_log(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    look = Tradeoffs(BookieConfig(audit=AuditSettings(file=f"{folder}/audit.log"))).audit_log
+    assert (look().status, look().fix) == (Status.FAIL, f"mkdir -m 0700 {folder}")
+    folder.mkdir()
+    assert look().status == Status.OK
+
+
+# What the doctor says of a bookie's certificates.
+
+
+def examined(issued: Issued) -> list[tuple[Status, str]]:
+    settings = TlsSettings(
+        mode="require",
+        certificate_file=str(issued.certificate_file),
+        key_file=str(issued.key_file),
+    )
+    findings = Tradeoffs(BookieConfig(tls=settings)).certificates()
+    return [(one.status, one.why) for one in findings if one.status != Status.OK]
+
+
+def test_certificates_that_end_or_name_another_host(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "ca")
+    here = ["127.0.0.1"]
+    assert examined(authority.issue(tmp_path / "good", here)) == []
+    ((status, why),) = examined(
+        authority.issue(tmp_path / "soon", here, valid_for=timedelta(days=3))
+    )
+    assert (status, "ends in" in why) == (Status.WARN, True)
+    ((status, why),) = examined(
+        authority.issue(tmp_path / "ended", here, valid_for=timedelta(days=-3))
+    )
+    assert (status, "3 days ago" in why) == (Status.FAIL, True)
+    other = authority.issue(tmp_path / "other", ["a.example"])
+    ((status, why),) = examined(other)
+    assert (status, "names a.example" in why) == (Status.WARN, True)
+    mixed = Issued(tmp_path / "good" / "tls.crt", other.key_file)
+    ((status, why),) = examined(mixed)
+    assert (status, "not the certificate's" in why) == (Status.FAIL, True)
+
+
+# What the doctor says of metadata that is older than the bookie's directories, or that refuses
+# the bookie.
+
+
+__all__ = ["patient"]
+
+
+def test_metadata_that_was_rolled_back(patient: Patient) -> None:
+    """INV-M2: by what the ledger directory stores, whoever else metadata answers."""
+    patient.start()
+    with closing(open_store(patient.uri)) as store:
+        age = MetadataAge([str(patient.ledgers)], store, ME)
+        for _ in range(3):
+            store.next_ledger_id()
+        age.poll(is_last=True)
+    assert worst(patient.examine(), "metadata's age").status is Status.OK
+    with closing(open_store(patient.uri)) as store:
+        (found,) = store.records.read([MARK_PATH])
+        assert found is not None
+        store.records.change([Change(MARK_PATH, b'{"age": 1, "highest_id": 1}', found.version)])
+    old = worst(patient.examine(), "metadata's age")
+    assert old.status is Status.FAIL
+    assert "metadata once had ledger 2" in old.why
+    with closing(open_store(patient.uri)) as store:
+        place_hold(store, new_hold("by hand"))
+    held = worst(patient.examine(), "metadata's age")
+    assert held.status is Status.FAIL
+    assert "by hand" in held.why
+
+
+def test_a_bookie_that_runs_and_is_not_registered(patient: Patient) -> None:
+    """So it is when ZooKeeper refuses its session, and answers the doctor's."""
+    patient.start()
+    with closing(open_store(patient.uri)) as store:
+        descriptor = os.open(patient.ledgers / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        found = worst(patient.examine(), "metadata")
+        assert found.status is Status.WARN
+        assert "is not registered" in found.why
+        lease = store.register_bookie(service(ME, 1), writable=True)
+        assert worst(patient.examine(), "metadata").status is Status.OK
+        lease.close()
+        os.close(descriptor)

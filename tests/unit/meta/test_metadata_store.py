@@ -6,22 +6,32 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, NoSuchLedger
+from fastbk.errors import ClientClosed, ConfigError, IdentityChanged, MetadataConflict, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import TLS_EXTENSION, Endpoint
+from fastbk.meta.api import (
+    TLS_EXTENSION,
+    BookieIdentity,
+    DirectoryIdentity,
+    Endpoint,
+    IdentityVersion,
+)
 from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 from fastbk.meta.zookeeper.paths import Layout
-from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
-from tests.fixtures.zookeeper import ZooKeeperPlace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fastbk.model.ledger import LedgerMetadata
+    from tests.fixtures.zookeeper import ZooKeeperPlace
 
 Open = Callable[[], MetadataStore]
 ZOOKEEPER_LAYOUTS = {
@@ -369,3 +379,61 @@ def test_a_forked_child_is_told_to_open_its_own(open_driver: Open) -> None:
 def test_a_uri_that_cannot_be_served_says_why(uri: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         open_store(uri)
+
+
+# Identities of bookies in every metadata driver, and updates of ledgers that depend on them.
+# INV-M1, INV-E3.
+
+
+__all__ = ["open_driver"]
+
+
+def test_identities_are_kept_by_compare_and_set(open_driver: Open) -> None:
+    store, other = open_driver(), open_driver()
+    identity = BookieIdentity(
+        "b1",
+        7,
+        (DirectoryIdentity("ab", "journal"), DirectoryIdentity("cd", "ledger", 1)),
+        starts=3,
+    )
+    assert store.read_identity("b1") is None
+    version = store.write_identity(identity, None)
+    with pytest.raises(MetadataConflict):
+        other.write_identity(identity, None)
+    found = other.read_identity("b1")
+    assert found is not None
+    assert found.identity == identity
+    assert found.version == version
+    reborn = BookieIdentity("b1", 8, identity.directories)
+    newer = other.write_identity(reborn, version)
+    with pytest.raises(MetadataConflict):
+        store.write_identity(identity, version)
+    assert store.list_identities() == [reborn]
+    with pytest.raises(MetadataConflict):
+        store.delete_identity("b1", version)
+    store.delete_identity("b1", newer)
+    assert other.list_identities() == []
+
+
+def test_an_update_can_depend_on_a_bookies_identity(open_driver: Open) -> None:
+    store, other = open_driver(), open_driver()
+    store.create_ledger(1, metadata())
+    identity = BookieIdentity("b", 1, ())
+    first = IdentityVersion("b", store.write_identity(identity, None))
+    assert store.update_ledger(1, metadata(last=1), 0, first) == 1
+    with pytest.raises(MetadataConflict) as conflict:
+        store.update_ledger(1, metadata(last=2), 0, first)
+    assert not isinstance(conflict.value, IdentityChanged), (
+        "the ledger was changed, the bookie was not"
+    )
+    second = IdentityVersion("b", other.write_identity(identity, first.version))
+    for gone in (first, IdentityVersion("unknown", 0)):
+        with pytest.raises(IdentityChanged):
+            store.update_ledger(1, metadata(last=2), 1, gone)
+    with pytest.raises(NoSuchLedger):
+        store.update_ledger(2, metadata(), 0, second)
+    assert store.update_ledger(1, metadata(last=2), 1, second) == 2
+    other.delete_identity("b", second.version)
+    with pytest.raises(IdentityChanged):
+        store.update_ledger(1, metadata(last=3), 2, second)
+    assert other.read_ledger(1).metadata == metadata(last=2)

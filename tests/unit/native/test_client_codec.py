@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import random
+import threading
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastbk.client.connection import Answer, answer_of
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
-from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, LedgerCodec
+from fastbk.native._client import ffi
+from fastbk.native.client_codec import (
+    EVENT_WORDS,
+    IDLE_BYTES_MAX,
+    SIZE_BYTES_MAX,
+    SIZE_BYTES_MIN,
+    AnswerBuffer,
+    LedgerCodec,
+    idle_bytes,
+    memory_of,
+)
 from fastbk.replication.add_machine import Batch
 from fastbk.wire.generated import Add, AddBatch, Request, RequestBody
 from tests.fixtures.entries import make_entry
-from tests.fixtures.fake_bookie_parts import key_of, vector
-from tests.fixtures.frames import response
+from tests.fixtures.fake_bookie import key_of, vector
+from tests.fixtures.frames import read_reply, response
+
+if TYPE_CHECKING:
+    from fastbk.native.ffi import CData
 
 kinds = st.sampled_from(DigestType)
 
@@ -148,3 +164,147 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
     answers.feed((997).to_bytes(4, "little"))
     with pytest.raises(ProtocolError):
         answers.parse()
+
+
+# Large answers are handed out where they were received, and what is received later does not touch
+# them.
+
+
+SIZES = st.lists(st.sampled_from([0, 1, 1000, 70_000, 140_000, 300_000]), min_size=1, max_size=12)
+
+
+def received(answers: AnswerBuffer, piece: bytes) -> None:
+    """Put bytes in as a socket does."""
+    while piece:
+        room = answers.free()
+        assert len(room) > 0
+        some = min(len(room), len(piece))
+        room[:some] = piece[:some]
+        answers.received(some)
+        piece = piece[some:]
+
+
+@given(SIZES, st.integers(0, 2**32))
+def test_what_was_handed_out_stays_as_it_was(sizes: list[int], seed: int) -> None:
+    rng = random.Random(seed)
+    datas = [rng.randbytes(size) for size in sizes]
+    stream = b"".join(
+        read_reply(at, at, data) + response(1000 + at, 3) for at, data in enumerate(datas, 1)
+    )
+    answers, found = AnswerBuffer(size_bytes=rng.choice([64, 1 << 17, 1 << 18])), list[Answer]()
+    while stream:
+        cut = rng.choice([10, 5_000, 200_000, len(stream)])
+        room = len(answers.free())
+        received(answers, stream[: min(cut, room)])
+        stream = stream[min(cut, room) :]
+        while words := answers.parse():
+            found += [answer_of(words, at, answers) for at in range(0, len(words), EVENT_WORDS)]
+    replies = [one for one in found if one.status == 0]
+    assert [one.entry_id for one in replies] == list(range(1, len(datas) + 1))
+    assert [bytes(one.entries) for one in replies] == datas
+    assert len(found) == 2 * len(datas)
+
+
+def test_a_large_answer_is_not_copied_and_a_small_one_is() -> None:
+    answers = AnswerBuffer()
+    for size, is_view in ((200_000, True), (100, False), (200_000, True)):
+        received(answers, read_reply(1, 1, b"x" * size))
+        entries = answer_of(answers.parse(), 0, answers).entries
+        assert isinstance(entries, memoryview) is is_view
+        assert not isinstance(entries, memoryview) or entries.readonly
+        assert answers.parse() == []
+    assert len(answers.free()) >= 1 << 18
+
+
+def test_a_buffer_that_grew_is_small_again_when_no_large_answers_come() -> None:
+    answers = AnswerBuffer()
+    stream = read_reply(1, 1, b"x" * 1_000_000)
+    while stream:
+        room = len(answers.free())
+        received(answers, stream[:room])
+        stream = stream[room:]
+        if words := answers.parse():
+            assert isinstance(answer_of(words, 0, answers).entries, memoryview)
+    assert answers.parse() == []
+    received(answers, response(2, 3))
+    assert answers.parse()
+    assert answers.parse() == []
+    assert len(answers.free()) == 1 << 18
+
+
+# Memory for large answers is used again once nobody looks at it, never before, and only so much
+# is kept.
+
+
+MIB = 1 << 20
+
+
+def place_of(memory: CData) -> int:
+    """Return where it lies."""
+    return int(ffi.cast("intptr_t", memory))
+
+
+def test_what_somebody_looks_at_is_not_given_to_anybody_else() -> None:
+    memory, view = memory_of(MIB)
+    place, part = place_of(memory), view[5:10].toreadonly()
+    view[5:10] = b"bytes"
+    del memory, view
+    other, other_view = memory_of(MIB)
+    assert place_of(other) != place
+    other_view[:] = bytes(MIB)
+    assert bytes(part) == b"bytes"
+    del part
+    again, view_again = memory_of(MIB - 1000)
+    assert place_of(again) == place
+    assert len(view_again) == MIB - 1000
+    assert bytes(view_again[5:10]) == b"bytes", "nobody clears it"
+
+
+@pytest.mark.parametrize("size", [0, 1, SIZE_BYTES_MIN - 1, SIZE_BYTES_MAX + 1])
+def test_small_and_huge_ones_are_not_kept(size: int) -> None:
+    before = idle_bytes()
+    memory, view = memory_of(size)
+    assert len(memory) == len(view) == size
+    view[:] = b"x" * size
+    del memory, view
+    assert idle_bytes() == before
+
+
+def test_no_more_is_kept_than_the_bound() -> None:
+    held = [memory_of(SIZE_BYTES_MAX) for _ in range(IDLE_BYTES_MAX // SIZE_BYTES_MAX + 3)]
+    held += [memory_of(SIZE_BYTES_MIN) for _ in range(3)]
+    held.clear()
+    assert IDLE_BYTES_MAX - SIZE_BYTES_MAX < idle_bytes() <= IDLE_BYTES_MAX
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2 * SIZE_BYTES_MIN)), max_size=40))
+def test_each_holder_has_bytes_of_its_own(steps: list[tuple[int, int]]) -> None:
+    held: dict[int, tuple[memoryview, bytes]] = {}
+    for number, (slot, size) in enumerate(steps):
+        if slot in held:
+            view, mark = held.pop(slot)
+            assert view[:1] == view[-1:] == mark
+            del view
+        if size > 0:
+            view, mark = memory_of(size)[1], bytes([number])
+            view[:1] = view[-1:] = mark
+            held[slot] = view, mark
+    assert all(view[:1] == view[-1:] == mark for view, mark in held.values())
+
+
+def test_threads_take_and_give_back_side_by_side() -> None:
+    wrong: list[int] = []
+
+    def take_turns(mark: int) -> None:
+        for turn in range(300):
+            views = [memory_of(SIZE_BYTES_MIN + turn)[1] for _ in range(3)]
+            for view in views:
+                view[:16] = bytes([mark]) * 16
+            wrong.extend(mark for view in views if view[:16] != bytes([mark]) * 16)
+
+    threads = [threading.Thread(target=take_turns, args=(mark,)) for mark in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import random
+import asyncio
 import struct
+from typing import TYPE_CHECKING
 
+import flatbuffers
 import pytest
 
+from fastbk.model.entry import DigestType
+from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.worker import BAD_VERSION
+from fastbk.wire.generated import AddBatch, MasterKey
+from fastbk.wire.generated.RequestBody import RequestBody
 from fastbk.wire.messages import (
     MAGIC,
     ErrorReply,
@@ -33,7 +39,9 @@ from tests.fixtures.worker_harness import (
     CHECK,
     FENCE,
     FORCE,
+    FRAME_SIZE_BYTES_MAX,
     LIST,
+    MIB,
     READ,
     READ_BATCH,
     READ_LAC,
@@ -42,7 +50,11 @@ from tests.fixtures.worker_harness import (
     Served,
     WorkerHarness,
     served,
+    until,
 )
+
+if TYPE_CHECKING:
+    import random
 
 OK, BAD_REQUEST, UNSUPPORTED = 0, 1, 2
 FENCED, UNAUTHORIZED, BAD_DIGEST, TOO_LARGE = 20, 21, 23, 26
@@ -65,7 +77,7 @@ async def test_hello_says_limits_and_who_it_is() -> None:
             assert (request_id, status) == (9, OK)
             assert isinstance(reply, HelloReply)
             assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
-            assert reply.frame_size_bytes_max == worker_harness.options().frame_size_bytes_max
+            assert reply.frame_size_bytes_max == FRAME_SIZE_BYTES_MAX
             client.send(encode_info(10))
             request_id, status, info = decode_reply(await client.frame())
             assert isinstance(info, InfoReply)
@@ -177,7 +189,7 @@ async def test_large_frames_among_small_ones(rng: random.Random) -> None:
     with WorkerHarness() as worker_harness:
         async with served(worker_harness) as bookie:
             client = await greeted(bookie)
-            largest = worker_harness.options().frame_size_bytes_max - 1000
+            largest = FRAME_SIZE_BYTES_MAX - 1000
             sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
             bodies = [rng.randbytes(size) for size in sizes]
             for i, body in enumerate(bodies):
@@ -395,3 +407,122 @@ async def test_flipped_bytes_never_reach_a_ring_wrong(rng: random.Random) -> Non
                     request_id
                 )
                 await client.close()
+
+
+# The largest entry: what client and bookie think of it, at the boundary and one byte behind.
+
+
+def small_batch(request_id: int, entry: bytes) -> bytes:
+    """A batch of one entry of ledger 0 in as few bytes as this schema takes."""
+    builder = flatbuffers.Builder(len(entry) + 256)
+    AddBatch.StartEntrySizesVector(builder, 1)
+    builder.PrependUint32(len(entry))
+    sizes = builder.EndVector()
+    entries = builder.CreateByteVector(entry)
+    AddBatch.Start(builder)
+    AddBatch.AddMasterKey(builder, MasterKey.CreateMasterKey(builder, list(KEY)))
+    AddBatch.AddEntrySizes(builder, sizes)
+    AddBatch.AddEntries(builder, entries)
+    return frames.request(builder, request_id, RequestBody.AddBatch, AddBatch.End(builder))
+
+
+async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
+    """Our client fills a frame with the largest entry; another layout of Add takes less around it."""
+    with WorkerHarness() as worker_harness:
+        frame_bytes_max = FRAME_SIZE_BYTES_MAX
+        codec = LedgerCodec(LEDGER, DigestType.CRC32C, b"")
+        largest = frame_bytes_max - codec.add_overhead_bytes
+        async with served(worker_harness) as bookie:
+            client = await greeted(bookie)
+            fits = frames.add(2, 0, bytes(largest))
+            client.send(fits)
+            (record,) = await bookie.take(1)
+            assert record.payload == entry_bytes(0, bytes(largest))
+            worker_harness.publish()
+            assert answer_of(await client.frame()) == (2, OK)
+            assert len(fits) < frame_bytes_max
+            client.send(frames.add(3, 0, bytes(largest + 1)))
+            assert answer_of(await client.frame()) == (3, TOO_LARGE)
+            await client.close()
+
+
+async def test_so_do_the_entries_of_a_batch() -> None:
+    with WorkerHarness() as worker_harness:
+        frame_bytes_max = FRAME_SIZE_BYTES_MAX
+        empty = entry_bytes(0, b"", ledger_id=0, digest_type=DIGEST_NONE)
+        largest = frame_bytes_max - 116
+        async with served(worker_harness) as bookie:
+            client = await greeted(bookie)
+            frame = small_batch(2, empty.ljust(largest + 1, b"x"))
+            assert len(frame) <= frame_bytes_max
+            client.send(frame)
+            assert answer_of(await client.frame()) == (2, TOO_LARGE)
+            client.send(small_batch(3, empty.ljust(largest, b"x")))
+            (record,) = await bookie.take(1)
+            assert record.entry_count == 1
+            worker_harness.publish()
+            assert answer_of(await client.frame()) == (3, OK)
+            await client.close()
+
+
+# The end of a worker: what is under way is answered, nothing new is taken, and it does not wait
+# for ever.
+
+
+async def answered(client: Client, request_ids: range) -> None:
+    got = [answer_of(await client.frame()) for _ in request_ids]
+    assert got == [(request_id, OK) for request_id in request_ids]
+
+
+async def test_drain_answers_what_is_under_way_and_closes() -> None:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
+            client = await greeted(bookie)
+            client.send(frames.add(2, 0) + frames.read_lac(3, 9, 60_000))
+            await bookie.take(1)
+            await bookie.take_request()
+            drained = asyncio.ensure_future(bookie.network.drain(5.0))
+            await until(lambda: not bookie.network.connections[0]._transport.is_reading())
+            client.send(frames.add(4, 1))  # too late: never placed
+            worker_harness.publish()
+            assert answer_of(await client.frame()) == (2, OK)
+            assert await drained == 0
+            assert await client.is_closed() == b""
+            assert worker_harness.next() is None
+            with pytest.raises(OSError, match=r"refused|Connect"):
+                await bookie.connect()
+            await client.close()
+
+
+@pytest.mark.slow
+async def test_drain_writes_what_a_slow_client_has_not_read_yet() -> None:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, reply_backlog_bytes_max=64 * MIB) as bookie:
+            client = await greeted(bookie)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(b"".join(frames.read(100 + i, 0) for i in range(40)))
+            for i in range(40):
+                record = await bookie.take_request()
+                pending = bookie.worker.pending
+                worker_harness.reply(
+                    frames.read_reply(100 + i, 0, bytes(1_000_000)), record.connection_id, READ
+                )
+                await until(lambda before=pending: bookie.worker.pending < before)  # type: ignore[misc]
+            connection = next(iter(bookie.network.connections.values()))
+            drained = asyncio.ensure_future(bookie.network.drain(5.0))
+            await until(connection._transport.is_closing)
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            await answered(client, range(100, 140))
+            assert await drained == 0
+            await client.close()
+
+
+async def test_drain_ends_at_its_deadline() -> None:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
+            client = await greeted(bookie)
+            client.send(frames.add(2, 0))
+            await bookie.take(1)
+            assert await bookie.network.drain(0.01) == 1
+            assert await client.is_closed() == b""
+            await client.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -28,21 +28,22 @@ from tests.fixtures.fake_quorum import (
 SICK = "b1"
 
 
-@dataclass
 class SickBookie(Bookie):
     """`rotten`: checksums fail here: they are not shown, a recovery add replaces them. `limbo`: it never says "no"."""
 
-    rotten: set[EntryId] = field(default_factory=set)
-    limbo: bool = False
-    stubborn: set[EntryId] = field(default_factory=set)
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotten: set[EntryId] = set()
+        self.limbo = False
+        self.stubborn: set[EntryId] = set()
 
-    def add(self, entry: Found, *, recovery: bool = False) -> Reply:
+    def take(self, entry: Found, *, recovery: bool = False) -> Reply:
         if entry.entry_id in self.stubborn:
             return Reply(Status.CONFLICT)
         if recovery and entry.entry_id in self.rotten:
             self.rotten.discard(entry.entry_id)
             self.entries[entry.entry_id] = entry
-        return super().add(entry, recovery=recovery)
+        return super().take(entry, recovery=recovery)
 
     def answer(self, request: object) -> Reply:
         if not isinstance(request, ReadEntries):

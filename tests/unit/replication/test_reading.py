@@ -334,7 +334,7 @@ def test_a_bookie_replaced_before_an_entry_came_proves_nothing_without_metadata(
     harness = world_of(0, 2, 2, 2)
     client, reading = reading_of(harness, 0)
     for name in ("s0", "s1"):
-        harness.bookies[name].add(entry_of(0))
+        harness.bookies[name].take(entry_of(0))
     harness.edit(fragments=(Fragment(0, ("s0", "s1")),))
     client.complete(_until_metadata_is_asked(client), MetadataUnavailable("away"))
     if is_back:
@@ -356,7 +356,7 @@ def test_a_no_that_came_after_the_metadata_was_read_proves_nothing_yet() -> None
         harness.bookies[name].away = True
     client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
     for name in ("s0", "s1"):
-        harness.bookies[name].add(entry_of(0))
+        harness.bookies[name].take(entry_of(0))
     harness.edit(fragments=(Fragment(0, ("s0", "s1")),))
     harness.bookies["b0"].away = False
     harness.bookies["b0"].entries.clear()
@@ -373,7 +373,7 @@ def test_bookies_of_an_older_ensemble_prove_nothing_beside_newer_metadata() -> N
     harness.bookies["b2"].away = True
     client.run(until=lambda: asked(client)[-1:] == ["b2"])
     for name in ("s0", "s1"):
-        harness.bookies[name].add(entry_of(0))
+        harness.bookies[name].take(entry_of(0))
         harness.bookies[name].away = True
     harness.edit(fragments=(Fragment(0, ("s0", "s1", "b2")),))
     reading.metadata = harness.metadata

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +16,9 @@ from fastbk.storage.manifest import Damage, ManifestSlots
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 
 @pytest.fixture
@@ -402,3 +405,63 @@ def test_a_merge_that_is_given_up_leaves_nothing(harness: StoreHarness, life: Li
     assert again is not None
     assert again.chosen == merging.chosen
     life.checkpoint.abandon(life.store, again)
+
+
+# What a checkpoint does while its commits are held (`fastbk.server.index.process`).
+
+
+def test_held_commits_count_in_this_life_alone() -> None:
+    with FakeDisk() as fake:
+        harness = StoreHarness(fake, CheckpointSettings(entry_log_size_bytes=1))
+        harness.birth()
+        life = harness.start()
+        for i in range(MERGE_FILES_MIN - 1):
+            harness.flush([(1, i), (2, i)])
+        names = [
+            sorted(life.disk.list(f"{DIRECTORY}/{folder}")) for folder in ("logs", "locations")
+        ]
+        life.checkpoint.commits.is_held = True
+        harness.flush([(1, 100)])
+        harness.merge_all()
+        harness.delete(1)
+        harness.compact()
+        # Searched as ever, and what the manifest on disk names is still there (INV-X2).
+        assert life.store.read(2, 0, 0).status == OK
+        assert life.store.read(1, 100, 100).status == NO_ENTRY
+        assert len(life.checkpoint.manifest.logs) < MERGE_FILES_MIN
+        for folder, had in zip(("logs", "locations"), names, strict=True):
+            assert set(had) <= set(life.disk.list(f"{DIRECTORY}/{folder}"))
+        harness.committed, harness.deleted = MERGE_FILES_MIN - 1, set()
+        harness.restart()
+        assert harness.life is not None
+        assert harness.life.checkpoint.manifest.mark == MERGE_FILES_MIN - 1
+        harness.check(never=[(1, 100)])
+        harness.flush([])
+        harness.check()
+        harness.check_files()
+        harness.end()
+
+
+# What dead entry logs give back counts once they are gone, and a log that can't be unlinked is a
+# failure.
+
+
+def test_a_log_that_stays_counts_when_the_next_commit_has_unlinked_it() -> None:
+    with FakeDisk() as fake:
+        harness = StoreHarness(fake, CheckpointSettings(entry_log_size_bytes=1))
+        harness.birth()
+        life = harness.start()
+        harness.flush([(1, 0)])
+        harness.flush([(2, 0)])
+        sizes = {log.log_id: log.durable_bytes for log in life.checkpoint.manifest.logs}
+        change = upkeep_at_once.recount(life.checkpoint, life.store, [1])
+        assert change is not None
+        Checkpoint.install(life.store, change)
+        reclaimed = life.checkpoint.commits.reclaimed
+        fake.fault("fail", "unlink", errno=errno.EIO)
+        assert life.checkpoint.clean_up(life.store, change)
+        assert (reclaimed.freed_bytes, reclaimed.failures) == (0, 1)
+        harness.maybe_deleted = {1}
+        harness.flush([(3, 0)])
+        assert (reclaimed.freed_bytes, reclaimed.failures) == (sizes[1], 1)
+        harness.end()

@@ -18,7 +18,7 @@ from fastbk.stream.records import Record
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 
 RECORD = b"x" * 1000
 

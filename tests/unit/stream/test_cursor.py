@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from typing import TypeAlias
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import (
     ClientClosed,
     ConfigError,
@@ -21,20 +23,36 @@ from fastbk.stream.cursor import state
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
 from fastbk.stream.cursor.store import (
+    CursorPositions,
     create_cursor,
     cursors_of,
     move_cursor,
     place_before,
     place_of,
 )
+from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.options import WriterOptions
-from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.pattern.cursor import PatternCursor
+from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTxid, Start
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.cursor_holder import make_stream
-from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.fake_streams import as_client
-from tests.fixtures.streams import STREAM, context_of
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.fixtures.streams import (
+    STREAM,
+    as_client,
+    context_of,
+    filled,
+    new_stream,
+    truncated_to,
+    writer_of,
+)
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.fixtures.wait import wait_until, wait_until_async
+from tests.unit.client.fake_cluster import fake_cluster
 
 
 @pytest.fixture
@@ -415,3 +433,440 @@ async def test_options_out_of_range_are_refused(cluster: Cluster, wrong: dict[st
     cursor = Cursor(context_of(cluster.client()), "c")
     with pytest.raises(ClientClosed):
         await cursor.flush()
+
+
+# Where a new cursor begins: as a reader does, also where the start was truncated; nothing is
+# skipped silently.
+
+
+START_WAIT_S = 5.0
+TRIM = DLSN(2, 1, 1)
+"""Within an entry of the second of three segments, each of three entries of two records: record 9."""
+
+
+async def truncated_stream(plan: Plan | None = None, *, delete: bool = False) -> Cluster:
+    """Make a stream of 18 records, of which 9 are truncated."""
+    cluster = Cluster(plan or Plan())
+    context = await new_stream(cluster)
+    await filled(cluster, [3, 3, 3], 2)
+    await truncated_to(context, TRIM, delete)
+    return cluster
+
+
+async def items_of(source: StreamReader | Cursor) -> tuple[list[int | Gap], str]:
+    """Return the numbers of the records, with the gaps, until the end or an error; and the error's position."""
+    found: list[int | Gap] = []
+    try:
+        async with asyncio.timeout(START_WAIT_S), source:
+            async for item in source:
+                found.append(item.seq if isinstance(item, Record) else item)
+    except PositionTruncated as error:
+        return found, error.first_available
+    return found, ""
+
+
+STARTS: list[Start] = [
+    "earliest",
+    "latest",
+    *(DLSN(segment, entry, slot) for segment in (1, 2, 3) for entry in range(4) for slot in (0, 2)),
+    *(AtSeq(seq) for seq in (0, 8, 9, 10, 17, 18)),
+    *(AtTxid(txid) for txid in (0, 12, 19, 20)),
+    TRIM,
+]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+async def test_a_new_cursor_begins_as_a_reader_does(delete: bool) -> None:
+    cluster = await truncated_stream(delete=delete)
+    for number, start in enumerate(STARTS):
+        reader = StreamReader(context_of(cluster.client()), start, tail=False)
+        cursor = Cursor(context_of(cluster.client()), f"c{number}", start, tail=False)
+        expected = await items_of(reader)
+        assert await items_of(cursor) == expected, start
+        is_made = {one.name for one in await cursors_of(as_client(cluster.client()).records, "ab")}
+        assert (f"c{number}" in is_made) == (expected[1] == ""), "a refused cursor is not made"
+
+
+@pytest.mark.parametrize("delete", [False, True])
+async def test_with_gaps_a_new_cursor_hands_out_the_gap(delete: bool) -> None:
+    cluster = await truncated_stream(delete=delete)
+    for number, start in enumerate(STARTS):
+        reader = StreamReader(context_of(cluster.client()), start, tail=False, on_gap="yield")
+        cursor = Cursor(
+            context_of(cluster.client()), f"c{number}", start, tail=False, on_gap="yield"
+        )
+        expected, _ = await items_of(reader)
+        found, _ = await items_of(cursor)
+        assert [isinstance(one, Gap) for one in found] == [isinstance(one, Gap) for one in expected]
+        assert [one for one in found if isinstance(one, int)] == [
+            one for one in expected if isinstance(one, int)
+        ]
+
+
+async def test_a_number_that_was_truncated_counts_what_is_gone() -> None:
+    cluster = await truncated_stream()
+    async with Cursor(
+        context_of(cluster.client()), "c", AtSeq(4), tail=False, on_gap="yield"
+    ) as cursor:
+        gap = await anext(cursor)
+        assert isinstance(gap, Gap) and (gap.kind, gap.records, gap.next) == ("trimmed", 5, TRIM)
+        assert cursor.gap_records == 5
+
+
+async def test_a_number_that_is_still_to_come_is_where_it_begins() -> None:
+    cluster = await truncated_stream()
+    for _ in range(2):
+        async with Cursor(context_of(cluster.client()), "c", AtSeq(20), tail=False) as cursor:
+            assert [one async for one in cursor] == [] and cursor.mark_seq == 20
+    async with writer_of(cluster) as writer:
+        for _ in range(5):
+            await writer.append(b"x")
+    reader = StreamReader(context_of(cluster.client()), AtSeq(20), tail=False)
+    cursor = Cursor(context_of(cluster.client()), "c", tail=False)
+    assert await items_of(cursor) == await items_of(reader) == ([20, 21, 22], "")
+    assert (await cursors_of(as_client(cluster.client()).records, "ab"))[0].mark_seq == 20
+
+
+async def test_an_existing_cursor_and_reset_take_a_truncated_start() -> None:
+    cluster = await truncated_stream()
+    async with Cursor(context_of(cluster.client()), "c") as cursor:
+        await cursor.ack(await anext(cursor))  # type: ignore[arg-type]
+    async with Cursor(context_of(cluster.client()), "c", FIRST) as cursor:
+        assert cursor.mark_seq == 10, "it goes on at its mark"
+        await cursor.reset(FIRST)
+        assert cursor.mark == TRIM, "reset is documented to go to what is still there"
+
+
+def test_the_blocking_cursor_raises_too() -> None:
+    loop = LoopThread(lambda: FakeClient(Cluster(), "unused"))  # type: ignore[arg-type, return-value]
+    try:
+        cluster = loop.call(truncated_stream)
+        context = context_of(cluster.client())
+        with pytest.raises(PositionTruncated) as caught:
+            SyncCursor(loop, lambda: Cursor(context, "c", AtSeq(3))).open()
+        assert caught.value.first_available == str(TRIM)
+    finally:
+        loop.close(START_WAIT_S)
+
+
+async def test_a_start_that_is_truncated_while_the_cursor_is_made_raises_at_the_first_read() -> (
+    None
+):
+    class Truncates(Plan):
+        """Truncates right before the cursor's record is written."""
+
+        is_on = False
+
+        async def before(self, client: FakeClient, what: str) -> None:
+            if self.is_on and what == "metadata.change":
+                self.is_on = False
+                await truncated_to(context_of(cluster.client()), DLSN(3, 1, 0))
+
+    plan = Truncates()
+    cluster = await truncated_stream(plan)
+    plan.is_on = True
+    cursor = Cursor(context_of(cluster.client()), "c", DLSN(3, 0, 0), tail=False)
+    found, first_available = await items_of(cursor)
+    assert (found, first_available, plan.is_on) == ([], "3.1.0", False)
+
+
+async def test_marks_of_what_was_truncated_are_kept_as_they_are() -> None:
+    cluster = Cluster()
+    space = Namespace(Catalog(as_client(cluster.client())), "shop")
+    await space.create()
+    stream = await space.create_stream("s")
+    async with stream.writer() as writer:
+        places = [await writer.append(b"x") for _ in range(6)]
+    await stream.truncate(before=places[4])
+    marks = CursorPositions(Catalog(as_client(cluster.client())), "query", {"by": "test"})
+    assert await marks.move({"shop/s": (places[2], 2)}) == {}
+    (info,) = await stream.cursors()
+    assert (info.mark, info.mark_seq) == (places[2], 2)
+
+
+# What is open after an iteration came to its end: the same with and without `await`.
+
+
+PAYLOADS = [b"%d" % at for at in range(10)]
+
+
+async def test_an_asyncio_cursor_and_reader_stay_open() -> None:
+    async with fake_cluster() as (client, _, _):
+        namespace = client.namespace("shop")
+        await namespace.create()
+        stream = await namespace.create_stream("orders")
+        async with stream.writer() as writer:
+            await writer.append_many(PAYLOADS)
+            await writer.publish()
+            async with stream.cursor("billing", tail=False) as cursor:
+                records = [one async for one in cursor]
+                cursor.ack(records[-1])
+                assert (await cursor.backlog()).records == 0
+                assert [one async for one in cursor] == []
+                await cursor.reset("earliest")
+                assert len([one async for one in cursor]) == 10
+            async with stream.reader("earliest", tail=False) as reader:
+                assert len([one async for one in reader]) == 10
+                assert [one async for one in reader] == []
+                await reader.seek("earliest")
+                assert len([one async for one in reader]) == 10
+
+
+def test_a_blocking_cursor_and_reader_that_were_opened_stay_open() -> None:
+    with sync_cluster() as (client, _, _):
+        namespace = client.namespace("shop")
+        namespace.create()
+        stream = namespace.create_stream("orders")
+        with stream.writer() as writer:
+            writer.append_many(PAYLOADS)
+            writer.publish()
+            with stream.cursor("billing", tail=False) as cursor:
+                records = list(cursor)
+                cursor.ack(records[-1]).result()
+                assert cursor.backlog().records == 0
+                assert list(cursor) == []
+                cursor.reset("earliest")
+                assert len(list(cursor)) == 10
+            with stream.reader("earliest", tail=False) as reader:
+                assert len(list(reader)) == 10
+                assert list(reader) == []
+                reader.seek("earliest")
+                assert len(list(reader)) == 10
+            opened = stream.cursor("by hand", tail=False)
+            opened.open()
+            opened.ack(list(opened)[-1])
+            opened.close()
+            with stream.cursor("by hand", tail=False) as cursor:
+                assert list(cursor) == []
+
+
+def test_a_blocking_reader_that_its_iteration_opened_is_closed_with_it() -> None:
+    with sync_cluster() as (client, _, _):
+        namespace = client.namespace("shop")
+        namespace.create()
+        stream = namespace.create_stream("orders")
+        with stream.writer() as writer:
+            writer.append_many(PAYLOADS)
+        by_records = stream.reader("earliest", tail=False)
+        next(iter(by_records))
+        assert len(list(by_records)) == 9
+        by_chunks = stream.reader("earliest", tail=False)
+        assert sum(len(chunk) for chunk in by_chunks.chunks()) == 10
+        for reader in (by_records, by_chunks):
+            with pytest.raises(ClientClosed):
+                _ = reader.position
+
+
+# What a fenced holder of a cursor is told: once, by the first call that meets it, else by the end
+# of its block.
+
+
+AnyCursor: TypeAlias = Cursor[Gap] | PatternCursor[Gap]
+Make = Callable[[FakeClient], AnyCursor]
+Tell = Callable[[AnyCursor, list[Record]], Awaitable[object]]
+WAIT_S = 10.0
+
+
+def _space(client: FakeClient) -> Namespace:
+    return Namespace(Catalog(as_client(client)), "shop")
+
+
+def of_stream(client: FakeClient) -> Cursor[Gap]:
+    return _space(client).stream("a").cursor("c", flush_interval=60, on_gap="yield")
+
+
+def of_pattern(client: FakeClient) -> PatternCursor[Gap]:
+    return _space(client).cursor("*", "c", flush_interval=60, on_gap="yield")
+
+
+@pytest.fixture(params=[of_stream, of_pattern], ids=["stream", "pattern"])
+def make(request: pytest.FixtureRequest) -> Make:
+    made: Make = request.param
+    return made
+
+
+async def filled_by_writer(cluster: Cluster) -> None:
+    async with _space(cluster.client()).stream("a").writer(create=True) as writer:
+        for number in range(5):
+            await writer.append(b"%d" % number)
+
+
+async def taken(cursor: AnyCursor, count: int) -> list[Record]:
+    found = [await anext(cursor) for _ in range(count)]
+    return [one for one in found if isinstance(one, Record)]
+
+
+async def take_over(cluster: Cluster, make: Make) -> None:
+    cursor = make(cluster.client())
+    await cursor.open()
+    await cursor.abort()
+
+
+async def _ack(cursor: AnyCursor, records: list[Record]) -> None:
+    await cursor.ack(records[1])
+
+
+async def _ack_one(cursor: AnyCursor, records: list[Record]) -> None:
+    await cursor.ack_one(records[1])
+
+
+async def _flush(cursor: AnyCursor, records: list[Record]) -> None:
+    cursor.ack(records[1])
+    await cursor.flush()
+
+
+async def _close(cursor: AnyCursor, records: list[Record]) -> None:
+    cursor.ack(records[1])
+    await cursor.close()
+
+
+async def _noticed(cursor: AnyCursor, records: list[Record]) -> None:
+    """It is fenced in the background: nobody has been told."""
+    cursor.ack(records[1])
+    cursor._alive().flusher._due()
+    await wait_until_async(lambda: cursor._failure is not None, "it was fenced")
+
+
+async def _read(cursor: AnyCursor, records: list[Record]) -> None:
+    await _noticed(cursor, records)
+    await cursor.read()
+
+
+async def _next(cursor: AnyCursor, records: list[Record]) -> None:
+    await _noticed(cursor, records)
+    await anext(cursor)
+
+
+async def _late_ack(cursor: AnyCursor, records: list[Record]) -> None:
+    await _noticed(cursor, records)
+    cursor.ack(records[2])
+
+
+@pytest.mark.parametrize("tell", [_ack, _ack_one, _flush, _close, _read, _next, _late_ack])
+async def test_the_end_of_a_block_says_nothing_that_was_said_before(make: Make, tell: Tell) -> None:
+    cluster = Cluster()
+    await filled_by_writer(cluster)
+    async with make(cluster.client()) as cursor:
+        records = await taken(cursor, 3)
+        await take_over(cluster, make)
+        with pytest.raises(CursorFenced, match="not stored is delivered again"):
+            await tell(cursor, records)
+    with pytest.raises(CursorFenced):
+        await cursor.close()  # who calls this asks for it
+
+
+@pytest.mark.parametrize("is_noticed", [False, True], ids=["at_the_end", "before_it"])
+async def test_the_end_of_a_block_says_what_nobody_was_told(make: Make, is_noticed: bool) -> None:
+    cluster = Cluster()
+    await filled_by_writer(cluster)
+    client = cluster.client()
+    with pytest.raises(CursorFenced, match="not stored is delivered again"):
+        async with make(client) as cursor:
+            records = await taken(cursor, 3)
+            await take_over(cluster, make)
+            if is_noticed:
+                await _noticed(cursor, records)
+                for one in list(client.unsettled):
+                    await one.until_settled()  # type: ignore[attr-defined]
+            else:
+                cursor.ack(records[1])
+
+
+async def test_what_ends_a_block_otherwise_says_that_something_was_not_kept(make: Make) -> None:
+    cluster = Cluster()
+    await filled_by_writer(cluster)
+    with pytest.raises(KeyError) as mine:
+        async with make(cluster.client()) as cursor:
+            records = await taken(cursor, 3)
+            await take_over(cluster, make)
+            cursor.ack(records[1])
+            raise KeyError("mine")
+    (note,) = mine.value.__notes__
+    assert note.startswith("Closing failed, too: ") and "not stored is delivered again" in note
+    with pytest.raises(CursorFenced) as fenced:
+        async with make(cluster.client()) as cursor:
+            records = await taken(cursor, 3)
+            await take_over(cluster, make)
+            await cursor.ack(records[1])
+    assert not hasattr(fenced.value, "__notes__"), "the end had nothing to add"
+
+
+# --- without await ------------------------------------------------------------------------------------------------
+
+
+class Blocking:
+    """A loop in a thread of its own, and cursors on it."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.client = self.cluster.client()
+
+        async def closed(timeout: float | None = None) -> None:
+            return None
+
+        self.client.close = closed  # type: ignore[attr-defined]
+        self.loop = LoopThread(lambda: self.client)  # type: ignore[arg-type, return-value]
+        self.loop.call(lambda: filled_by_writer(self.cluster))
+
+    def cursor(self, make: Make) -> SyncCursor[Gap] | SyncPatternCursor[Gap]:
+        kind = SyncCursor if make is of_stream else SyncPatternCursor
+        return kind(self.loop, lambda: make(self.client))  # type: ignore[arg-type, return-value]
+
+    def take_over(self, make: Make) -> None:
+        self.loop.call(lambda: take_over(self.cluster, make))
+
+
+@pytest.mark.parametrize(
+    "how", ["result", "flush", "late_ack", "read", "close", "nothing", "nothing_noticed"]
+)
+def test_without_await_it_is_said_once(make: Make, how: str) -> None:
+    world = Blocking()
+    is_told = not how.startswith("nothing")
+    try:
+        with (
+            nullcontext() if is_told else pytest.raises(CursorFenced),
+            world.cursor(make) as cursor,
+        ):
+            records = [next(cursor) for _ in range(3)]
+            assert all(isinstance(one, Record) for one in records)
+            world.take_over(make)
+            pending = cursor.ack(records[1])  # type: ignore[arg-type]
+            if how in ("late_ack", "read", "nothing_noticed"):
+                inner = cursor._inner
+                assert inner is not None
+                wait_until(lambda: not cursor._acks, "the acknowledgement came to the loop")
+                world.loop.call_plain(lambda: inner._alive().flusher._due())
+                wait_until(lambda: inner._failure is not None, "it was fenced")
+            if how == "nothing_noticed":
+                cursor.ack(records[2])  # type: ignore[arg-type]
+                wait_until(lambda: not cursor._acks, "that came to the loop, too")
+            calls: dict[str, Callable[[], object]] = {
+                "result": pending.result,
+                "flush": cursor.flush,
+                "late_ack": lambda: cursor.ack_one(records[2]),  # type: ignore[arg-type]
+                # the first one is at hand
+                "read": lambda: [cursor.read(timeout=WAIT_S) for _ in range(2)],
+                "close": cursor.close,
+            }
+            if is_told:
+                with pytest.raises(CursorFenced):
+                    calls[how]()
+        with pytest.raises(CursorFenced):
+            cursor.close()
+    finally:
+        world.loop.close(WAIT_S)
+
+
+def test_without_await_an_acknowledgement_that_was_refused_on_the_loop_is_told_at_the_end() -> None:
+    """It was of a position that was never handed out; the next call would have said so, and there was none."""
+    world = Blocking()
+    try:
+        with pytest.raises(ConfigError, match="not handed out"), world.cursor(of_stream) as cursor:
+            cursor.ack(DLSN(7, 0, 0))
+        with world.cursor(of_stream) as cursor:
+            cursor.ack(DLSN(7, 0, 0))
+            with pytest.raises(ConfigError, match="not handed out"):
+                cursor.flush()
+            cursor.close()
+    finally:
+        world.loop.close(WAIT_S)

@@ -26,7 +26,7 @@ from fastbk.stream.records import Chunk
 from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan, RandomPlan
-from tests.fixtures.fake_streams import (
+from tests.fixtures.streams import (
     as_client,
     chain_of,
     context_of,
@@ -66,7 +66,7 @@ def janitor_of(cluster: Cluster, events: list[Event] | None = None) -> Janitor:
 
 
 async def writing(cluster: Cluster, records: int, stream_id: str = "ab") -> StreamWriter:
-    writer = StreamWriter(context_of(cluster.client(), stream_id), WriterOptions())
+    writer = StreamWriter(context_of(cluster.client(), stream_id=stream_id), WriterOptions())
     await writer.open()
     for _ in range(records):
         await writer.append(bytes(100))
@@ -274,7 +274,7 @@ async def test_one_streams_trouble_does_not_stop_the_others() -> None:
     for name in ("ab", "bad", "cd"):
         await new_stream(cluster, name)
         await write_segments(cluster.client(), 3, stream_id=name)
-        await truncate(context_of(cluster.client(), name), DLSN(3, 0, 0))
+        await truncate(context_of(cluster.client(), stream_id=name), DLSN(3, 0, 0))
     path = chain_path("bad")
     held = await cluster.client().records.read(path)
     assert held is not None

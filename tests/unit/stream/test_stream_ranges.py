@@ -12,7 +12,7 @@ from fastbk.stream.positions import AtSeq
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, Counting
-from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import as_client
 
 
 class Harness:

@@ -1,0 +1,325 @@
+"""What Python decides between two steps of the journal: the next file, the limit, the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fastbk.native.disk import Disk
+from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN, JournalScan
+from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
+from fastbk.storage.disk_health import Takes
+from fastbk.storage.journal_files import JournalPool, find_files
+from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.journal_harness import (
+    INCARNATION,
+    ORDERED,
+    READ_ONLY,
+    RECOVERY,
+    JournalHarness,
+    Put,
+)
+from tests.fixtures.wait import DEADLINE_S, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KIB = 1024
+FILE_BYTES = 96 * KIB
+LIMIT_BYTES = 4 * FILE_BYTES
+
+
+class Service:
+    def __init__(self, fake: FakeDisk) -> None:
+        self.fake = fake
+        disk = fake.disk()
+        disk.make_directory("/j")
+        self.disk = disk
+        self.harness = JournalHarness(
+            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
+        )
+        assert self.harness.journal is not None
+        self.pool = JournalPool(
+            disk,
+            "/j",
+            next_file_id=1,
+            file_size_bytes=FILE_BYTES,
+            first_file_size_bytes=FILE_BYTES,
+            limit_bytes=LIMIT_BYTES,
+            in_background=False,
+        )
+        self.loop = JournalLoop(self.harness.journal, self.pool, LIMIT_BYTES)
+        self.loop.roll()
+        self.entry_id = 0
+
+    def add(self, flags: int = 0) -> int | None:
+        put = self.harness.add(1, self.entry_id, bytes(8 * KIB), flags=flags)
+        self.entry_id += 1
+        return self.verdict(put)
+
+    def verdict(self, put: Put) -> int | None:
+        """Step until there is one; a step waits some ms, and the disk has a thread of its own."""
+        end_s = time.monotonic() + DEADLINE_S
+        while self.harness.verdict(put) is None and time.monotonic() < end_s:
+            self.loop.step()
+            self.harness.look()
+        return self.harness.verdict(put)
+
+    def add_until(self, verdict: int, flags: int = 0) -> int:
+        """Add until that verdict comes; returns how many were written before."""
+        for count in range(200):
+            got = self.add(flags)
+            if got == verdict:
+                return count
+            assert got == 0
+        raise AssertionError(f"never {verdict}")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with FakeDisk() as fake:
+        service = Service(fake)
+        yield service
+        service.harness.close()
+        service.pool.close()
+
+
+def test_beyond_the_limit_adds_are_refused_and_fences_have_room(service: Service) -> None:
+    """A13: read-only but for fences and recovery adds; then for everything; open again when the mark moves."""
+    written = service.add_until(READ_ONLY)
+    assert service.loop.limit == LIMIT_NO_ADDS
+    assert 20 < written < 48
+    assert service.pool.behind_bytes <= LIMIT_BYTES + FILE_BYTES
+    assert service.verdict(service.harness.fence(5)) == 0
+    recovered = service.add_until(READ_ONLY, flags=RECOVERY)
+    assert service.loop.limit == LIMIT_NO_WRITES
+    assert recovered >= 3
+    assert service.pool.behind_bytes <= LIMIT_BYTES + FILE_BYTES
+    assert service.verdict(service.harness.fence(6)) == READ_ONLY
+    assert service.verdict(service.harness.fence(5)) == ORDERED, (
+        "nothing has to be written for this one"
+    )
+    on_disk = len(service.disk.list("/j")) * FILE_BYTES
+    assert on_disk <= LIMIT_BYTES + 2 * FILE_BYTES
+    assert service.harness.journal is not None
+    service.harness.set_mark(service.harness.journal.status.published_sequence)
+    service.loop.poll_files()
+    assert service.loop.limit == LIMIT_OPEN
+    for _ in range(30):
+        assert service.add() == 0
+        service.harness.set_mark(service.harness.journal.status.published_sequence)
+    assert service.pool.recycled > 2
+
+
+def test_what_an_operator_refuses_is_normal_adds_only(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.add() == 0
+    service.loop.refuse_adds(True)
+    assert service.loop.limit == LIMIT_NO_ADDS
+    assert service.add() == READ_ONLY
+    assert service.add(RECOVERY) == 0
+    service.loop.poll_files()
+    assert service.loop.limit == LIMIT_NO_ADDS, "room in the files does not end it"
+    waited_ms: list[int] = []
+    monkeypatch.setattr(service.loop.journal, "step", lambda ms: waited_ms.append(ms) or 0)
+    service.loop.step()
+    assert waited_ms == [STEP_TIMEOUT_MS], (
+        "a bookie that is read-only for days sleeps as well as others"
+    )
+    monkeypatch.undo()
+    service.loop.refuse_adds(False)
+    assert service.add() == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(service: Service) -> None:
+    """A13: the last quarter of the last file is for fences and recovery adds."""
+    service.loop.poll_files()
+    service.fake.set_capacity(service.fake.used_bytes)
+    service.add_until(READ_ONLY)
+    assert service.loop.limit == LIMIT_NO_ADDS
+    assert "No space left" in service.pool.no_room
+    assert service.verdict(service.harness.fence(4)) == 0
+    repair = service.harness.add(1, service.entry_id, b"repaired", flags=RECOVERY)
+    assert service.verdict(repair) == 0
+    service.add_until(READ_ONLY, flags=RECOVERY)
+    assert service.loop.limit == LIMIT_NO_WRITES
+    assert service.verdict(service.harness.fence(5)) == READ_ONLY
+    service.fake.set_capacity(0)
+
+    def is_open() -> bool:
+        service.loop.poll_files()
+        return service.loop.limit == LIMIT_OPEN
+
+    wait_until(is_open, "a file was made when there was room again")
+    assert service.add() == 0
+    assert service.pool.no_room == ""
+
+
+class SaidDisk:
+    """A journal directory's disk, as it is said to be."""
+
+    def __init__(self) -> None:
+        self.takes = Takes.ALL
+        self.watch = SimpleNamespace(is_gone=False)
+
+    def may_make_files(self) -> bool:
+        return not self.watch.is_gone
+
+    def poll(self, pool: JournalPool) -> None:
+        pass
+
+
+def test_what_the_disk_takes_is_taken_and_nothing_is_made_where_it_is_gone(
+    service: Service,
+) -> None:
+    """INV-D2."""
+    disk = SaidDisk()
+    loop = service.loop = JournalLoop(service.loop.journal, service.pool, LIMIT_BYTES, disk)  # type: ignore[arg-type]
+    assert service.add() == 0
+    for takes, adds, recovers in (
+        (Takes.REPAIRS, READ_ONLY, 0),
+        (Takes.NOTHING, READ_ONLY, READ_ONLY),
+        (Takes.ALL, 0, 0),
+    ):
+        disk.takes = takes
+        loop.poll_files()
+        assert service.add() == adds
+        assert service.add(RECOVERY) == recovers
+    disk.watch.is_gone, disk.takes = True, Takes.NOTHING
+    names = service.disk.list("/j")
+    loop.poll_files()
+    loop.roll()
+    assert loop.limit == LIMIT_NO_WRITES
+    assert service.disk.list("/j") == names
+    disk.watch.is_gone, disk.takes = False, Takes.ALL
+    for _ in range(5):
+        loop.poll_files()
+    loop.roll()
+    loop.poll_files()
+    assert service.add() == 0
+
+
+def test_a_file_that_is_still_being_made_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that hangs the loop goes on hearing what it is asked; nothing is refused meanwhile."""
+    with Disk(tmp_path, "plain") as disk:
+        harness = JournalHarness(
+            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
+        )
+        assert harness.journal is not None
+        pool = JournalPool(
+            disk,
+            str(tmp_path),
+            next_file_id=1,
+            file_size_bytes=FILE_BYTES,
+            first_file_size_bytes=FILE_BYTES,
+            limit_bytes=LIMIT_BYTES,
+        )
+        loop = JournalLoop(harness.journal, pool, LIMIT_BYTES)
+        loop.roll()
+        first = harness.journal.status.file_id
+        finish = pool._finish_prewrite
+        monkeypatch.setattr(pool, "_finish_prewrite", lambda: None)
+        pool._ready.clear()
+        loop.roll()
+        assert pool.is_making
+        assert (harness.journal.status.file_id, loop.limit) == (first, LIMIT_OPEN)
+        monkeypatch.setattr(pool, "_finish_prewrite", finish)
+
+        def has_rolled() -> bool:
+            loop.roll()
+            return harness.journal is not None and harness.journal.status.file_id > first
+
+        wait_until(has_rolled, "the next file")
+        harness.close()
+        pool.close()
+
+
+def test_draining_takes_what_waits_and_closes(service: Service) -> None:
+    puts = [service.harness.add(2, entry_id, b"last") for entry_id in range(50)]
+    service.loop.drain()
+    service.harness.look()
+    assert {service.harness.verdict(put) for put in puts} == {0}
+    last = service.harness.published.descriptors[-1]
+    assert last.record_count == 0
+    assert last.file_id > 0, "the closing batch is published: the index's mark can pass it"
+    service.pool.close()
+    (file,) = [file for file in find_files(service.disk, "/j") if file.is_used]
+    with JournalScan(service.disk, file.path, file.file_id, INCARNATION) as scan:
+        assert sum(batch.record_count for batch in scan) == 50
+        assert scan.end.kind == "closing"
+        assert scan.end.last_sequence == last.batch_sequence
+
+
+@pytest.mark.slow
+def test_a_lagging_consumer_delays_a_roll(service: Service) -> None:
+    """Descriptors never overwrite what somebody has not seen, the closing batch's included."""
+    harness = service.harness
+    assert harness.journal is not None
+    for _ in range(1024):
+        harness.fence(9)
+        while harness.journal.status.waiting_bytes or harness.journal.status.in_flight:
+            harness.journal.step(1)  # nobody looks
+    before = harness.journal.status.file_id
+    service.loop.roll()
+    assert harness.journal.status.file_id == before
+    harness.look()
+    service.loop.roll()
+    assert harness.journal.status.file_id == before + 1
+
+
+def test_a_record_holds_the_largest_frame() -> None:
+    assert record_bytes_max(5 << 20) >= (5 << 20) + 96
+    assert record_bytes_max(1001) % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("sync_mode", "depth"),
+    [
+        ("O_DIRECT+RWF_DSYNC", 2),
+        ("O_DIRECT+linked fsync", 2),
+        ("write+linked fsync", 1),
+        ("write+fdatasync", 1),
+    ],
+)
+def test_one_batch_at_a_time_through_the_page_cache(sync_mode: str, depth: int) -> None:
+    """INV-J1: of two syncs under way only one is told that a page could not be written."""
+    disk = SimpleNamespace(sync_mode=sync_mode, depth_max=4)
+    assert depth_of(disk) == depth  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
+    service: Service, capfd: pytest.CaptureFixture[str]
+) -> None:
+    harness = service.harness
+    service.loop._late_s = float("inf")  # else a slow machine's step logs them, and they are taken
+    puts = [harness.add(2, 0, b"x"), harness.add(3, 7, b"x"), harness.add(3, 8, b"x")]
+    puts += [harness.add(4, 5, b"x", flags=RECOVERY)]
+    assert [service.verdict(put) for put in puts] == [0, 0, 0, 0]
+    late, others = harness.journal.take_late()  # type: ignore[union-attr]
+    assert [(one.ledger_id, one.entry_id, one.is_recovery) for one in late] == [
+        (3, 7, False),
+        (4, 5, True),
+    ]
+    assert others == 0
+    for ledger_id in range(10, 30):
+        service.verdict(harness.add(ledger_id, 1, b"x"))
+    service.loop._late_s = 0.0
+    service.loop.poll_files()
+    lines = [
+        json.loads(line)
+        for line in capfd.readouterr().err.splitlines()
+        if "journal.ledger_begins_late" in line
+    ]
+    assert [one["ledger_id"] for one in lines] == [*range(10, 26)]
+    assert lines[-1]["others"] == 4
+    assert harness.journal.take_late() == ([], 0)  # type: ignore[union-attr]
