@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from fastbk.meta.api import BookieRegistration
     from fastbk.model.ledger import LedgerMetadata
-    from fastbk.observe.latency import Latency
+    from fastbk.observe.meter import Latency
     from fastbk.observe.tracing import Tracing, links_of
     from fastbk.placement.config import PlacementConfig
     from fastbk.security.credentials import Credentials
@@ -209,7 +209,7 @@ _HOMES = {
     "stream.writer.engine": "StreamWriterStats",
     "stream.writer.stream_writer": "StreamWriter",
     "security.credentials": "Credentials",
-    "observe.latency": "Latency",
+    "observe.meter": "Latency",
     "observe.tracing": "Tracing links_of",
     "security.tls": "TlsOptions",
 }

@@ -20,6 +20,7 @@ from typing import Any
 from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.over_replicated import CopiesWatch
+from fastbk.limits import RateLimit
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import admin as zookeeper_admin
@@ -27,7 +28,6 @@ from fastbk.meta.zookeeper.paths import Layout
 from fastbk.meta.zookeeper.session import Call
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.rate_limit import RateLimit
 from tools.part import setting
 
 MILLION = 1_000_000

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, Error, MetadataConflict, NoSuchLedger, StorageError
+from fastbk.limits import RateLimit
 from fastbk.meta.api import BookieIdentity, all_ids
 from fastbk.meta.rollback import check_not_held
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.rate_limit import RateLimit
 from fastbk.server.directories import LOCK_NAME
 from fastbk.server.identity import LEDGERS_NAMED, ledgers_of
 from fastbk.storage.identity import NAME as IDENTITY_NAME

@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fastbk.autorecovery.figures import AuditorCounts, MarkingCounts, VerificationCounts
 from fastbk.autorecovery.lost_bookies import (
     HealingHold,
     Judged,
@@ -34,23 +33,26 @@ from fastbk.autorecovery.lost_bookies import (
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
 from fastbk.autorecovery.state import (
     SUSPECTS_MAX,
+    AuditorCounts,
     ClusterState,
     Cycle,
     Leases,
     LiveWorkers,
     Maintenance,
     Marking,
+    MarkingCounts,
+    VerificationCounts,
     clock_ms,
 )
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger, StorageError
+from fastbk.limits import RateLimit
 from fastbk.meta.api import BookieService, Check, MetadataStore, VersionedLedger, Watch
 from fastbk.meta.health_records import LISTED_MAX, note_recoveries, read_last_backup
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.observe.library_log import LibraryLog
-from fastbk.rate_limit import RateLimit
 from fastbk.replication.copy_check import last_of_fragment
 from fastbk.replication.copy_listing import CopiesListed, ListCopies
 from fastbk.replication.repair_options import CopyRate, RepairOptions

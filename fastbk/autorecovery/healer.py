@@ -10,8 +10,7 @@ import socket
 import threading
 
 from fastbk.autorecovery.auditor import Auditor, AuditorOptions
-from fastbk.autorecovery.figures import AuditorCounts
-from fastbk.autorecovery.state import ClusterState, clock_ms
+from fastbk.autorecovery.state import AuditorCounts, ClusterState, clock_ms
 from fastbk.autorecovery.worker import ReplicationWorker, WorkerOptions
 from fastbk.client import Client
 from fastbk.errors import Error

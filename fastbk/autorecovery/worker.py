@@ -13,13 +13,14 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from fastbk.autorecovery.figures import MarkCounts, WorkerCounts
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S, HeldLease
 from fastbk.autorecovery.repair_order import LEDGERS_MAX, RepairOrder, live_copies
 from fastbk.autorecovery.state import (
     ClusterState,
     LiveWorkers,
+    MarkCounts,
     ParkedLedger,
+    WorkerCounts,
     WorkerReport,
     clock_ms,
 )

@@ -21,7 +21,7 @@ from typing import NoReturn
 import fastbk
 from fastbk import exit_codes
 from fastbk.cli import terminal
-from fastbk.cli.running import Deadline, add_run_options, repeated
+from fastbk.cli.terminal import Deadline, add_run_options, repeated
 
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_events,
     add_http,
     add_lifeline,
     add_metadata,
@@ -18,15 +19,16 @@ from fastbk.cli.options import (
     http_admission,
     http_tls,
     metadata_uri,
+    process_lines,
+    recorded_events,
 )
-from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncGenerator, Callable
 
-    from fastbk.admin.bookie_recovery import RequestedRecoveries
+    from fastbk.admin.healing import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.event_log import EventLog
     from fastbk.web.page_admission import PageAdmission
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.bookie_recovery import RequestedRecoveries
+    from fastbk.admin.healing import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.meta.uri import is_gateway
@@ -153,7 +155,7 @@ async def _pages(
         return
     from fastbk.apache.http.answers import StoreThreads
     from fastbk.apache.http.pages import AutoRecoveryPages, add_auto_recovery_pages
-    from fastbk.cli.autorecovery_page import add_pages
+    from fastbk.cli.service_pages import add_pages
     from fastbk.config import split_address
     from fastbk.web.page_server import PageServer, add_event_page
 

@@ -32,8 +32,7 @@ from fastbk.cli.options import (
     run_verb,
     table,
 )
-from fastbk.cli.running import add_watch
-from fastbk.cli.terminal import painted
+from fastbk.cli.terminal import add_watch, painted
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.formats import LEVEL_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from fastbk.cli.running import add_run_options
+from fastbk.cli.terminal import add_run_options
 
 STORED = tuple(f"fastbk context {verb}" for verb in ("use", "show", "remove"))
 """Verbs whose NAME is a context that there is."""

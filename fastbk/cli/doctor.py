@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look, print as it goes, and return 1 if something has to be mended, or is not well by `cluster status`, too."""
     need_linux("fastbk doctor")
+    from fastbk.doctor import Status
     from fastbk.doctor.examine import examine
-    from fastbk.doctor.report import Status
     from fastbk.model.health import Verdict
 
     counts: Counter[Status] = Counter()

@@ -142,10 +142,9 @@ def _files(options: argparse.Namespace) -> list[str]:
 
 
 def _read(kind: str, path: str) -> Generator[Item, None, None]:
-    from fastbk.inspect.entry_log import read_entry_log
+    from fastbk.inspect.index_files import read_entry_log, read_locations
     from fastbk.inspect.items import Counter, FileReader
     from fastbk.inspect.journal import read_journal
-    from fastbk.inspect.locations import read_locations
     from fastbk.inspect.small_files import logs_listed_for
     from fastbk.storage.directories import LOGS
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_events,
     add_http,
     add_json,
     add_lifeline,
@@ -19,8 +20,9 @@ from fastbk.cli.options import (
     http_tls,
     metadata_uri,
     print_answer,
+    process_lines,
+    recorded_events,
 )
-from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.safe_files import make_directory
 from fastbk.units import format_count, format_size
@@ -125,7 +127,7 @@ async def _pages(
     if options.http is None:
         yield None
         return
-    from fastbk.cli.janitor_page import serve
+    from fastbk.cli.service_pages import serve_janitor
     from fastbk.config import split_address
     from fastbk.web.page_server import add_event_page
 
@@ -133,7 +135,9 @@ async def _pages(
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
         more_lines = process_lines(events, "janitor")
         hosts = (*options.http_host, host)
-        server = await serve(janitor, host, port, hosts, http_tls(options), more_lines, admission)
+        server = await serve_janitor(
+            janitor, host, port, hosts, http_tls(options), more_lines, admission
+        )
     add_event_page(server, events)
     try:
         yield server.port

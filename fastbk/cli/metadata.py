@@ -31,7 +31,7 @@ from fastbk.cli.options import (
     run_verb,
     some_of,
 )
-from fastbk.cli.running import add_watch
+from fastbk.cli.terminal import add_watch
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.meta.zookeeper.security import VARIABLE

@@ -18,7 +18,6 @@ from fastbk.cli.options import (
     note,
     print_answer,
 )
-from fastbk.cli.running import add_watch
 from fastbk.cli.stream_options import (
     add_inherit,
     add_policy,
@@ -32,6 +31,7 @@ from fastbk.cli.stream_options import (
     run_endless,
     set_policy,
 )
+from fastbk.cli.terminal import add_watch
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.units import format_count
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from fastbk.cli import data_files
 from fastbk.cli.data_files import opened_input, read_lines
 from fastbk.cli.options import (
+    ByteProgress,
     add_common,
     add_confirmation,
     add_verb,
@@ -26,8 +27,6 @@ from fastbk.cli.options import (
     some_of,
     table,
 )
-from fastbk.cli.progress import ByteProgress
-from fastbk.cli.running import add_watch
 from fastbk.cli.stream_options import (
     EXAMPLES,
     LOST,
@@ -57,6 +56,7 @@ from fastbk.cli.stream_options import (
     start_of,
     stream_of,
 )
+from fastbk.cli.terminal import add_watch
 from fastbk.errors import (
     ConfigError,
     DataLost,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from fastbk.admin.unlisted_segments import PutBack, UnlistedSegments
+    from fastbk.admin.metadata_rebuild import PutBack, UnlistedSegments
     from fastbk.stream.client import Client
     from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.namespace.listing import StreamInfo
@@ -281,7 +281,7 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _attach(client: Client, options: argparse.Namespace) -> int:
-    from fastbk.admin.unlisted_segments import key_of
+    from fastbk.admin.metadata_rebuild import key_of
 
     stream = stream_of(client, options.stream)
     last = await stream.attach(options.ledgers, key_of(options.ledgers), 0)
@@ -291,7 +291,7 @@ async def _attach(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _reattach(client: Client, options: argparse.Namespace) -> int:
-    from fastbk.admin.unlisted_segments import put_back, unlisted_segments
+    from fastbk.admin.metadata_rebuild import put_back, unlisted_segments
 
     def find() -> UnlistedSegments:
         with opened_store(metadata_uri(options)) as store:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, note, opened_store, print_answer
-from fastbk.cli.running import seconds
+from fastbk.cli.terminal import seconds
 from fastbk.errors import ConfigError, Error
 from fastbk.units import format_count, format_size
 

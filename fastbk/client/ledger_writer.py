@@ -31,8 +31,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.observe.latency import Latency
-from fastbk.observe.meter import SENT, Figures, Meter, Source, duration_figures, sending
+from fastbk.observe.meter import SENT, Figures, Latency, Meter, Source, duration_figures, sending
 from fastbk.option_checks import checked_integer, checked_timeout, owned_bytes, owned_list
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.refusals import too_large

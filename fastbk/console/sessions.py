@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.rate_limit import RateLimit
+from fastbk.limits import RateLimit
 from fastbk.security.auth_files import AuthFiles
 from fastbk.security.rights import ALL_RIGHTS, Principal, Right, names_of
 from fastbk.security.settings import AuthenticationSettings

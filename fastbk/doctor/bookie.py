@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.config import is_unspecified, resolves_to_loopback_only, split_address
-from fastbk.doctor.report import Finding, fail, ok, warn
+from fastbk.doctor import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.health_records import backup_age_s, unfinished_recoveries
@@ -52,7 +52,7 @@ from fastbk.web.client import HttpConnection
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.doctor.report import Check
+    from fastbk.doctor import Check
     from fastbk.meta.api import MetadataStore, VersionedIdentity
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.manifest import Manifest
@@ -319,8 +319,8 @@ def _flushed(
     options = StoreOptions(
         incarnation=incarnation,
         pair=pair,
-        read_cache_bytes=_STORE_BYTES,
-        block_cache_bytes=_STORE_BYTES,
+        read_cache_size_bytes=_STORE_BYTES,
+        block_cache_size_bytes=_STORE_BYTES,
     )
     ids: set[int] = set()
     since_s: float | None = None

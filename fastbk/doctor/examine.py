@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.configuration import source
 from fastbk.config import is_loopback, split_address
+from fastbk.doctor import Finding, fail, ok, run_checks, warn
 from fastbk.doctor.bookie import Cluster, Data, holder_of
 from fastbk.doctor.machine import Disks, System
-from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.errors import ConfigError
 from fastbk.meta.zookeeper.security import use_file
 from fastbk.native.process import UNSUPPORTED, landlock_version
@@ -36,7 +36,7 @@ from fastbk.server.configuration.checks import check
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.doctor.report import Check
+    from fastbk.doctor import Check
 
 DAYS_LEFT_MIN = 14
 """Certificates that end sooner are told of."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastbk
-from fastbk.doctor.report import Finding, fail, ok, warn
+from fastbk.doctor import Finding, fail, ok, warn
 from fastbk.errors import StorageError
 from fastbk.native.disk import Disk
 from fastbk.native.hashes import is_hardware
@@ -28,7 +28,7 @@ from fastbk.units import MIB, format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.doctor.report import Check
+    from fastbk.doctor import Check
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.identity_check import DirectoryPlace
 

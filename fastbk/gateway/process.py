@@ -19,6 +19,7 @@ from fastbk.config import split_address
 from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.gateway.service import REQUESTS_MAX, STORE_TIMEOUT_S, Peer, Service
 from fastbk.gateway.shares import WAITS_MAX, Budgets, as_it_is
+from fastbk.limits import allow_descriptors
 from fastbk.meta.gateway.messages import (
     CONTENT_TYPE,
     PATH,
@@ -31,7 +32,6 @@ from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import OwnUsage, family, single
 from fastbk.observe.systemd import announced
-from fastbk.open_files import allow_descriptors
 from fastbk.security.admission import Admission, Client
 from fastbk.security.audit_log import AuditLog
 from fastbk.security.settings import http_port, http_tls, server_tls, tls_files

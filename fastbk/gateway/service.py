@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fastbk.errors import (
     ConfigError,
     Error,
+    InvariantError,
     MetadataConflict,
     MetadataOnHold,
     MetadataUnavailable,
@@ -23,7 +24,6 @@ from fastbk.errors import (
 from fastbk.gateway.access import Access, NamespaceTree
 from fastbk.gateway.operations import Plan, result_of
 from fastbk.gateway.shares import Budgets, Scale, Shares, Turns, Waits, as_it_is
-from fastbk.invariant import InvariantError
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.messages import decode_request, encode, failure_of
 from fastbk.observe.logs import LimitLog

@@ -22,8 +22,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.errors import MetadataUnavailable
+from fastbk.limits import RateLimit
 from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
-from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from fastbk.client.metadata_calls import MetadataCalls
@@ -337,8 +337,8 @@ class Waits:
     def _fired(self, subject: Subject) -> None:
         watched = self._watched.get(subject)
         if watched is not None:
-            for one in watched.waiting:
-                one.set()
+            for waiter in watched.waiting:
+                waiter.set()
 
     def _leave(self, subjects: list[Subject], fired: asyncio.Event) -> None:
         now_s = asyncio.get_running_loop().time()

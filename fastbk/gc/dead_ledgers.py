@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fastbk.gc.index_client import AllPairs
+    from fastbk.limits import RateLimit
     from fastbk.meta.api import MetadataStore
-    from fastbk.rate_limit import RateLimit
 
 DELETE_IDS = 4096
 """Ids that are handed over at once."""

@@ -20,8 +20,8 @@ from fastbk.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from fastbk.limits import RateLimit
     from fastbk.meta.api import LedgerRead, MetadataStore
-    from fastbk.rate_limit import RateLimit
 
 
 PAGE_IDS = 10_000

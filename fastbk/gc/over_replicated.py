@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from fastbk.gc.dead_ledgers import Cluster, Rules
     from fastbk.gc.index_client import AllPairs
+    from fastbk.limits import RateLimit
     from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata
-    from fastbk.rate_limit import RateLimit
 
 LEDGERS_A_LOOK = 2000
 """Of the round; then others have their turn."""

@@ -21,6 +21,7 @@ from fastbk.gc.limbo import LimboWatch
 from fastbk.gc.over_replicated import CopiesCheck, CopiesWatch
 from fastbk.gc.report import Report
 from fastbk.gc.unconfirmed import UnconfirmedWatch
+from fastbk.limits import RateLimit
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.rollback import OwnMark
 from fastbk.meta.uri import open_store
@@ -28,7 +29,6 @@ from fastbk.model.ids import BookieId
 from fastbk.native.ffi import FormatTooNewError
 from fastbk.native.segment import Segment, Stats, seal_segment
 from fastbk.observe import logs
-from fastbk.rate_limit import RateLimit
 from fastbk.server.child import Child, run
 from fastbk.server.configuration.bookie_config import GcConfig
 from fastbk.server.gc_messages import KINDS, LEDGERS, MAJOR, MINOR
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from fastbk.gc.over_replicated import CopiesWatch
     from fastbk.gc.report import Report
     from fastbk.gc.unconfirmed import UnconfirmedWatch
+    from fastbk.limits import RateLimit
     from fastbk.meta.api import MetadataStore
-    from fastbk.rate_limit import RateLimit
     from fastbk.server.configuration.settings import GcSettings
 
 

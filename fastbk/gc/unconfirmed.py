@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from fastbk.gc.dead_ledgers import Cluster
     from fastbk.gc.index_client import AllPairs
+    from fastbk.limits import RateLimit
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.rollback import OwnMark
     from fastbk.model.ids import BookieId
-    from fastbk.rate_limit import RateLimit
 
 NAMES_MAX = 500
 """So many are read by name; with more of them metadata is listed first."""

@@ -26,11 +26,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from fastbk.limits import RateLimit
 from fastbk.observe import logs
 from fastbk.observe.events import KIND_OF, Event, EventPage, Query, bounded, event_of
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
-from fastbk.rate_limit import RateLimit
 from fastbk.safe_files import FILE_MODE
 from fastbk.units import MIB
 

@@ -18,8 +18,7 @@ from itertools import combinations, islice
 from statistics import median
 from typing import Literal, NamedTuple
 
-from fastbk.errors import ConfigError, NotEnoughBookies
-from fastbk.invariant import check
+from fastbk.errors import ConfigError, NotEnoughBookies, check_invariant
 from fastbk.model.ids import BookieId
 from fastbk.model.quorum import ENSEMBLE_SIZE_MAX, check_quorums, write_sets
 from fastbk.placement.config import DEFAULT_LOCATION, BookieView, Chance, PlacementConfig, Policy
@@ -61,7 +60,7 @@ def choose_ensemble(
     if isinstance(filled, str):
         raise _not_enough(filled, ensemble, candidates)
     chosen = tuple(filled[index] for index in range(ensemble))
-    check(len(set(chosen)) == ensemble, f"INV-P1: a bookie twice in {chosen}")
+    check_invariant(len(set(chosen)) == ensemble, f"INV-P1: a bookie twice in {chosen}")
     return chosen
 
 
@@ -329,7 +328,9 @@ def choose_partial_ensemble(
         except NotEnoughBookies:
             continue
         chosen = ChosenEnsemble(taken, frozenset(view.bookie_id for view in some))
-        check(len(chosen.up) >= ack_quorum, f"INV-E4: too few bookies take adds in {chosen}")
+        check_invariant(
+            len(chosen.up) >= ack_quorum, f"INV-E4: too few bookies take adds in {chosen}"
+        )
         return chosen
     raise refusal
 

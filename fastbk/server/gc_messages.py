@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.invariant import check
+from fastbk.errors import check_invariant
 from fastbk.native.ledger_state import Listed
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class TooLong(Exception):
 def send(connection: socket.socket, message: object) -> None:
     """Send one message. Raises TooLong, BlockingIOError (no room now), ConnectionError."""
     data = msgspec.json.encode(message)
-    check(len(data) <= MESSAGE_BYTES_MAX, "messages between gc and index are pages")
+    check_invariant(len(data) <= MESSAGE_BYTES_MAX, "messages between gc and index are pages")
     try:
         connection.send(data)
     except OSError as error:

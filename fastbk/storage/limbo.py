@@ -18,7 +18,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from fastbk.invariant import check
+from fastbk.errors import check_invariant
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.storage.small_files import remove
@@ -80,7 +80,7 @@ def remove_limbo(disk: Disk, directory: str) -> None:
 
 
 def _little_endian(ids: array.array[int]) -> array.array[int]:
-    check(ids.itemsize == 8, "ledger ids have 8 bytes")
+    check_invariant(ids.itemsize == 8, "ledger ids have 8 bytes")
     if sys.byteorder == "big":
         ids.byteswap()
     return ids

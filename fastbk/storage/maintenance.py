@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.invariant import check
+from fastbk.errors import check_invariant
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.process import kill_point
 from fastbk.native.store import Compact, CompactOptions, MergeOptions, Scope
@@ -217,7 +217,7 @@ class Maintenance:
 
     def commit_merge(self, store: Store, merging: LocationsMerge) -> Change:
         """Let what was merged count instead of its inputs. Raises CheckpointFailed: nothing changed."""
-        check(merging.merged is not None, "a merge is committed once it is written")
+        check_invariant(merging.merged is not None, "a merge is committed once it is written")
         chosen = set(merging.chosen)
         kill_point("index.merge_before_manifest")
         locations = [entry for entry in self.manifest.locations if entry not in chosen]
@@ -265,7 +265,7 @@ class Maintenance:
 
         Raises CheckpointFailed: nothing changed.
         """
-        check(compaction.is_over, "a compaction is committed once it is over")
+        check_invariant(compaction.is_over, "a compaction is committed once it is over")
         if compaction.drops != self.drops:
             raise CheckpointFailed("ledgers were dropped while their runs were moved")
         gone = set(compaction.done)  # a recount may have given up some of them meanwhile

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from fastbk.errors import StorageError
-from fastbk.invariant import check
+from fastbk.errors import StorageError, check_invariant
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.native.process import kill_point
@@ -215,7 +214,7 @@ class ManifestSlots:
         False: it counts, but losing that one slot would lose it; the next commit begins with the other.
         Raises CommitInDoubt when the first slot failed: after a restart either manifest may count.
         """
-        check(
+        check_invariant(
             manifest.generation > self._attempted,
             "INV-X3 a generation is never written twice with different content",
         )

@@ -19,8 +19,14 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from fastbk.errors import ConfigError, MetadataConflict, StorageError, StreamSealed
-from fastbk.invariant import InvariantError, check
+from fastbk.errors import (
+    ConfigError,
+    InvariantError,
+    MetadataConflict,
+    StorageError,
+    StreamSealed,
+    check_invariant,
+)
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN, FIRST, Count, Number, TimeUs, Txid
 
 NONE = -1
@@ -181,7 +187,9 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 
     def attached_number(self, key: str) -> int:
         """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
-        return next((one.number for one in self.attachments if one.key == key), NONE)
+        return next(
+            (attachment.number for attachment in self.attachments if attachment.key == key), NONE
+        )
 
     def row(self, number: int) -> Segment | None:
         """Return a row that is in no page."""
@@ -212,33 +220,37 @@ def made_behind_us(items: Sequence[PageRef | Segment], place: int) -> int | None
 def verify(chain: Chain) -> None:
     """Check what holds for every chain (INV-S2): a broken one is never written."""
     expected = chain.pages[0].first if chain.pages else chain.head
-    check(
+    check_invariant(
         expected <= chain.head <= chain.deleting <= chain.next_number,
         "INV-S2: head and deleting are in order",
     )
     for page in chain.pages:
-        check(page.first == expected and page.last >= page.first, "INV-S2: pages follow each other")
+        check_invariant(
+            page.first == expected and page.last >= page.first, "INV-S2: pages follow each other"
+        )
         expected = page.last + 1
     for row in chain.rows:
-        check(row.number == expected, "INV-S2: rows follow each other")
+        check_invariant(row.number == expected, "INV-S2: rows follow each other")
         expected += 1
-    check(expected == chain.next_number, "INV-S2: the next number follows the last row")
+    check_invariant(expected == chain.next_number, "INV-S2: the next number follows the last row")
     states = [row.is_open for row in chain.rows]
-    check(
+    check_invariant(
         states == sorted(states) and sum(states) <= OPEN_SEGMENTS_MAX,
         "INV-S2: open segments are the last ones",
     )
     seq = chain.head_seq
     for row in chain.rows:
         if row.is_open:
-            check(
+            check_invariant(
                 row.base_seq in (NONE, chain.end_seq), "INV-S3: an open segment begins at the end"
             )
         else:
-            check(row.records > 0 and row.base_seq >= seq, "INV-S3: sequence numbers have no holes")
+            check_invariant(
+                row.records > 0 and row.base_seq >= seq, "INV-S3: sequence numbers have no holes"
+            )
             seq = row.end_seq
-    check(seq <= chain.end_seq, "INV-S3: the end lies behind the last closed segment")
-    check(
+    check_invariant(seq <= chain.end_seq, "INV-S3: the end lies behind the last closed segment")
+    check_invariant(
         len(chain.doomed) <= DOOMED_MAX + OPEN_SEGMENTS_MAX + 1,
         "INV-S8: doomed ledgers are bounded",
     )
@@ -356,7 +368,9 @@ def _row_of(chain: Chain, ledger_id: int) -> Segment | None:
 
 
 def _doom(chain: Chain, *ledger_ids: int) -> Chain:
-    more = tuple(one for one in ledger_ids if one != NONE and one not in chain.doomed)
+    more = tuple(
+        ledger_id for ledger_id in ledger_ids if ledger_id != NONE and ledger_id not in chain.doomed
+    )
     if more and len(chain.doomed) + len(more) > DOOMED_MAX:
         raise MetadataConflict(
             f"stream {chain.stream_id}: {len(chain.doomed)} ledgers wait to be deleted: is a janitor running?",
@@ -373,7 +387,7 @@ def open_for_append(chain: Chain, owner: str) -> Chain:
     _check_not_sealed(chain)
     if chain.owner == owner:
         return chain
-    check(not chain.open_rows, "INV-S6: a new epoch begins with all segments closed")
+    check_invariant(not chain.open_rows, "INV-S6: a new epoch begins with all segments closed")
     return replace(_doom(chain, chain.reserved), epoch=chain.epoch + 1, owner=owner, reserved=NONE)
 
 
@@ -392,8 +406,10 @@ def add_segment(chain: Chain, epoch: int, ledger_id: int, now_us: int) -> Chain:
     _check_not_sealed(chain)
     if _row_of(chain, ledger_id):
         return chain
-    check(chain.reserved == ledger_id, "INV-S8: a segment's ledger was reserved")
-    check(len(chain.open_rows) < OPEN_SEGMENTS_MAX, "INV-S2: at most two segments are open")
+    check_invariant(chain.reserved == ledger_id, "INV-S8: a segment's ledger was reserved")
+    check_invariant(
+        len(chain.open_rows) < OPEN_SEGMENTS_MAX, "INV-S2: at most two segments are open"
+    )
     base_seq = NONE if chain.open_rows else chain.end_seq
     row = Segment(chain.next_number, ledger_id, SegmentState.OPEN, epoch, now_us, base_seq)
     return replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1, reserved=NONE)
@@ -427,12 +443,12 @@ def close_segment(
     row = chain.open_rows[0] if chain.open_rows else None
     if row is None or row.ledger_id != ledger_id:
         found = _row_of(chain, ledger_id)
-        check(found is None or not found.is_open, "INV-S2: segments are closed in order")
+        check_invariant(found is None or not found.is_open, "INV-S2: segments are closed in order")
         return chain
     number = row.number
     if contents.records == 0:
         return _drop_empty(chain, row)
-    check(contents.last_dlsn is not None, "INV-S3: a segment with records has a last one")
+    check_invariant(contents.last_dlsn is not None, "INV-S3: a segment with records has a last one")
     assert contents.last_dlsn is not None
     closed = replace(
         row,
@@ -470,7 +486,7 @@ def _drop_empty(chain: Chain, row: Segment) -> Chain:
 def seal(chain: Chain, epoch: int) -> Chain:
     """The stream ends with its last record, for good."""
     check_epoch(chain, epoch)
-    check(not chain.open_rows, "INV-S2: a sealed stream has no open segment")
+    check_invariant(not chain.open_rows, "INV-S2: a sealed stream has no open segment")
     return replace(_doom(chain, chain.reserved), is_sealed=True, reserved=NONE)
 
 
@@ -503,9 +519,9 @@ def attach(
         raise MetadataConflict(f"stream {chain.stream_id} has an open segment: a writer has it")
     for ledger_id, contents in segments:
         chain = _attach_one(chain, ledger_id, contents, now_us)
-    others = [one for one in chain.attachments if one.key != key]
-    once = [one for one in others if one.key.startswith(ONCE)][:-ONCE_MAX]
-    kept = [one for one in others if one not in once][-(ATTACHMENTS_MAX - 1) :]
+    others = [attachment for attachment in chain.attachments if attachment.key != key]
+    once = [other for other in others if other.key.startswith(ONCE)][:-ONCE_MAX]
+    kept = [other for other in others if other not in once][-(ATTACHMENTS_MAX - 1) :]
     return replace(chain, attachments=(*kept, Attachment(key, number)))
 
 
@@ -562,7 +578,7 @@ def drop_deleted(chain: Chain, below: int, head_seq: int) -> Chain:
 
     A page goes when all its segments are gone; its record is the caller's to delete.
     """
-    check(below <= chain.deleting, "INV-S9: only marked segments are dropped")
+    check_invariant(below <= chain.deleting, "INV-S9: only marked segments are dropped")
     if below <= chain.head:
         return chain
     return replace(
@@ -586,7 +602,9 @@ def drop_condemned(chain: Chain, below: int) -> Chain:
 
     `below` is the first segment of a page, or of the rows, or what comes behind the last.
     """
-    check(chain.owner == CONDEMNED, "INV-S9: only a stream that is deleted loses all its segments")
+    check_invariant(
+        chain.owner == CONDEMNED, "INV-S9: only a stream that is deleted loses all its segments"
+    )
     if below <= chain.head:
         return chain
     rows = tuple(row for row in chain.rows if row.number >= below)
@@ -613,7 +631,7 @@ def forget_deleted(chain: Chain, ledger_ids: tuple[int, ...]) -> Chain:
 def spill(chain: Chain, count: int, token: int) -> tuple[Chain, PageRef, tuple[Segment, ...]]:
     """Move the `count` oldest rows, all closed, to a page of their own, which has to be written first (INV-S4)."""
     moved = chain.rows[:count]
-    check(
+    check_invariant(
         len(moved) == count > 0 and not any(row.is_open for row in moved),
         "INV-S4: closed rows go to pages",
     )

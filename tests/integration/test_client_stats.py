@@ -12,8 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import fastbk
 import fastbk.sync
-from fastbk.observe.latency import Latency
-from fastbk.observe.meter import CONSUMED, SENT
+from fastbk.observe.meter import CONSUMED, SENT, Latency
 from fastbk.testing import LocalCluster
 from tests.fixtures.metrics import collected
 from tests.fixtures.wait import wait_until_async

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.doctor import examine
+from fastbk.doctor import Status, examine
 from fastbk.doctor.examine import confinement_findings
-from fastbk.doctor.report import Status
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import BookieSettings, JournalSettings
 from fastbk.testing import LocalCluster

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
+from fastbk.admin.healing import BookieRecovery, RecoveryPlan
 from fastbk.stream.context import StreamContext
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import PolicyPatch

@@ -19,7 +19,7 @@ from fastbk.autorecovery.healer import Healer
 from fastbk.autorecovery.state import clock_ms
 from fastbk.console.cluster_pages import problems_of
 from fastbk.devcluster import Bookie
-from fastbk.doctor.report import Finding, Status
+from fastbk.doctor import Finding, Status
 from fastbk.errors import ClientClosed
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP

@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_recovery import BookieRepair
 from fastbk.admin.cluster import MissingCopies, under_replicated
 from fastbk.admin.cluster import marked as marks_of
+from fastbk.admin.healing import BookieRepair
 from fastbk.devcluster import Bookie
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.policy import PolicyPatch

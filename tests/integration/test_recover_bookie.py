@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_recovery import BookieRecovery, BookieRepair, RecoveryPlan
 from fastbk.admin.cluster import under_replicated
+from fastbk.admin.healing import BookieRecovery, BookieRepair, RecoveryPlan
 from fastbk.client import Client
 from fastbk.errors import LedgerFenced
 from fastbk.model.missing_replica import MissingReplica

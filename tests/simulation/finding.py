@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from fastbk.invariant import InvariantError
+from fastbk.errors import InvariantError
 from tests.simulation.checks import INVARIANTS
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.planting import Mutation, NotPlantable, planted

@@ -26,8 +26,7 @@ NOT_LISTED = {
     "wire.messages:VERSION_MIN": "its home is VERSION_MAX",
     "base/layout.h:FBK_LAYOUT_VERSION": "shared memory: all of a bookie's processes are of one version",
     "inspect.journal:VERSION": "the second reading of a format that is listed",
-    "inspect.entry_log:VERSION": "the second reading of a format that is listed",
-    "inspect.locations:VERSION": "the second reading of a format that is listed",
+    "inspect.index_files:VERSION": "the second reading of a format that is listed",
 }
 READ_MIN = {
     "manifest": lambda: min(importlib.import_module("fastbk.storage.manifest").READABLE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.rate_limit import RateLimit
+from fastbk.limits import RateLimit
 
 
 def test_work_is_spread_and_a_rest_saves_up_little() -> None:

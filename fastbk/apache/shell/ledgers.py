@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.admin.sanity import check_one_bookie, compare
 from fastbk.apache.shell.context import CommandLine, Option, Verb, fail, flag
 from fastbk.errors import (
     ConfigError,
@@ -269,6 +268,8 @@ def _simple_test(context: Context, words: CommandLine) -> int:
 
 
 async def _write_and_read(context: Context, words: CommandLine) -> int:
+    from fastbk.admin.http_tool import compare
+
     count = words.integer("numEntries", 1000, least=1)
     async with context.client() as client:
         with warnings.catch_warnings():
@@ -294,6 +295,8 @@ async def _write_and_read(context: Context, words: CommandLine) -> int:
 
 
 def _sanity(context: Context, words: CommandLine) -> int:
+    from fastbk.admin.http_tool import check_one_bookie
+
     bookie_id = context.bookie_id()
     count = words.integer("entries", 10, least=1)
     timeout_s = words.integer("timeout", 1, least=1)

@@ -15,8 +15,7 @@ from fastbk.meta.api import VersionedLedger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.admin.bookie_recovery import RecoveryPlan
-    from fastbk.admin.ledger_progress import Progress
+    from fastbk.admin.healing import Progress, RecoveryPlan
     from fastbk.apache.shell.context import Context
     from fastbk.client import Client
     from fastbk.meta.replica_marks import UnderreplicatedLedger
@@ -69,7 +68,7 @@ async def _query(context: Context, bookie_ids: Sequence[BookieId]) -> int:
 
 
 async def _recover_all(context: Context, words: CommandLine, bookie_ids: Sequence[BookieId]) -> int:
-    from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
+    from fastbk.admin.healing import BookieRecovery, RecoveryPlan
 
     only = words.text("ledger")
     plan = RecoveryPlan(
@@ -95,7 +94,7 @@ async def _recover_all(context: Context, words: CommandLine, bookie_ids: Sequenc
 
 async def _run(client: Client, bookie_id: BookieId, plan: RecoveryPlan) -> int:
     """Recover one bookie; return how many ledgers still name it."""
-    from fastbk.admin.bookie_recovery import BookieRecovery
+    from fastbk.admin.healing import BookieRecovery
 
     run = BookieRecovery(client, bookie_id, plan)
     progress: Progress = await run.run()
@@ -136,7 +135,7 @@ def _decommission(context: Context, words: CommandLine) -> int:
 
 async def _empty(context: Context, bookie_id: BookieId) -> int:
     """Copy all that the bookie held; return how many ledgers name it then. Raises ConfigError if it is up."""
-    from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
+    from fastbk.admin.healing import BookieRecovery, RecoveryPlan
 
     plan = RecoveryPlan()
     async with context.client() as client:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli import cluster
 from fastbk.cli.bookie import recover, running, stopped
 from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
-from fastbk.cli.running import add_watch
+from fastbk.cli.terminal import add_watch
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 
 from fastbk import exit_codes
 from fastbk.cli.options import (
+    ProgressLine,
     add_json,
     add_metadata,
     exit_without_consent,
     metadata_uri,
     note,
     print_answer,
+    rate_of,
 )
-from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_names, format_size
 
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.admin.bookie_recovery import RecoveryPlan, RepairProgress
-    from fastbk.admin.ledger_progress import Progress
+    from fastbk.admin.healing import Progress, RecoveryPlan, RepairProgress
     from fastbk.replication.copy_check import Range
     from fastbk.replication.repair_options import RepairOptions
 
@@ -109,7 +109,7 @@ def decommission(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> RecoveryPlan:
-    from fastbk.admin.bookie_recovery import RecoveryPlan
+    from fastbk.admin.healing import RecoveryPlan
 
     return RecoveryPlan(
         bytes_per_s=rate_of(options.rate),
@@ -124,7 +124,7 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
 async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
     from fastbk.admin.bookie_identity import check_known, free_id
-    from fastbk.admin.bookie_recovery import BookieRecovery
+    from fastbk.admin.healing import BookieRecovery
     from fastbk.cli.bookie.running import end_with_bookie
 
     uri = metadata_uri(options)
@@ -262,7 +262,7 @@ def repair(options: argparse.Namespace) -> int:
 
 async def _repair(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.bookie_recovery import BookieRepair, RepairPlan
+    from fastbk.admin.healing import BookieRepair, RepairPlan
 
     uri = metadata_uri(options)
     plan = RepairPlan(
@@ -274,22 +274,22 @@ async def _repair(options: argparse.Namespace) -> int:
     )
     line = ProgressLine()
     async with fastbk.connect(uri) as client:
-        healing = BookieRepair(
+        bookie_repair = BookieRepair(
             client,
             options.bookie_id,
             plan,
             lambda progress: line.at(lambda: _repairing(options.bookie_id, progress)),
         )
         if options.dry_run:
-            work = await healing.find()
+            work = await bookie_repair.find()
             _print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
-            _note_uncloseable(healing.progress)
+            _note_uncloseable(bookie_repair.progress)
             return 0
         try:
-            progress = await healing.run()
+            progress = await bookie_repair.run()
         except (KeyboardInterrupt, asyncio.CancelledError):
             line.end()
-            through = healing.progress.done_through
+            through = bookie_repair.progress.done_through
             note(f"interrupted: go on with --after {through}")
             raise
         finally:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.admin.page_client import AdminClient, client_at, find_bookie
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
-from fastbk.cli.running import add_watch
-from fastbk.cli.terminal import painted
+from fastbk.cli.terminal import add_watch, painted
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
 from fastbk.units import (

@@ -13,8 +13,7 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.errors import Error
-from fastbk.invariant import check
+from fastbk.errors import Error, check_invariant
 from fastbk.native.index import ids_without
 from fastbk.native.process import kill_point
 from fastbk.server.index.background import DirectBackground, DirectJobs
@@ -63,6 +62,7 @@ class Flusher:
         *,
         background: Background | DirectBackground | None = None,
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
+        on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None,
         log: Callable[..., None] = lambda event, **values: None,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -73,6 +73,7 @@ class Flusher:
             disk: the one that `checkpoint` writes with. log: called with an event and its values.
             background: where merges are done; None: at once, in this thread.
             merge_bytes_per_s: read by merges and recounts, at most.
+            on_damage: told (ledger, first id, last id) of what a compaction found damaged.
         """
         self.failure = ""
         """Why the last flush failed; empty when it did not."""
@@ -111,9 +112,10 @@ class Flusher:
             log=log,
             clock_s=clock_s,
             monotonic_s=monotonic_s,
+            on_damage=on_damage,
+            on_forgotten=self._forgotten,
             merge_bytes_per_s=merge_bytes_per_s,
         )
-        self.upkeep.on_forgotten = self._forgotten
 
     @property
     def is_busy(self) -> bool:
@@ -139,7 +141,7 @@ class Flusher:
             ended: remembered until now, and forgotten with this flush (INV-X6).
             clean: nothing is in the journal behind what is sealed, and nothing will come.
         """
-        check(not self._is_flushing, "one flush at a time")
+        check_invariant(not self._is_flushing, "one flush at a time")
         self._index.seal()
         if self._marked or self._unrecorded:
             self._record_deletions()
@@ -292,7 +294,7 @@ class Flusher:
 
     def _done(self, name: str, result: object) -> None:
         if name == "flush":
-            check(isinstance(result, Change), "a flush gives a change")
+            check_invariant(isinstance(result, Change), "a flush gives a change")
             kill_point("index.flush_before_install")
             self._install(result)  # type: ignore[arg-type]
             kill_point("index.flush_before_mark")

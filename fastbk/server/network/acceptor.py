@@ -16,10 +16,10 @@ import select
 import socket
 from typing import TYPE_CHECKING
 
+from fastbk.limits import RateLimit
 from fastbk.native.worker import TLS_FAILED, TLS_HANDSHAKES
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
-from fastbk.rate_limit import RateLimit
 from fastbk.security.settings import server_tls
 from fastbk.server.network.connection import Connection
 

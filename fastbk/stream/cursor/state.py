@@ -17,8 +17,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from fastbk.errors import ConfigError, StorageError, WrongType
-from fastbk.invariant import check
+from fastbk.errors import ConfigError, StorageError, WrongType, check_invariant
 from fastbk.stream.positions import DLSN, FIRST, Count, Number, TimeUs
 
 NONE = -1
@@ -367,7 +366,7 @@ class CursorAcks:
         return True
 
     def _move(self, mark_seq: int, mark: DLSN) -> None:
-        check(mark_seq > self.mark_seq, "INV-S10: a mark moves forward, or by a reset")
+        check_invariant(mark_seq > self.mark_seq, "INV-S10: a mark moves forward, or by a reset")
         reached, position = self.ranges.reach(mark_seq)
         self.mark_seq = reached
         self.mark = mark if position is None else position

@@ -132,7 +132,7 @@ def run_simulated(main: Callable[[Clock], Coroutine[Any, Any, T]], seed: int = 0
     with ExitStack() as stack:
         for name in CLOCKED:
             stack.enter_context(patch(f"fastbk.stream.{name}.time", clock))
-        for name in ("retry", "rate_limit"):
+        for name in ("retry", "limits"):
             stack.enter_context(patch(f"fastbk.{name}.time", clock))
         # Draws of their own: one more pause changes no id.
         stack.enter_context(patch("fastbk.retry.random", Draws(seed)))

@@ -19,8 +19,7 @@ from fastbk.admin.bad_records import find_bad_records, remove_bad_record
 from fastbk.admin.bookie_identity import known_bookies
 from fastbk.admin.cluster import marked
 from fastbk.admin.metadata_backup import backup, restore
-from fastbk.admin.metadata_rebuild import remade_store
-from fastbk.admin.unlisted_segments import unlisted_segments
+from fastbk.admin.metadata_rebuild import remade_store, unlisted_segments
 from fastbk.autorecovery.auditor import Auditor, MarkingScan
 from fastbk.autorecovery.state import ClusterState, WorkerReport
 from fastbk.autorecovery.worker import MarkedLedgers
@@ -28,6 +27,7 @@ from fastbk.console.app import PAGES
 from fastbk.errors import ConfigError, MetadataOnHold
 from fastbk.formats import LEVEL_MAX
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers
+from fastbk.limits import RateLimit
 from fastbk.meta import open_store, records
 from fastbk.meta.api import (
     BookieIdentity,
@@ -47,7 +47,6 @@ from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.meta.zookeeper.paths import Layout, Paths, ledger_path
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.overview.poller import CursorReader, HealingReader
-from fastbk.rate_limit import RateLimit
 from fastbk.replication.repair_options import CopyRate
 from fastbk.security.rights import OPERATIONS
 from fastbk.stream.client import Client

@@ -18,10 +18,10 @@ import msgspec
 import pytest
 
 from fastbk.cli.__main__ import main
+from fastbk.doctor import Finding, Status
 from fastbk.doctor import bookie as data_module
 from fastbk.doctor.bookie import holder_of
 from fastbk.doctor.examine import Tradeoffs, examine
-from fastbk.doctor.report import Finding, Status
 from fastbk.meta import open_store
 from fastbk.meta.health_records import BACKUP_PATH as LAST_BACKUP
 from fastbk.meta.health_records import RECOVERIES_PATH as RECOVERIES

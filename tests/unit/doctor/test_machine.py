@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.doctor import Finding, Status, ok, run_checks
 from fastbk.doctor.machine import (
     Disks,
     Mount,
@@ -16,7 +17,6 @@ from fastbk.doctor.machine import (
     mount_of,
     parse_mounts,
 )
-from fastbk.doctor.report import Finding, Status, ok, run_checks
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings

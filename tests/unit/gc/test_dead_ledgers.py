@@ -12,9 +12,9 @@ import pytest
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, DeadLedgers, Rules
 from fastbk.gc.ledger_listing import PAGE_IDS
+from fastbk.limits import RateLimit
 from fastbk.meta.records import Change, RecordStore
 from fastbk.meta.rollback import MARK_PATH, Mark, confirm_hold, new_hold, place_hold, raise_mark
-from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
 
 

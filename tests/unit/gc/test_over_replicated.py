@@ -11,12 +11,12 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.gc import over_replicated
 from fastbk.gc.dead_ledgers import Cluster, Rules
 from fastbk.gc.over_replicated import CopiesWatch, is_over_replicated
+from fastbk.limits import RateLimit
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import RecordStore
 from fastbk.meta.rollback import confirm_hold, new_hold, place_hold
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_limbo import A, ledger
 

@@ -17,9 +17,9 @@ from fastbk.gc.limbo import LimboCheck, LimboWatch
 from fastbk.gc.over_replicated import CopiesCheck, CopiesWatch
 from fastbk.gc.process import BUSY_SHARE, Control, Draining, Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedCheck, UnconfirmedWatch
+from fastbk.limits import RateLimit
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import RecordStore
-from fastbk.rate_limit import RateLimit
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR, LogUsage
 from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_compaction import Disk

@@ -14,6 +14,7 @@ from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.gc import unconfirmed
 from fastbk.gc.dead_ledgers import Cluster
 from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedCheck, UnconfirmedWatch, listed_as
+from fastbk.limits import RateLimit
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import Change, RecordStore, VersionedRecord
 from fastbk.meta.rollback import (
@@ -30,7 +31,6 @@ from fastbk.model.entry import master_key
 from fastbk.model.ids import BookieId, creation_mark
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.ledger_state import Listed
-from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_limbo import A, ledger
 

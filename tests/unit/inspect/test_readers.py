@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.inspect import entry_log, small_files
-from fastbk.inspect.entry_log import read_entry_log
+from fastbk.inspect import index_files, small_files
+from fastbk.inspect.index_files import read_entry_log, read_locations
 from fastbk.inspect.items import Counter, FileReader, Item
 from fastbk.inspect.journal import read_journal
-from fastbk.inspect.locations import read_locations
 from fastbk.native.disk import Disk
 from fastbk.storage.limbo import NAME as LIMBO_NAME
 from fastbk.storage.limbo import write_limbo
@@ -463,12 +462,12 @@ def test_items_of_a_run_that_name_the_same_bytes_are_not_all_read(
     """Each item was read and checked anew: of a run of 64 MiB terabytes."""
     path = log_of(image)
     raw = bytearray(path.read_bytes())
-    at = raw.index(entry_log.RUN_MAGIC)
+    at = raw.index(index_files.RUN_MAGIC)
     (count,) = struct.unpack_from("<I", raw, at + 4)
     assert count > 1
-    (size,) = struct.unpack_from("<I", raw, at + entry_log._RUN.size - 16)
+    (size,) = struct.unpack_from("<I", raw, at + index_files._RUN.size - 16)
     for nth in range(count):
-        place = at + entry_log._RUN.size + nth * entry_log._ITEM.size
+        place = at + index_files._RUN.size + nth * index_files._ITEM.size
         struct.pack_into("<II", raw, place + 8, 0, size)
     bad = tmp_path / path.name
     bad.write_bytes(hostile_files.sealed_log(bytes(raw)))

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fastbk.observe import latency as module
-from fastbk.observe.latency import WINDOW_S, AppendClock, Latency, LatencyHistogram
+from fastbk.observe import meter as module
+from fastbk.observe.meter import WINDOW_S, AppendClock, Latency, LatencyHistogram
 
 
 class Clock:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastbk.invariant import InvariantError
+from fastbk.errors import InvariantError
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.storage.manifest import (

@@ -27,6 +27,7 @@ from fastbk.errors import (
     BufferFull,
     ConfigError,
     Error,
+    InvariantError,
     MetadataUnavailable,
     QuorumTimeout,
     RecordTooLarge,
@@ -34,7 +35,6 @@ from fastbk.errors import (
     WriterFailed,
     WrongType,
 )
-from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
 from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.cursor.cursor import Cursor

@@ -18,6 +18,7 @@ from fastbk.errors import (
     BufferFull,
     ClientClosed,
     Error,
+    InvariantError,
     MetadataUnavailable,
     NotEnoughBookies,
     ProtocolError,
@@ -27,7 +28,6 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.invariant import InvariantError
 from fastbk.stream import chain as changes
 from fastbk.stream.chain import DOOMED_MAX, Chain
 from fastbk.stream.chain_store import ChainStore, VersionedChain

@@ -1,16 +1,17 @@
-"""Work that is spread over time: so many units a second, by pauses between its pieces.
+"""Limits: so many units of work a second, and how many files a process may have open.
 
     limit = RateLimit(1000.0)
     for page in pages:
         work(page)
         limit.spend(len(page))  # or: await asyncio.sleep(limit.take(len(page)))
 
-The limit waits after work and not before it, since the size of a piece is often known only then.
+A rate limit waits after work and not before it, since the size of a piece is often known only then.
 """
 
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Callable
 
@@ -64,3 +65,23 @@ class RateLimit:
         wait_s = self.take(amount)
         if wait_s > 0:
             self.pause(wait_s)
+
+
+OTHER_DESCRIPTORS = 64
+"""A process's own: segments, bells, control, the loop's."""
+
+
+def allow_descriptors(connections_max: int) -> int:
+    """Raise this process's limit of open files so that `connections_max` fit, as far as it may.
+
+    Return how many connections fit: fewer than asked for only where the hard limit is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + OTHER_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return connections_max
+    return max(1, min(connections_max, soft - OTHER_DESCRIPTORS))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fastbk.admin.ledger_progress import Progress
+from fastbk.admin.healing import Progress
 from fastbk.replication.repair_options import CopyRate
 
 
