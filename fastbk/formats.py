@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LEVEL_FIRST = 1
-"""Of clusters that were never finalized, and of processes that do not register a level."""
+"""Level of clusters that were never finalized, and of processes that do not register a level."""
 LEVEL_MAX = 3
 """The highest level that this version has."""
 LEVEL_PROPERTY = "format_level"

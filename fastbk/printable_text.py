@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import msgspec
 
 CHARACTERS_MAX = 1000
-"""Of a text of others in a message of ours."""
+"""Maximum length of a text of others in a message of ours."""
 _SHOWN_BYTES_MAX = 40
-"""Of data, in what `repr` returns."""
+"""Maximum bytes of data in what `repr` returns."""
 DEPTH_MAX = 20
-"""Of lists and tables in each other, where JSON has to be made by hand."""
+"""Maximum depth of lists and tables in each other, where JSON has to be made by hand."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -62,7 +62,7 @@ PLAN = Plan(
     bounds=thresholds.parse(os.environ.get("FASTBK_LOAD_THRESHOLDS", "")),
 )
 UNTIL = set(filter(None, os.environ.get("FASTBK_LOAD_UNTIL", "").split(",")))
-"""For tests, which must not depend on how much a machine can do in a time."""
+"""What the load waits for: tests must not depend on how much a machine can do in a time."""
 try:
     PLAN.check()
 except ValueError as error:

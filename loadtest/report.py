@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Results: TypeAlias = Mapping[str, Any]
-"""As `locustfile.results` returns it. The command adds `audit`."""
+"""Results as `locustfile.results` returns them. The command adds `audit`."""
 
 WIDTH, HEIGHT = 880, 150
 COLORS = ("#1f6feb", "#d1242f")

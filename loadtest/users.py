@@ -37,7 +37,7 @@ IS_KEPT = os.environ.get("FASTBK_LOAD_KEEP", "") == "1"
 """Nothing is deleted."""
 PAUSE_AFTER_FAILURE_S = 0.2
 PAUSE_S = float(os.environ.get("FASTBK_LOAD_PAUSE_S", "0"))
-"""Between two tasks of a user: for tests, which need each kind of request, and not many of them."""
+"""Pause between two tasks of a user: for tests, which need each kind of request, and not many of them."""
 DELIVERY_S_MAX = 30.0
 """A tail that delivers nothing for so long has failed."""
 
@@ -234,7 +234,7 @@ class BatchAppends(Appends):
 
 
 class Tailing(Appends):
-    """From the call of an append to the entry's delivery by a reader that tails the ledger."""
+    """Measures from the call of an append to the entry's delivery by a reader that tails the ledger."""
 
     kind = "tail"
 

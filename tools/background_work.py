@@ -41,7 +41,8 @@ COMPACTED: Settings = {
 """A bookie whose logs are worth a compaction when half of what is in them was deleted."""
 BEGINS_S = 30.0
 GC_PAUSE_S = 1.0
-"""Between two looks, each of which is over by then: gc steps its compactions when nothing more is asked of it."""
+"""Pause between two checks, each of which is over by then: gc steps its compactions when nothing more is asked of it.
+"""
 DELETED_LEDGERS = 200
 """Deleted while gc is measured."""
 _HISTORY = """

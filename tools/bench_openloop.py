@@ -39,20 +39,20 @@ from tools.open_loop_report import page, table
 from tools.part import BUILD, scratch, setting
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
-"""Of the peak: the rates."""
+"""Rates as shares of the peak."""
 KNEE_TIMES = 5.0
 KNEE_STEPS = 2
 """Rates measured between the knee and the first rate beyond it."""
 WORK_SHARE = 0.3
-"""Of the knee: the rate during background work."""
+"""Rate during background work, as a share of the knee."""
 APACHE_CONFIGURATION = "db"
 APACHE_SHARE = 0.8
-"""Of what the better of Apache's protocols sustains."""
+"""Share of what the better of Apache's protocols sustains."""
 SAMPLES_MIN = 1_000_000
 PROBE_S = 0.3
-"""Between two measurements: the disk alone, which is what changes most from hour to hour."""
+"""Pause between two measurements: the disk alone, which is what changes most from hour to hour."""
 SETTLE_S = 2.0
-"""After a start: the next journal file is made ahead."""
+"""Pause after a start: the next journal file is made ahead."""
 PARTS = ("knee", "work", "apache")
 
 Rounds = list[Figures]

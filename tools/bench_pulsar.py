@@ -52,7 +52,7 @@ COLUMNS = {
     "messages_per_s": ",.0f", "p50_ms": ".2f", "p99_ms": ".1f", "p999_ms": ".1f",
     "broker_cpu_us": ".1f", "bookies_cpu_us": ".1f", "client_cpu_us": ".1f", "disk_bytes": ",.0f",
 }  # fmt: skip
-"""Of the table: what of a run, and how it is written."""
+"""Columns of the table: what of a run, and how it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Run:
     bookies_cpu_us: float
     client_cpu_us: float
     disk_bytes: float
-    """Of all three bookies."""
+    """The bytes of all three bookies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from tools.part import percentile, print_table, rss_bytes, setting
 
 ENTRIES, RECORDS_EACH = 3, 4
 RECORDS = ENTRIES * RECORDS_EACH
-"""Of each segment that was not appended while it was measured; record `seq` has transaction id `seq + 1`."""
+"""Records of each segment that was not appended while it was measured; record `seq` has transaction id `seq + 1`."""
 PAYLOAD = bytes(100)
 BEGAN_US = 1_700_000_000_000_000
 SEGMENT_US = 60_000_000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SIZES_BYTES = (100, 1024, 8 * 1024, 64 * 1024)
 WINDOW = 100
 BYTES_MAX = 256 << 20
-"""Of one round: more is of no use, and fills the disk."""
+"""Maximum bytes of one round: more is of no use, and fills the disk."""
 
 
 class Side:

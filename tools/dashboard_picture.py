@@ -47,7 +47,7 @@ INK, FAINT, PAPER, GROUND, GOOD, BAD = (
 )
 FRAME, GRID, AXIS = "#d5d9de", "#e6e9ed", "#c4c9d0"
 SHADES = 5
-"""Of each colour in the file, down to paper: text and lines need no more, and the file is a third as large."""
+"""Shades of each colour in the file, down to paper: text and lines need no more, and the file is a third as large."""
 LEGEND_LINES, LEGEND_COLUMNS, LEGEND_NAME_MAX = 2, 3, 21
 """Longer names get two columns."""
 TICKS_MAX, TIMES_MAX = 4, 6

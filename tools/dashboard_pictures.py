@@ -34,7 +34,7 @@ HEAL_RATE = "4MiB"
 """Slow enough to be seen."""
 STEP_S = 2.0
 SPAN = "10s"
-"""Of rates: a few scrapes."""
+"""Window of rates: a few scrapes."""
 STREAMS = {"shop/orders": 40, "shop/payments": 8, "web/clicks": 100}
 """Stream -> records appended together."""
 CURSORS = (
@@ -45,7 +45,7 @@ CURSORS = (
 """Stream, cursor, and the seconds that a record takes it."""
 PAYLOAD = b"x" * 400
 PAUSE_S = 0.05
-"""Between appends: rates that differ by stream are to be seen, not the highest one."""
+"""Pause between appends: rates that differ by stream are to be seen, not the highest one."""
 SETTINGS: dict[str, dict[str, object]] = {
     "ledgers": {"write_cache_size": "16MiB", "flush_interval": "2s", "entry_log_size": "16MiB"},
     "scrub": {"cycle": "60s"},

@@ -56,7 +56,7 @@ class Site:
     number: int
     """Among those of its kind in its function."""
     path: str
-    """From the root of its tree."""
+    """Path from the root of its tree."""
     start: int
     end: int
     """Characters of its file that go."""

@@ -16,7 +16,7 @@ SECONDS_MAX = 12.0
 WINDOW = 8_000
 """So much may be in flight: an open loop does not wait for answers until then. Apache's bookie refuses over 10,000."""
 REACHED = 0.99
-"""Of the rate, at least, for it to be reached in full."""
+"""Share of the rate that must be reached."""
 TAIL_EVERY = 16
 WINDOW_CLOSED = 1000
 

@@ -54,7 +54,7 @@ class Pin:
     """One version of one package."""
 
     name: str
-    """As package indexes compare names."""
+    """Name as package indexes compare names."""
     version: str
     marker: str
     """Where it is needed; empty: everywhere."""

@@ -96,7 +96,7 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As many rows in all as the parts of a batch read, in micro-batches of `per_batch`, each one part."""
+    """Has as many rows in all as the parts of a batch read, in micro-batches of `per_batch`, each one part."""
 
     def __init__(self, total: int, per_batch: int, batch_rows: int) -> None:
         self._total, self._per_batch, self._batch_rows = total, per_batch, batch_rows

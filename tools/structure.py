@@ -28,7 +28,7 @@ class Module:
     """One file of the product."""
 
     path: str
-    """From the root."""
+    """Path from the root."""
     text: str
     tree: ast.Module
     importers: set[str]

@@ -29,7 +29,7 @@ IDS_LISTED_MAX = 100
 MARKS_A_READ = 100
 ASKED_TIMEOUT_S = 3.0
 SILENT_TIMEOUT_S = 0.25
-"""For a bookie that did not answer before."""
+"""How long a bookie is waited for that did not answer before."""
 _Ranges = list[tuple[EntryId, EntryId]]
 
 

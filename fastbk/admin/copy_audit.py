@@ -20,7 +20,7 @@ from fastbk.replication.copy_check import last_of_fragment
 from fastbk.replication.repair_options import RepairOptions
 
 UNIT_BYTES = 64 * 1024 * 1024
-"""Of one copy's data, estimated: what is under way is bounded by it, and progress is seen."""
+"""Estimated bytes of one copy's data. They bound what is under way, and show progress."""
 FINDINGS_LISTED_MAX = 1000
 
 

@@ -87,7 +87,7 @@ async def check_one_bookie(
 
 ENTRIES_MAX = 10_000
 BYTES_MAX = 32 << 20
-"""Of entries in one answer of `read`."""
+"""Maximum bytes of entries in one answer of `read`."""
 SANITY_ENTRIES = 10
 SANITY_TIMEOUT_S = 5.0
 

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 LEFT_OUT_MAX = 1000
 NAME_CHARACTERS_MAX = 1000
-"""Of an item that cannot be restored: its name may be what is wrong with it."""
+"""Maximum length of the name of an item that cannot be restored: the name may be what is wrong with it."""
 MAGIC = b"FBKMETA1"
 FRAME_BYTES_MAX = 16 << 20
 PAGE_BYTES = 1 << 20

@@ -91,9 +91,9 @@ if TYPE_CHECKING:
 #
 
 DEPTH_MAX = 64
-"""Of namespaces, also where damaged records form a ring."""
+"""Maximum depth of namespaces, also where damaged records form a ring."""
 NUMBER_MAX = 2**31
-"""Of segments that are believed."""
+"""Segment numbers from here on are not believed."""
 _STREAM_ID = re.compile(r"[0-9a-f]{2,32}")
 
 
@@ -618,7 +618,7 @@ FILE_BYTES_MAX = 4 << 30
 IDENTITY_BYTES_MAX = 1 << 20
 DAMAGE_MAX, DAMAGE_CHARACTERS_MAX = 1000, 500
 DIRECTORIES_MAX, TEXT_MAX = 4096, 255
-"""Of a bookie; of an id of a directory or of a cluster."""
+"""Maximum directories of a bookie, and maximum length of a directory's or a cluster's id."""
 
 
 class CollectedLedger(msgspec.Struct, array_like=True):

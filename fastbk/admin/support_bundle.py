@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fastbk.model.ids import BookieId
 
 SIZE_BYTES_MAX = 64 << 20
-"""Of all parts, before compression."""
+"""Maximum bytes of all parts, before compression."""
 PART_BYTES_MAX = 4 << 20
 DEADLINE_S = 120.0
 PAGE_TIMEOUT_S = 5.0

@@ -66,7 +66,7 @@ REASON = "its bookie is lost"
 LEDGERS_PER_S = 500.0
 """Checked at most, so that a cycle over many small ledgers leaves metadata and bookies alone."""
 CYCLE_INTERVAL_S = 600.0
-"""Between the beginnings of two cycles, at least."""
+"""Pause between the beginnings of two cycles, at least."""
 CONFIRM_AFTER_S = 60.0
 SUSPECTS_INTERVAL_S = 1800.0
 """Ledgers of which not all copies were found are checked again so often, however long a cycle takes."""

@@ -20,7 +20,7 @@ from typing import Protocol
 LEASE_S = 10.0
 ANNOUNCE_INTERVAL_S = 2.0
 BYTES_PER_S_DEFAULT = 64 * 1024 * 1024
-"""Of the whole cluster, verification included."""
+"""Rate of the whole cluster, verification included."""
 BUSY_WEIGHT = 8
 """A worker that copies gets so many times what an idle one gets."""
 

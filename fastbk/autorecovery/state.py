@@ -312,7 +312,7 @@ LATE_MARK_S = 3600
 
 @dataclass(slots=True)
 class MarkingCounts:
-    """Of scans that mark the ledgers of due bookies. Times in ms, sizes in bytes."""
+    """Counts of the scans that mark the ledgers of due bookies. Times in ms, sizes in bytes."""
 
     ledgers: int = 0
     bytes_marked: int = 0
@@ -324,7 +324,7 @@ class MarkingCounts:
 
 @dataclass(slots=True)
 class VerificationCounts:
-    """Of checks of all ledgers.
+    """Counts of the checks of all ledgers.
 
     Attributes:
         unsure: ledgers with bookies that did not answer. holes: ledgers with missing copies, confirmed and marked.
@@ -344,7 +344,9 @@ class VerificationCounts:
 
 @dataclass(slots=True)
 class AuditorCounts:
-    """Of the auditor's passes. `backup`: the newest one of metadata, as of the last pass; None: none was taken."""
+    """Counts of the auditor's passes. `backup`: the newest one of metadata, as of the last pass; None: none was
+    taken.
+    """
 
     bookie_passes: int = 0
     failed_passes: int = 0
@@ -358,7 +360,7 @@ class AuditorCounts:
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """Of repairs.
+    """Counts of a worker's repairs.
 
     Attributes:
         lost_locks: repairs that ended because the session behind their lock had expired.

@@ -594,7 +594,7 @@ WHOLE = ("supervisor", "janitor", "autorecovery")
 """Processes that an event's source names already."""
 SINCE_DEFAULT = "-1h"
 SOURCES_S = 30.0
-"""With --follow: how often metadata is read for bookies that came."""
+"""How often --follow reads metadata for new bookies."""
 
 
 def add_event_arguments(parser: argparse.ArgumentParser) -> None:

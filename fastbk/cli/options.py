@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
 ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
-"""Of a ledger's client or a stream's."""
+"""A verb on a ledger's client or a stream's."""
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 T = TypeVar("T")

@@ -774,7 +774,7 @@ def _line(raw: bytes, number: int, options: argparse.Namespace) -> RecordLine:
 
 
 STREAMS_AT_ONCE = 16
-"""Of which the last records are looked for together."""
+"""How many streams' last records are looked up at once."""
 
 
 def add_read_arguments(parser: argparse.ArgumentParser) -> None:

@@ -459,7 +459,7 @@ class TracedAdd:
     def __init__(self, span: Span, last: EntryId) -> None:
         self.span = span
         self.last = last
-        """Of several entries the last; its copies are the ones that have spans."""
+        """The last of several entries; its copies have the spans."""
         self.copies: dict[BookieId, Span] = {}
         """Sent and not answered."""
         self.stored: set[BookieId] = set()
@@ -490,7 +490,7 @@ class TracedPipe(AddPipe):
         return super().admit_one(data, size)
 
     def admit(self, datas: list[bytes], size: int, waiter: Waiter, result: object) -> None:
-        """As `AddPipe` does."""
+        """Do the same as `AddPipe`."""
         self._begin(len(datas), size)
         super().admit(datas, size, waiter, result)
 
@@ -547,7 +547,7 @@ class TracedPipe(AddPipe):
         self._forget_complete()
 
     def channel_lost(self, bookie_id: BookieId, reason: str) -> None:
-        """As `AddPipe` does."""
+        """Do the same as `AddPipe`."""
         for traced in self._traced:
             if bookie_id in traced.copies:
                 traced.copies[bookie_id].event("connection lost", {"fastbk.reason": reason})
@@ -596,7 +596,7 @@ class TracedPipe(AddPipe):
         super()._fail()
 
     def stop(self) -> None:
-        """As `AddPipe` does."""
+        """Do the same as `AddPipe`."""
         self._end_traced(None)
         super().stop()
 

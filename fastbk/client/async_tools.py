@@ -37,7 +37,7 @@ class _Handed(AsyncGenerator[T, None]):
         raise NotImplementedError
 
     async def asend(self, value: None, /) -> T:
-        """As `anext`."""
+        """Do the same as `anext`."""
         return await self.__anext__()
 
     async def athrow(self, kind: object, value: object = None, trace: object = None, /) -> T:

@@ -72,7 +72,7 @@ class ClientConfig:
     """How long `close` waits for reachable bookies beyond the ack quorum."""
     backoff_min: float = 0.02
     backoff_max: float = 1.0
-    """Between tries to reach a bookie; doubled each time, with jitter."""
+    """Maximum pause between tries to reach a bookie; the pause doubles each time, with jitter."""
     poll_interval: float = 40.0
     """How long a tailing reader's request waits at a bookie, a minute at most: an idle tail costs one request of each
     bookie in that time, or in up to half as much again."""
@@ -106,7 +106,7 @@ class ClientConfig:
     """Which appends and records have spans of OpenTelemetry (`fastbk.observe.tracing`); None: none."""
 
     apache_protocol: str = "v3"
-    """In which version adds and plain reads go to bookies that speak Apache's protocol only: "v3" or "v2"."""
+    """Version of Apache's protocol for adds and plain reads of bookies that speak no other: "v3" or "v2"."""
     apache_frame_size_bytes_max: int = 5 * 1024 * 1024
     """Largest frame to and from those bookies: what they have as nettyMaxFrameSizeBytes."""
 

@@ -253,7 +253,7 @@ REPLY_BYTES_MAX = 8192
 EOK, EUA = 0, 502
 AUTH = 5
 _HEADER = bytes.fromhex("0a06 080310051800")
-"""Of version 3, operation AUTH, transaction 0."""
+"""A message of version 3, operation AUTH, transaction 0."""
 # Numbers of fields: of a reply, of its header, of its authentication.
 _HEADER_FIELD, _STATUS_FIELD, _AUTH_FIELD = 1, 2, 102
 _OPERATION_FIELD = 2
@@ -375,7 +375,7 @@ def _fields(message: bytes) -> dict[int, protobuf.Field]:
 
 
 INTERVAL_S = 5.0
-"""Between two looks at the file."""
+"""Pause between two checks at the file."""
 
 
 class TokenRenewal:

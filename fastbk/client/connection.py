@@ -119,7 +119,7 @@ class Answer:
     frame: bytes
     """Hello, info and error answers as they came."""
     add_wait_us: int = 0
-    """Of recovery adds and ReadBatchReply: how long normal adds wait there; 0: none came."""
+    """How long normal adds wait there, in recovery adds and ReadBatchReply; 0: none came."""
 
 
 # Bytes of one unit of an event's word 6.

@@ -22,7 +22,7 @@ from fastbk.replication.replicas import Pacing
 from fastbk.retry import jittered
 
 CHECK_TIMEOUT_S = 5.0
-"""Of one request of a check after a recovery."""
+"""Timeout of one request of a check after a recovery."""
 GROUP_KEY = "fastbk.group"
 """Custom metadata of a ledger that is pinned to bookies with a label: `soft:LABEL` or `hard:LABEL`."""
 

@@ -112,7 +112,7 @@ class Batch:
 
     @property
     def lengths(self) -> list[int]:
-        """Of each entry: bytes of data of the ledger up to and with it, as its writer said."""
+        """For each entry the bytes of data of the ledger up to and with it, as its writer said."""
         return [length for run in self.runs for _, _, length, _ in run]
 
     @property
@@ -174,11 +174,11 @@ class LedgerReaderStats:
     entries: int
     """That bookies gave."""
     bytes: int
-    """Of their data."""
+    """The bytes of their data."""
     copies_skipped: int
     """Copies that were missing, damaged or not to be had, so that another bookie was asked."""
     read_latency: Latency
-    """From asking bookies for a range of entries until the first of them came."""
+    """Time from the request of a range of entries until the first of them came."""
 
 
 class ReadFigures:
@@ -194,7 +194,7 @@ class ReadFigures:
 
 
 class ReadingTurns(Protocol):
-    """Of one reader among many that may not all hold entries together."""
+    """Turns of one reader among many that may not all hold entries together."""
 
     async def begin(self) -> None:
         """Wait until it may fetch entries."""

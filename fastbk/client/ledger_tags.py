@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fastbk.security.credentials import Credentials
 
 REFRESH_INTERVAL_S = 86_400.0
-"""Of tags, beside that with each new token: a bookie takes no old ones (`TAG_AGE_S_MAX`)."""
+"""How often tags are renewed, beside with each new token: a bookie takes no old ones (`TAG_AGE_S_MAX`)."""
 SIGN_AT_ONCE_MAX = 256
 """Tags that a bookie is asked for at once; it refuses who asks for many more on one connection."""
 _log = LibraryLog("fastbk.client")

@@ -761,7 +761,7 @@ class WriterStats:
     ensemble_changes: int
     """How often this writer took others in place of some."""
     append_latency: Latency
-    """Of an entry, from the turn of the event loop that sent it to its acknowledgement by the ack quorum."""
+    """Time of an entry from the turn of the event loop that sent it to its acknowledgement by the ack quorum."""
 
     @property
     def is_under_replicated(self) -> bool:

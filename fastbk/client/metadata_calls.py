@@ -68,9 +68,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
-"""Of ZooKeeper's, and of gateways. More wait for the interpreter and not for the server."""
+"""Maximum calls to ZooKeeper or a gateway at once. More would wait for the interpreter and not for the server."""
 GATEWAYS_SHARE = 0.95
-"""Of a call's time, after which a store of gateways gives up: it knows which gateway failed, and why."""
+"""Share of a call's time after which a store of gateways gives up: it knows which gateway failed, and why."""
 GATEWAYS_LEFT_S = 0.25
 """It leaves so much of it at least, and at most half: a thread of a busy machine is late, and knows in vain then."""
 TOGETHER_MAX = 64

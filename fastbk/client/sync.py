@@ -46,7 +46,7 @@ from fastbk.replication.refusals import too_large
 T = TypeVar("T")
 _CHUNK_ENTRIES = 512
 _NONE: list[bytes] = []
-"""In the place of entries that were handed over: whoever keeps their `Pending` does not keep them."""
+"""Stands in the place of entries that were handed over: whoever keeps their `Pending` does not keep them."""
 
 
 class LedgerWriter:

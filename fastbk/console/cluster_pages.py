@@ -198,7 +198,7 @@ async def disks(context: Context) -> Response:
 # --- events -----------------------------------------------------------------------------------------------------------
 
 EVENTS_MAX = 50
-"""On a page, which has a link to older ones."""
+"""Maximum events on a page, which has a link to older ones."""
 SINCE_DEFAULT = "-1h"
 LEVELS = {"debug": 0, "info": 0, "warning": 2, "error": 3}
 """How an event's level is shown."""
@@ -293,7 +293,7 @@ async def ledger(context: Context) -> Response:
 
 
 FOUND_MAX = 50
-"""Of each kind."""
+"""Maximum results of each kind."""
 LEDGER_ID_DIGITS_MAX = 18
 
 

@@ -134,7 +134,7 @@ def lag_name(stream: str, cursor: str) -> str:
 # --- the last hour of figures -----------------------------------------------------------------------------------------
 
 POINTS_MAX = 720
-"""Of a series: an hour of points 5 s apart. A point takes 16 bytes."""
+"""Maximum points of a series: an hour of points 5 s apart. A point takes 16 bytes."""
 SERIES_MAX = 4000
 """Beyond it the one that got no point for longest is forgotten. All series full take 46 MB."""
 
@@ -188,12 +188,12 @@ class History:
 # --- all streams ------------------------------------------------------------------------------------------------------
 
 PASS_INTERVAL_S = 15.0
-"""Between two passes; a pass over many streams may use a fifth of the time."""
+"""Pause between two passes; a pass over many streams may use a fifth of the time."""
 SHARE_MAX = 0.2
 STREAMS_MAX = 100_000
 """Listed; further ones are counted. A row takes 1 to 2 KB."""
 LEDGERS_MAX = 100
-"""Of a row: the newest ones. A search for an older ledger finds the ledger, which names its stream."""
+"""Maximum ledgers of a row: the newest ones. A search for an older ledger finds the ledger, which names its stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastbk.security.rights import Principal
 
 PART_HEADER = "x-console-part"
-"""Of a request for a page's content alone, by which the script keeps an open page up to date."""
+"""A request with this header wants a page's content alone: the script keeps an open page up to date by it."""
 COOKIE = "fastbk-console"
 
 

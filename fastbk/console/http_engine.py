@@ -37,9 +37,9 @@ REQUESTS_MAX = 64
 HEAD_BYTES_MAX = 16_384
 KEEP_ALIVE_S = 15
 ABORT = "fastbk.abort"
-"""In the state of a request: cuts its connection."""
+"""Key in a request's state of what cuts its connection."""
 ANSWER_S = 30.0
-"""For a request, from its head to the last byte of its answer; then the connection is cut."""
+"""Time for a request, from its head to the last byte of its answer; then the connection is cut."""
 STOP_S = 5.0
 """How long a stop waits for answers that are under way."""
 

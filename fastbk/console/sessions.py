@@ -113,13 +113,13 @@ SESSIONS_MAX = 1000
 """Beyond it the one that was used longest ago ends."""
 IDLE_S = 3600.0
 LOGINS_PER_S = 5.0
-"""For all addresses together; a token takes 0.2 ms to verify."""
+"""Rate for all addresses together; a token takes 0.2 ms to verify."""
 LOGINS_PER_S_OF_ONE = 0.5
 LOGIN_BURST_S = 10.0
 ADDRESSES_MAX = 1000
 """Whose tries are counted; beyond it the one that tried longest ago is forgotten."""
 _KEY_CHARACTERS = 43
-"""Of `secrets.token_urlsafe(32)`."""
+"""Length of what `secrets.token_urlsafe(32)` returns."""
 
 
 @dataclass(slots=True)

@@ -170,7 +170,7 @@ def _meaning(name: str, value: object) -> str:
 
 COUNT_DEFAULT, COUNT_MAX = 25, 200
 SHOWN_BYTES_MAX = 4096
-"""Of one payload; the page says how many there are."""
+"""Maximum bytes of a payload that a page shows; it says how many there are."""
 HEX_BYTES_MAX = 1024
 READ_BYTES_MAX = 1 << 20
 """Read ahead for one page."""

@@ -43,14 +43,14 @@ class _Network:
     """None: it was not ready yet."""
     metadata: list[TcpProxy] = field(default_factory=list)
     is_cut: bool = False
-    """From its clients, by `cut` or `stall`."""
+    """Whether `cut` or `stall` has cut the bookie off from its clients."""
 
 
 class ClusterFaults:
     """The faults of some bookies, by their numbers from 0; call from one thread at a time."""
 
     def __init__(self, bookies: Sequence[Bookie], *, has_proxies: bool) -> None:
-        """Before bookies are started: `has_proxies` changes their configurations."""
+        """Make them before bookies are started: `has_proxies` changes their configurations."""
         self._bookies = bookies
         self._frozen: dict[int, set[int]] = {}
         self._networks: list[_Network] = []
@@ -243,7 +243,9 @@ def _stands_still(pid: int) -> bool:
 
 
 PROXY_HOST = "127.0.0.2"
-"""For proxies that have the port of what is behind them on 127.0.0.1: Linux has all of 127.0.0.0/8 on loopback."""
+"""Address of proxies that have the port of what is behind them on 127.0.0.1. Linux has all of 127.0.0.0/8 on
+loopback.
+"""
 _PIECE_BYTES = 1 << 16
 _CONNECT_TIMEOUT_S = 5.0
 # SO_LINGER with 0 seconds: the other side sees a reset, as from a machine that lost power.

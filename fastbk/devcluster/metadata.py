@@ -31,7 +31,7 @@ SQLITE_NAME = "metadata.sqlite"
 _CHOICE_NAME = "metadata.uri"
 _FOLDER_NAME = "zookeeper"
 LOCAL = "local"
-"""In place of a URI: a ZooKeeper server of our own, in the folder."""
+"""Stands in place of a URI: a ZooKeeper server of our own, in the folder."""
 
 
 class DevMetadata:

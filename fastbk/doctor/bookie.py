@@ -274,7 +274,7 @@ def _named_files(directory: str, manifest: Manifest) -> Iterator[Finding]:
 
 
 _STORE_BYTES = 1 << 20
-"""Of caches that nothing is read into."""
+"""Bytes of caches that nothing is read into."""
 
 
 def limbo(directory: str, bookie_id: str) -> Finding:

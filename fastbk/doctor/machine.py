@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 KERNEL_MIN = (5, 10)
 KERNEL_MEMLOCK_FREE = (5, 12)
-"""From here on io_uring's memory no longer counts against the memlock limit."""
+"""First kernel whose io_uring memory does not count against the memlock limit."""
 MEMLOCK_BYTES_MIN = 8 * MIB
 FILES_BESIDE_CONNECTIONS = 256
 """Entry logs, journal files, rings and bells of one process."""
@@ -72,7 +72,7 @@ class System:
         yield "processors", self.processors
 
     def versions(self) -> Finding:
-        """Of everything that takes part, for whoever is asked for help; a library that is missing is told of."""
+        """List the versions of everything that takes part; name a library that is missing."""
         words = [f"fastbk {fastbk.__version__}", f"Python {platform.python_version()}"]
         words += [f"{name} {metadata.version(name)}" for name in LIBRARIES]
         return ok(", ".join(words))

@@ -98,7 +98,7 @@ _AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set
 """How operations begin that the audit log gets."""
 READ_AT_ONCE = 100
 MARK_BYTES_MAX = 64 * 1024
-"""Of what is added to a mark, and of a mark that more is added to."""
+"""Maximum bytes of what is added to a mark, and of a mark that more is added to."""
 DELETE_TRIES_MAX = 10
 Event = dict[str, object]
 

@@ -236,7 +236,7 @@ CONNECTIONS_MAX = (
     + WAITS_MAX
     + HANDSHAKES_MAX
 )
-"""As many descriptors are used where all bounds are reached."""
+"""Maximum connections where all bounds are reached; each takes a descriptor."""
 BODY_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 LIMITS = ("idle", "bodies", "large_bodies", "answers", "large_answers", "waits", "watched",

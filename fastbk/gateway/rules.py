@@ -109,13 +109,13 @@ REMOVE = "delete"
 OWN_KEYS = "fastbk."
 """How keys of custom metadata begin that say what fastbk does with a ledger."""
 METADATA_BYTES_MAX = 256 * 1024
-"""Of a ledger, as it is stored: its ensembles of a thousand changes, and its custom metadata."""
+"""Maximum bytes of a ledger's metadata as stored: its ensembles of a thousand changes, and its custom metadata."""
 CUSTOM_BYTES_MAX = 16 * 1024
-"""Of custom metadata, keys and values, tags too."""
+"""Maximum bytes of custom metadata, keys and values, tags too."""
 ENTRY_ID_MAX = (1 << 40) - 1
 """The last entry of a ledger that a client closes: a million a second for twelve days."""
 ENTRY_BYTES_MAX = 128 * 1024 * 1024
-"""Of an entry: more than any bookie takes."""
+"""Maximum bytes of an entry: more than any bookie takes."""
 _FIXED_FIELDS = (
     "ensemble_size",
     "write_quorum",
@@ -249,7 +249,7 @@ _GONE_BY = ("trim", "deleting", "head", "head_seq")
 _OPEN_MAY_CHANGE = ("state", "base_seq", "records", "first_txid", "last_txid", "first_time_us", "last_time_us",
                     "last_entry_id", "index_entry_id", "size_bytes")  # fmt: skip
 SEGMENT_RECORDS_MAX = 1 << 40
-"""Of one segment: with 64 bits for a stream's records, no client comes to their end."""
+"""Maximum records of a segment: with 64 bits for a stream's records, no client reaches their end."""
 Pages = Mapping[PageRef, tuple[Segment, ...]]
 
 
@@ -512,9 +512,11 @@ NEW_PAGES_MAX = 64
 NAMESPACES_DEEP_MAX = 100
 """Namespaces in one another."""
 READERS_CURSOR_BYTES_MAX = 64 * 1024
-"""Of a cursor, for clients that may only read: some 1,400 ranges behind its mark."""
+"""Maximum bytes of a cursor that clients may write who may only read: some 1,400 ranges behind its mark."""
 USAGE_BYTES_MAX = 1000
-"""Of a namespace's counts: everybody who may create something below it writes them, and all others read them."""
+"""Maximum bytes of a namespace's counts. Everybody who may create something below it writes them, and all others read
+them.
+"""
 BYTES_MAX = {
     Kind.ENTRY: 500,
     Kind.NAMESPACE: 4000,

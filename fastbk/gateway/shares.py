@@ -40,7 +40,7 @@ def as_it_is(bound: int) -> int:
 
 
 class Shares:
-    """Of one kind: requests, or what they watch."""
+    """Shares in one kind: requests, or what they watch."""
 
     def __init__(self, all_max: int, one_max: int) -> None:
         """`all_max`: of all clients. `one_max`: of each."""
@@ -106,7 +106,7 @@ class Budgets:
 
 
 CALLS_OF_ONE_MAX = 6
-"""Of the eight that there are for ZooKeeper (`fastbk.client.metadata_calls.CALLS_AT_ONCE`)."""
+"""Maximum calls of one client among the eight for ZooKeeper (`fastbk.client.metadata_calls.CALLS_AT_ONCE`)."""
 T = TypeVar("T")
 
 
@@ -170,7 +170,7 @@ SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX = 50_000, 20_000
 """What these name, all together, whether it is watched or not: it takes memory."""
 ABSENT_WAIT_S = 1.0
 QUIET_S = 1.0
-"""Between two times that a request's states are read when the first showed no change: what its client may not see may
+"""Pause between two reads of a request's states when the first showed no change: what its client may not see may
 change all the time.
 """
 LINGER_S, LINGERING_MAX = 30.0, SUBJECTS_MAX

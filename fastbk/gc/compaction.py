@@ -26,9 +26,9 @@ STALL_S = 300.0
 """A compaction that moves nothing for so long is stuck: it is said, counted, and told to stop. Finding out what lives
 in its logs takes a while, too, before the first byte is moved."""
 LOOK_INTERVAL_S = 5.0
-"""Between two looks at the room, while nothing is moved."""
+"""Pause between two checks of the room, while nothing is moved."""
 URGENT_INTERVAL_S = 30.0
-"""Between two tries to win space back on a full disk, when the last one found nothing."""
+"""Pause between two tries to win space back on a full disk, when the last one found nothing."""
 
 URGENT = "urgent"
 """The third kind, beside minor and major: it begins by itself when the disk is full."""
@@ -65,7 +65,7 @@ class Run:
     was_suspended: bool = False
     """It was asked for all the same."""
     last_log_id: int = -1
-    """Of the logs that were there when it began: what it makes has higher ids."""
+    """Highest id of the logs that were there when it began: what it makes has higher ids."""
     tried: set[int] = field(default_factory=set)
 
 

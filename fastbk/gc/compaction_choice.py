@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastbk.server.gc_messages import LogUsage, Space
 
 URGENT_RATIO_MAX = 0.95
-"""With a full disk whatever wins back this little is worth it."""
+"""On a full disk a log is rewritten that has at most this share of live bytes."""
 
 
 @dataclass(frozen=True)

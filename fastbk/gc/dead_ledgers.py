@@ -77,7 +77,7 @@ class Cluster:
     mark: Mark = field(default_factory=Mark)
     """The newest that was read: a bookie that is not restarted notices a rollback by it, too (INV-M2)."""
     highest_id: int = -1
-    """Of the ledgers that listings contained."""
+    """Highest id of the ledgers that listings contained."""
 
     def check(self) -> None:
         """Raise Error unless the store is the same as ever and may be believed (INV-M4), and what the store raises."""

@@ -44,7 +44,7 @@ INDEX_TIMEOUT_S = 60.0
 """Longest wait for the index's answer: it answers between two steps of its loop."""
 T = TypeVar("T")
 HOLDS_PAUSE_S = 0.005
-"""Between two questions whether the index has found out by now."""
+"""Pause between two requests whether the index has found out by now."""
 
 
 class IndexSilent(Error):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
 
 LEDGERS_A_LOOK = 2000
-"""Of the round; then others have their turn."""
+"""Maximum ledgers of the round in one step; then others have their turn."""
 CANDIDATES_MAX = 200_000
 """More are found in later rounds, once these are gone."""
 

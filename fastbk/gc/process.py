@@ -166,16 +166,16 @@ def main(child: Child) -> None:
 BUSY_SHARE = 20
 """Looking takes at most one such part of the time, however many ledgers there are."""
 LOOK_S = 1.0
-"""Between two looks at a compaction that is under way."""
+"""Pause between two checks of a compaction that is under way."""
 IDLE_LOOK_S = 5.0
 """The same while none is."""
 USAGE_INTERVAL_S = 30.0
 UNCONFIRMED_INTERVAL_S = 5.0
-"""Between two looks at ledgers that metadata was not seen to list yet; less where `interval_s` is."""
+"""Pause between two checks of ledgers that metadata was not seen to list yet; less where `interval_s` is."""
 UNCONFIRMED_BUSY_SHARE = 4
 """Those looks take at most one such part of the time."""
 COMPLAINT_INTERVAL_S = 60.0
-"""Between two log lines about an index that does not answer."""
+"""Pause between two log lines about an index that does not answer."""
 
 
 @dataclass
@@ -382,9 +382,9 @@ class Scheduler:
 
 
 BEAT_INTERVAL_S = 1.0
-"""Between two heartbeats while gc waits."""
+"""Pause between two heartbeats while gc waits."""
 STATUS_INTERVAL_S = 0.5
-"""Between two tellings of how things stand, at least."""
+"""Minimum pause between two status reports."""
 
 
 class CutOff(Exception):

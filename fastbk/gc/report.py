@@ -27,7 +27,7 @@ class Report:
         """What was counted of each run that is under way: moved, freed, bad runs."""
         self._unconfirmed_stopped = ""
         self.ended: dict[str, dict[str, int]] = {}
-        """Of each kind of compaction: how many runs have ended (`count`), and when the last one did (`last_ms`)."""
+        """For each kind of compaction how many runs have ended (`count`), and when the last one did (`last_ms`)."""
 
     def cycle(self, cycle: Cycle, took_s: float) -> None:
         """Note a look for ledgers that metadata no longer lists."""

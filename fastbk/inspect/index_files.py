@@ -239,7 +239,7 @@ STATE_FLAGS = {
     UNCONFIRMED: "unconfirmed",
 }
 LOCATION_DAMAGED = 1
-"""Of a location's flags: its entries were found damaged, and lie in no log."""
+"""Flag of a location whose entries were found damaged, and lie in no log."""
 
 _LOCATIONS_HEADER = struct.Struct("<8sIIQQQQQQQQQII")
 _LOCATION = struct.Struct("<qqqqQQIIQ")

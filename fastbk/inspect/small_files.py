@@ -24,7 +24,7 @@ SIZE_BYTES_MAX = 256 << 20
 """Of a list of ids; of a manifest and a log, whose JSON takes several times as much in memory:"""
 JSON_BYTES_MAX = 128 << 20
 SMALL_BYTES_MAX = 1 << 20
-"""Of files that have a few lines."""
+"""Maximum bytes of files that have a few lines."""
 LINE_BYTES_MAX = 16 << 20
 LINE_BYTES_SHOWN = 200
 _ABSENT = {

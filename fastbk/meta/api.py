@@ -60,7 +60,7 @@ NO_CLUSTER_REMEDY = (
     "A new cluster is made by `fastbk metadata init` (or `fastbk dev`). If there was one and its metadata is lost, make"
     " none, and start no bookie: stop them all, and run `fastbk metadata collect` and `fastbk metadata rebuild`"
 )
-"""Of the error where a URI leads to no cluster: an empty new one would hide a lost one."""
+"""Remedy in the error where a URI leads to no cluster: an empty new one would hide a lost one."""
 LIST_PAGE_COUNT = 1000
 LEDGERS_AT_ONCE = 100
 """Whose metadata is in memory together where all ledgers are read (INV-M18): a client may give one 256 KiB."""
@@ -616,7 +616,7 @@ class JoinedWatch:
 
 
 DELAY_S_MAX = 2**31 - 1
-"""Of lost bookies: what Apache's auditor reads."""
+"""Longest delay of lost bookies, in seconds, that Apache's auditor reads."""
 
 
 def check_delay(seconds: object) -> int:

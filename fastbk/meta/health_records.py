@@ -82,7 +82,7 @@ def decode_backup(value: bytes) -> LastBackup | None:
 
 RECOVERIES_PATH = "autorecovery/recoveries"
 LISTED_MAX = 200
-"""Of each list: the record stays below 10 KiB."""
+"""Maximum length of each list: the record stays below 10 KiB."""
 _Ids: TypeAlias = Annotated[
     tuple[Annotated[int, msgspec.Meta(ge=0, le=ID_MAX)], ...], msgspec.Meta(max_length=LISTED_MAX)
 ]

@@ -36,9 +36,11 @@ VALUE_BYTES_MAX = 900_000
 """What ZooKeeper takes in one node by default, with room for the request around it."""
 READ_AT_ONCE = 500
 READ_BYTES_MAX = 16 * 1024 * 1024
-"""Of the records that a list of any length holds at once (INV-M18): one more than this has at most VALUE_BYTES_MAX."""
+"""Maximum bytes of the records that a list of any length holds at once (INV-M18): one more than this has at most
+VALUE_BYTES_MAX.
+"""
 REASON_CHARACTERS_MAX = 500
-"""Of why a record is bad: errors of decoders repeat what they found."""
+"""Maximum length of the reason why a record is bad: errors of decoders repeat what they found."""
 PATH_CHARACTERS_MAX = 1000
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.%@:+=~-]{1,255}")
 

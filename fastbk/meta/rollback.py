@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MARK_PATH = "cluster/mark"
 OWN_MARKS = "cluster/gc"
-"""Below it each bookie has its `OwnMark`."""
+"""Below this path each bookie has its `OwnMark`."""
 RESERVE_IDS = 1000
 """More than metadata gives out between two looks of a bookie, of which there is one every few seconds."""
 COUNTED_ID_END = 2**48
@@ -196,7 +196,7 @@ def _value(found: VersionedRecord | None) -> Mark:
 
 HOLD_PATH = "cluster/hold"
 UNREADABLE_ID = "unreadable"
-"""Of the hold that a record stands for which nobody can read: `fastbk metadata confirm` ends it, too."""
+"""Id of the hold that an unreadable record stands for: `fastbk metadata confirm` ends it, too."""
 CONFIRMED_MAX = 64
 """Ids of ended holds that the record keeps, the newest."""
 REASONS_MAX = 20

@@ -21,9 +21,9 @@ _HEADER = b"BookieMetadataFormatVersion\t"
 _HEAD_BYTES_MAX = 40
 FORMAT_VERSION = 3
 NAMESPACE_KEY = "fastbk.namespace"
-"""Of the custom metadata."""
+"""Key of a ledger's custom metadata: its namespace."""
 STREAM_KEY = "fastbk.stream"
-"""Of a ledger's custom metadata: the stream that it belongs to."""
+"""Key of a ledger's custom metadata: the stream that it belongs to."""
 SEGMENT_KEY = "fastbk.segment"
 """The number that a stream's writer made it for."""
 NAME_KEY = "fastbk.name"

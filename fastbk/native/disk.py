@@ -25,7 +25,7 @@ DEPTH = 4
 """Writes that may be outstanding on io_uring unless said otherwise."""
 NAMES_BYTES = 64 * 1024
 FILE_BYTES_MAX = 256 << 20
-"""Of a file that is read whole: manifests and lists of ids are the largest ones."""
+"""Maximum bytes of a file that is read whole: manifests and lists of ids are the largest ones."""
 _NO_FILE = {
     errno.ELOOP: "is a symbolic link, and a bookie's files are none: put the file itself there",
     errno.EMEDIUMTYPE: "is a device, a pipe or a socket, and no file",

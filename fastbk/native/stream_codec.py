@@ -388,7 +388,7 @@ class Table:
         header_names: Column | None = None,
         header_values: Column | None = None,
     ) -> None:
-        """Of values and header names none may be null. Raises ProtocolError for buffers that are too small."""
+        """No value and no header name may be null. Raises ProtocolError for buffers that are too small."""
         self.count = values.count
         self._kept: list[object] = []
         self._table = ffi.new("struct fbk_stream_table *")

@@ -65,7 +65,7 @@ QUOTA_STEP_S = lib.FBK_QUOTA_STEP_US / 1e6
 DIGESTS_WANTED_MAX = 1024
 """Ledgers that `digests_wanted` returns at once, at most."""
 PASSED_BYTES_MAX = 16 * 1024
-"""Of `pass_output`: acknowledgements of many adds, and of reads the small ones."""
+"""Maximum bytes for `pass_output`: acknowledgements of many adds, and answers to small reads."""
 
 LIMITS = {
     "unread_replies": SLOTS["FBK_C_WORKER_UNREAD_REPLIES_CUT"],

@@ -40,7 +40,7 @@ UNWRITTEN_MAX = 1000
 """Events that wait for the thread; beyond it the oldest stays in memory only."""
 RATE_PER_S = 1.0
 BURST_S = 30.0
-"""Of one event: 30 at once, and then one a second. More are counted and dropped."""
+"""An event may come 30 times at once, and then once a second. More are counted and dropped."""
 SYNC_INTERVAL_S = 1.0
 CLOSE_TIMEOUT_S = 2.0
 
@@ -55,7 +55,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the log, `worker.0`."""
+        """The name as in the log, `worker.0`."""
 
 
 class EventLog:

@@ -164,7 +164,7 @@ LIMIT_MAX = 1000
 """Events of one answer."""
 LIMIT_DEFAULT = 200
 LATEST = "9999"
-"""Behind every moment: moments compare as text."""
+"""Sorts behind every moment: moments compare as text."""
 
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"-?(\d{1,9})(s|m|min|h|d)")

@@ -143,7 +143,7 @@ class AppendClock:
 
 
 Figures: TypeAlias = Mapping[str, float]
-"""By the names of `INSTRUMENTS`."""
+"""Values by the names of `INSTRUMENTS`."""
 Attributes: TypeAlias = Mapping[str, str]
 _Key: TypeAlias = tuple[tuple[str, str], ...]
 

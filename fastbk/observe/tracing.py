@@ -27,7 +27,7 @@ T = TypeVar("T")
 Kind = Literal["client", "consumer", "internal", "producer"]
 Attributes = Mapping[str, str | int | float]
 HEADER_NAMES = ("traceparent", "tracestate")
-"""Of a record's headers: W3C's names, which other systems' readers know, too."""
+"""W3C's names of headers for traces, which other systems' readers know, too."""
 _UNTRACED = "fastbk.untraced"
 
 
@@ -39,7 +39,7 @@ class Tracing:
     """
 
     ratio: float = 0.01
-    """Of appends outside of any span, this share begins a trace. Inside of a span it decides: sampled or not."""
+    """Share of appends outside of any span that begin a trace. Inside of a span it decides: sampled or not."""
     spans: bool = True
     """False: metrics alone, and appends cost what they do without tracing."""
     tracer_provider: object | None = None

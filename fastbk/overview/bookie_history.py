@@ -39,7 +39,7 @@ FORECAST_STEP_S = 10.0
 FORECAST_STEPS_MAX = 60
 """Free space is noted every 10 s, for 10 minutes."""
 FORECAST_MIN_S = 60.0
-"""With a shorter history the forecast is free space by bytes written: what gc gives back is not in it."""
+"""Minimum history for a forecast that counts what gc gives back; with less it is free space by bytes written."""
 FILLING_MIN_BYTES_PER_S = 1024.0
 """A disk that fills up more slowly is not forecast: some log lines of another program do that."""
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 UNKNOWN = "-"
 MARKS = {Severity.BAD: "!!", Severity.WARN: "!", Severity.NOTE: "~", Severity.OK: ""}
-"""In front of a bookie: what a screen without colours shows."""
+"""Marks in front of a bookie: what a screen without colours shows."""
 WIDE_COLUMNS = 130
 """From so many columns on, tables show medians, too, and the newest event beside the problem."""
 

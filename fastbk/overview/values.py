@@ -129,7 +129,7 @@ class BookieRow:
 
     @property
     def severity(self) -> Severity:
-        """Of its worst problem."""
+        """The severity of its worst problem."""
         return max((problem.severity for problem in self.problems), default=Severity.OK)
 
     @property

@@ -372,7 +372,7 @@ class Rule:
     level: Literal["upper", "whole"]
     target: int
     cost: int
-    """Of each domain that a write set lacks."""
+    """Cost of each domain that a write set lacks."""
     is_enforced: bool
     noun: str
     """How people call the domain: rack, region, zone."""

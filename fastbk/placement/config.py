@@ -63,13 +63,13 @@ class PlacementConfig:
     enforce: bool = False
     """True: a choice that breaks a minimum is refused. False: minimums are kept as far as possible."""
     min_racks_per_write_quorum: int = 2
-    """For `rack` and `region`; 1..64."""
+    """Minimum for `rack` and `region`; 1..64."""
     min_regions_per_write_quorum: int = 2
-    """For `region`; 1..64."""
+    """Minimum for `region`; 1..64."""
     min_zones_per_write_quorum: int = 2
-    """For `zone`; 1..64."""
+    """Minimum for `zone`; 1..64."""
     desired_zones_per_write_quorum: int = 3
-    """For `zone`: aimed at, never enforced; at least the minimum, at most 64."""
+    """Target for `zone`, never enforced; at least the minimum, at most 64."""
     weighted: bool = False
     """True: the chance of a bookie is proportional to its free space."""
     weight_multiple_max: float = 3.0

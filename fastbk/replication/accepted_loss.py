@@ -45,7 +45,7 @@ RANGES_MAX = 100
 """So many ranges in doubt are named; the last one then covers the rest."""
 READ_AT_ONCE_MIN = 16
 TRIES_MAX = 5
-"""Of one request to a bookie that is busy or still starting."""
+"""Maximum tries of one request to a bookie that is busy or still starting."""
 _Range = tuple[EntryId, EntryId | None]
 
 

@@ -11,7 +11,7 @@ from fastbk.native.client_codec import EntrySums, entry_sums
 from fastbk.replication.actions import Found
 
 WORDS = 5
-"""Of an entry in the table: its id, its LAC, the ledger's length behind it, where its data begins, its bytes."""
+"""Words of an entry in the table: its id, its LAC, the ledger's length behind it, where its data begins, its bytes."""
 _ID, _LAC, _LENGTH, _AT, _BYTES = range(WORDS)
 
 
@@ -64,7 +64,7 @@ class EntryTable(Sequence[Found]):
 
     @property
     def lengths(self) -> array[int]:
-        """Of each entry: bytes of data of the ledger up to and with it, as its writer said."""
+        """For each entry the bytes of data of the ledger up to and with it, as its writer said."""
         return self.words[_LENGTH::WORDS]
 
     @property

@@ -33,7 +33,7 @@ class ChangePolicy:
     """Longest time that a connected bookie may leave an add unanswered, or go on refusing it as too busy; also the time
     that the first connection to it may take."""
     jitter: Callable[[float], float] = exact
-    """Of the pauses between attempts. The client's driver gives `fastbk.retry.jittered`."""
+    """Jitter of the pauses between attempts. The client's driver gives `fastbk.retry.jittered`."""
 
     def __post_init__(self) -> None:
         for name in ("replace_after_s", "bookie_timeout_s"):

@@ -353,7 +353,7 @@ class BegunCopy:
 
 
 BegunCopies: TypeAlias = dict[tuple[BookieId, EntryId], BegunCopy]
-"""By the lost bookie and the first entry of the fragment."""
+"""Copies that were begun, by the lost bookie and the first entry of the fragment."""
 
 
 @dataclass(slots=True)

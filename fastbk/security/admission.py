@@ -111,7 +111,7 @@ class Admission:
         self._allowed = re.compile(authentication.users_allowed or ".*", re.DOTALL)
         self._sasl_without_tls = authentication.sasl_without_tls
         self.audience = authentication.token_audience or cluster_id
-        """Of tokens and tags."""
+        """The audience that tokens and tags must name."""
         self.signs_tags = bool(authentication.tag_key_file)
         self._authorization = authorization
         self._is_limited = is_limited(authorization)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MESSAGE_BYTES_MAX = 4096
-"""As RFC 2831 limits a response."""
+"""RFC 2831 limits a response to these bytes."""
 SERVICE = "bookkeeper"
 DIGEST_URI = f"{SERVICE}/{SERVICE}"
 """Apache's names of service and host: the same for all bookies."""

@@ -26,7 +26,9 @@ _CHARSETS = {
     0x1E: "utf-16-be",
     0x1C: "utf-32-be",
 }
-"""Of texts by their tags: UTF8String, PrintableString, IA5String, TeletexString, BMPString, UniversalString."""
+"""Character sets of texts by their tags: UTF8String, PrintableString, IA5String, TeletexString, BMPString,
+UniversalString.
+"""
 _TIME = re.compile(rb"(\d{2}|\d{4})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})Z")
 _VALIDITY, _SUBJECT = 3, 4
 """Among the parts of a certificate without its version: number, algorithm, issuer, validity, subject."""

@@ -190,7 +190,7 @@ def _kept(reason: str) -> None:
 
 PEM_BYTES_MAX = 16 << 20
 Stamp = tuple[tuple[int, int, int], ...]
-"""Of each file: inode, size and time of its last change in ns; (0, 0, 0): it is not to be read."""
+"""Inode, size and time of the last change in ns of each file; (0, 0, 0): it is not to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

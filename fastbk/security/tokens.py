@@ -42,7 +42,7 @@ UNREVOCABLE = 'could not be revoked: it must not begin or end with a blank, nor 
 KEYS_MAX = 100
 ALGORITHM = "EdDSA"
 TAG_TYPE = "fastbk-ledger"
-"""In the header (`typ`) of a ledger's tag, and of no token."""
+"""The header's `typ` of a ledger's tag, and of no token."""
 NAMESPACES_MAX = 100
 BOOKIES, GATEWAYS, PAGES = "bookies", "gateways", "pages"
 """Kinds of servers that a token may be limited to: its audience is then AUDIENCE/KIND."""

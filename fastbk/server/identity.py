@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fastbk.storage.identity import Shards
 
 LEDGERS_NAMED = 3
-"""In messages, as examples."""
+"""Maximum ledgers that messages name as examples."""
 OLD_LEASE_WAIT_S = 30.0
 """A dead bookie's registration runs out within this; one that stays has a living owner."""
 _POLL_S = 0.2

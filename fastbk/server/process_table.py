@@ -231,7 +231,7 @@ def worker_count(config: BookieConfig) -> int:
 
 PAGE_BYTES = 4096
 SMALLEST_ENTRY_BYTES = 36
-"""In a frame of AddBatch: its header, a byte of data, its size."""
+"""Bytes of the smallest entry in a frame of AddBatch: its header, a byte of data, its size."""
 CACHE_ITEM_BYTES = 56
 """What an entry costs the write cache beside its bytes, at most (fbk_record_cost)."""
 

@@ -16,9 +16,9 @@ from fastbk.stream.records import compressed
 from fastbk.stream.segment_contents import IndexBuilder
 
 RECORD_BYTES_MAX = 4 * 1024 * 1024
-"""As a stream's writer takes by default: a record with its key and headers."""
+"""Maximum bytes of a record with its key and headers, which a stream's writer takes by default."""
 EPOCH = 0
-"""Of entries that no writer of the stream wrote."""
+"""The epoch of entries that no writer of the stream wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class StreamBounds:
     first: StreamOffset
     end: StreamOffset
     record_bytes: float
-    """Of a record, about."""
+    """Estimated bytes of a record."""
 
     @property
     def stream(self) -> SyncStream:

@@ -49,7 +49,7 @@ class StreamOffset:
     """How far a stream was read."""
 
     dlsn: DLSN
-    """Of the next record."""
+    """DLSN of the next record."""
     seq: int
     """Its number: the difference of two is what lies between them."""
     stream_id: str
@@ -60,7 +60,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Of all streams by path, or of all ledgers by id."""
+    """Places in all streams by path, or in all ledgers by id."""
 
     streams: Mapping[str, StreamOffset]
     ledgers: Mapping[int, int]
@@ -141,7 +141,7 @@ class Wanted:
     """An int: a sequence number."""
     ledgers: Mapping[int, int | Edge]
     ids: Mapping[str, str] = field(default_factory=dict)
-    """Of streams whose places say which stream it was."""
+    """Ids of the streams whose places say which stream it was."""
 
 
 def parse_wanted(found: Mapping[str, object], *, ledgers: bool) -> Wanted:
@@ -244,7 +244,7 @@ def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 PARTS_MAX = 100_000
-"""Of a batch, about: each is a task of Spark's, and its driver holds all of them."""
+"""Approximate maximum of parts of a batch: each is a task of Spark's, and its driver holds all of them."""
 RECORD_BYTES = 1024
 """What a record is taken to have where nothing is known of any."""
 
@@ -424,7 +424,7 @@ class SizeEstimate:
     first: int
     """The number of its first record, or entry."""
     each_bytes: float
-    """Of a record or entry, about."""
+    """Estimated bytes of a record or entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +434,7 @@ class Amount:
     records: int
     size_bytes: int
     by_name: Mapping[str, int]
-    """Of each stream or ledger that has any."""
+    """By name, each stream or ledger that has any."""
 
     def to_json(self) -> dict[str, object]:
         """Return it for Spark's reports."""

@@ -23,7 +23,7 @@ from fastbk.units import parse_duration_us, parse_size
 
 LEDGERS_MAX = 100_000
 ROWS_MAX = 10_000_000
-"""Of a batch of rows: what holds them counts with 32 bits."""
+"""Maximum rows of a batch of rows: what holds them counts with 32 bits."""
 _SHOWN_MAX = 200
 _DIGITS_MAX = 19
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

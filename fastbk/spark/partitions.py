@@ -51,7 +51,7 @@ class StreamPart(InputPartition):
 
     path: str
     stream_id: str
-    """By which it is read: another stream may have got the name since it was planned."""
+    """The stream's id, by which it is read: another stream may have got the name since it was planned."""
     first: DLSN
     end: DLSN
     records: int

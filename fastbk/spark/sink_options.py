@@ -60,7 +60,7 @@ class WriteOptions:
     roll_bytes: int | None = None
     entry_bytes: int = ENTRY_BYTES
     key: str | None = None
-    """Of a batch write: what makes its repetition do nothing."""
+    """The key of a batch write: what makes its repetition do nothing."""
 
     def check_policy(self, policy: StreamPolicy) -> None:
         """Raise ConfigError for quorums that do not fit together with those of the policy."""

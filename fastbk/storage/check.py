@@ -383,15 +383,15 @@ class Checked:
     locations_files: int = 0
     journal_batches: int = 0
     live_bytes: int = 0
-    """Of runs that locations name."""
+    """Bytes of runs that locations name."""
     dead_bytes: int = 0
-    """In listed logs, of no run that a location names."""
+    """Bytes in listed logs, of no run that a location names."""
     orphan_bytes: int = 0
-    """In files that no manifest names: left behind by a crash, gone after the next start's first commit."""
+    """Bytes of files that no manifest names: left behind by a crash, gone after the next start's first commit."""
     digests: DigestCount | None = None
     """None: entries' own digests were not looked at."""
     bad_digest_ranges: int = 0
-    """Of `damage_count`: entries that came with a wrong digest."""
+    """How many of `damage_count` are entries that came with a wrong digest."""
     began_s: float = field(default_factory=time.monotonic)
 
     @property

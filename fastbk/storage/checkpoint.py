@@ -48,7 +48,7 @@ READ_ATTEMPTS_MAX = 3
 READ_ERRORS_MAX = 5
 """The same where the disk does not give its bytes."""
 READ_DELAY_S = 0.2
-"""After the first of these; doubled each time: three seconds in all."""
+"""Pause after the first of these attempts; doubled each time: three seconds in all."""
 
 
 def random_bits(count: int) -> int:

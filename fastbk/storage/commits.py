@@ -75,7 +75,7 @@ class Change:
 
 
 class Commits:
-    """Of one ledger directory."""
+    """Commits of one ledger directory."""
 
     def __init__(
         self,
@@ -95,13 +95,15 @@ class Commits:
         """Held while a generation is taken that will be committed behind later ones, and while a merge is planned: none
         may reach over such a generation."""
         self.is_held = False
-        """For tests (`fastbk.server.index.process`): manifests count in this life alone, and nothing is unlinked."""
+        """Whether tests hold commits back (`fastbk.server.index.process`): manifests count in this life alone, and
+        nothing is unlinked.
+        """
         self._directory = directory
         self._deletion_log = DeletionLog(disk, directory)
         self._clock_s = clock_s
         self.reclaimed = Reclaimed()
         self._obituaries: list[dict[str, object]] = []
-        """Of logs that are not unlinked yet."""
+        """Obituaries of logs that are not unlinked yet."""
 
     def commit(
         self,
@@ -241,11 +243,13 @@ def split_dead(
 
 
 class Reclaimed:
-    """Of one ledger directory, since the start. Written by the flush thread; anybody may read the two totals."""
+    """What one ledger directory gave back since the start. Written by the flush thread; anybody may read the two
+    totals.
+    """
 
     def __init__(self) -> None:
         self.freed_bytes = 0
-        """Of logs that are gone; those that compaction emptied are counted by compaction."""
+        """Bytes of logs that are gone; those that compaction emptied are counted by compaction."""
         self.failures = 0
         """Times that a log of either kind could not be unlinked."""
         self._dead: dict[str, int] = {}
@@ -286,7 +290,9 @@ class Attempt:
 
 
 class NewFiles:
-    """Of one ledger directory; the flush thread's, but for new ids, which the background thread takes, too."""
+    """New files of one ledger directory. They are the flush thread's, but for new ids, which the background thread
+    takes, too.
+    """
 
     def __init__(self, disk: Disk, directory: str, manifest: Manifest) -> None:
         """Note what an earlier life left behind: its names stay taken until a commit of this life, ids go on behind."""
@@ -334,13 +340,13 @@ class NewFiles:
         )
 
     def abandon(self, store: Store, attempt: Attempt) -> None:
-        """Before the commit: no manifest can name these files, and a full disk needs the room."""
+        """Unlink these files before the commit: no manifest can name them, and a full disk needs the room."""
         for file_id in attempt.prepared:
             store.drop_prepared(file_id)
         self.unlink(attempt.paths)
 
     def doubt(self, store: Store, attempt: Attempt) -> None:
-        """After a commit of unknown outcome: the files stay until a later commit."""
+        """Keep the files after a commit of unknown outcome, until a later commit."""
         for file_id in attempt.prepared:
             store.drop_prepared(file_id)
         self._waiting += attempt.paths
@@ -351,7 +357,7 @@ class NewFiles:
         return frozenset(self._waiting)
 
     def take_waiting(self) -> list[str]:
-        """After a commit: return what may be unlinked now."""
+        """Return what may be unlinked now, after a commit."""
         waiting, self._waiting = self._waiting, []
         return waiting
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DELETION_LOG_NAME = "audit.log"
 DELETION_LOG_OLD_NAME = "audit.1.log"
-"""On disk it keeps the name that it had first. A bookie's audit log (`[audit] file`) is another one."""
+"""The name that it had first, on disk. A bookie's audit log (`[audit] file`) is another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class DirectorySample:
 
     @property
     def used_ratio(self) -> float:
-        """From 0 to 1; 0 where nothing is known."""
+        """Used share, 0 to 1; 0 where nothing is known."""
         total_bytes = self.used_bytes + max(self.free_bytes, 0)
         return self.used_bytes / total_bytes if total_bytes else 0.0
 
@@ -122,7 +122,7 @@ class DiskHealth:
         self.sample = DirectorySample(0, 0)
         self._is_looked = False
         self._level = DiskState.OK
-        """Of OK, WARN, FULL and EXHAUSTED, by the figures alone."""
+        """Return OK, WARN, FULL or EXHAUSTED, by the figures alone."""
         self._by_ratio = False
         self._failing: dict[str, tuple[str, float]] = {}
         self._no_room = ""

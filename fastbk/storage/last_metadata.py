@@ -141,7 +141,7 @@ class LastMetadata:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file, with what is yet to be written."""
+        """Bytes of the file, with what is yet to be written."""
         return self._end + len(self._buffer)
 
     def see(self, ledger_id: int, version: int, body: bytes) -> bool:

@@ -60,7 +60,7 @@ class CheckpointSettings:
     step_bytes: int = MIB
     attempts_max: int = 5
     retry_delay_s: float = 0.1
-    """Before the second attempt; doubled before each further one."""
+    """Pause before the second attempt; doubled before each further one."""
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
 
 
@@ -95,7 +95,7 @@ class Recount:
 
 
 class Maintenance:
-    """Of one ledger directory."""
+    """Maintenance of one ledger directory."""
 
     def __init__(
         self,
@@ -399,7 +399,7 @@ class Compaction:
         self.drops = 0
         """How many drops of ledgers there had been when it was planned (`Checkpoint.drops`)."""
         self.generations: list[int] = []
-        """Of its locations files: no merge may reach over them until the commit."""
+        """Generations of its locations files: no merge may reach over them until the commit."""
         self._commits = commits
         self._deleted = deleted
         self._settings = settings
@@ -566,7 +566,7 @@ class Compaction:
 
 
 SLICE_BLOCKS = 256
-"""Of 4 KiB: some milliseconds of work between two looks at what else is to be done."""
+"""Blocks of 4 KiB of a slice: some milliseconds of work between two checks of what else is to be done."""
 BLOCK_BYTES = 4 * KIB
 TIER_BYTES = 256 * KIB
 """Files up to this size are of tier 0."""

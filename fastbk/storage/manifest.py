@@ -152,7 +152,7 @@ class ManifestSlots:
         self._disk = disk
         self._directory = directory
         self._generations = [-1, -1]
-        """Of the valid content of each slot; -1 = missing, damaged, or in doubt."""
+        """Generations of the valid content of each slot; -1 = missing, damaged, or in doubt."""
         self._present = [False, False]
         self._attempted = -1
         self._given = -1

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ASIDE = "locations-before-{generation}"
 RUNS_A_FILE = 2_000_000
-"""Of a rebuilt locations file: 144 MB of memory while it is made."""
+"""Runs of a rebuilt locations file: 144 MB of memory while it is made."""
 LOST_STATES = re.compile("ledger states in locations file")
 """What a start with lost states puts on record; a rebuild answers that doubt by limbo."""
 
@@ -107,7 +107,7 @@ class Rebuild:
         self._seen: dict[int, tuple[int, int]] = {}
         """Ledger id → (highest entry id, LAC), as runs tell."""
         self._live_bytes = 0
-        """Of the runs of the log scanned last."""
+        """Bytes of the runs of the log scanned last."""
 
     def survey(self) -> list[str]:
         """Read manifest and locations; return why ledgers would be in doubt already. To be called first.
@@ -324,7 +324,7 @@ class Rebuild:
         kill_point("rebuild.after_limbo")
 
     def _move_aside(self, new: Manifest) -> None:
-        """After the commit: what no manifest names any more would be unlinked by the next start."""
+        """Move aside what no manifest names any more, after the commit: the next start would unlink it."""
         keep = {entry.file_id for entry in new.locations}
         old = [file_id for file_id in self._file_ids(None) if file_id not in keep]
         if not old:

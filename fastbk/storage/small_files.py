@@ -38,7 +38,7 @@ READ_ONLY_NAME = "read_only"
 IMPORT_NAME = "import.json"
 EXPLICIT_LACS_NAME = "explicit_lacs.json"
 FORMAT = 1
-"""Of these three."""
+"""Format of these three files."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -44,9 +44,9 @@ LISTED_MAX = 1024
 """Of what else a chain lists. A record may come from anybody who may write to its stream, packed by a thousand: whoever
 reads it, a gateway or a janitor for all streams, must not be held up by it."""
 KEY_CHARACTERS_MAX = 500
-"""Of the key of an attachment."""
+"""Maximum length of the key of an attachment."""
 OWNER_CHARACTERS_MAX = 200
-"""Of an owner's name: more is no hint for people. That of an opening has a host's name in it."""
+"""Maximum length of an owner's name: more is no hint for people. That of an opening has a host's name in it."""
 ID_CHARACTERS_MAX = 64
 EPOCH_MAX = (1 << 32) - 1
 """Entries have 64 bits for it; no stream is opened so often."""
@@ -55,7 +55,7 @@ LedgerNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class SegmentState(enum.IntEnum):
-    """Of a row of the chain."""
+    """State of a row of the chain."""
 
     OPEN = 1
     CLOSED = 2
@@ -65,14 +65,14 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     """One row: a ledger and what it holds. Of an open one only what is said so counts."""
 
     number: Count
-    """From 1, without holes."""
+    """Number of the segment, from 1, without holes."""
     ledger_id: LedgerNumber
     state: SegmentState
     epoch: Epoch
-    """Of the writer that made it."""
+    """Epoch of the writer that made it."""
     created_us: TimeUs
     base_seq: Number = NONE
-    """Of its first record; NONE while the segment before it is open."""
+    """Sequence number of its first record; NONE while the segment before it is open."""
     base_txid: Txid = 0
     """What its entries' transaction ids are relative to; not 0 only where a ledger was attached."""
     records: Count = 0
@@ -81,11 +81,11 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     first_time_us: TimeUs = NONE
     last_time_us: TimeUs = NONE
     last_entry_id: Number = NONE
-    """Of its last entry with records."""
+    """Id of its last entry with records."""
     index_entry_id: Number = NONE
-    """Of the index behind its records; NONE where its writer did not get to write one."""
+    """Id of the index entry behind its records; NONE where its writer did not get to write one."""
     size_bytes: Count = 0
-    """Of all its entries' data."""
+    """Bytes of all its entries' data."""
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +116,7 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True):
     """The latest of its segments' last times."""
     last_created_us: TimeUs
     size_bytes: Count
-    """Of all its segments."""
+    """Bytes of all its segments."""
 
 
 class Attachment(msgspec.Struct, frozen=True, array_like=True):
@@ -142,7 +142,7 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     deleting: Count = 1
     """Segments below it, and not below `head`, are being deleted."""
     head_seq: Number = 0
-    """Of the first record of segment `head`."""
+    """Sequence number of the first record of segment `head`."""
     next_page: Count = 0
     pages: Annotated[tuple[PageRef, ...], msgspec.Meta(max_length=LISTED_PAGES_MAX)] = ()
     rows: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=LISTED_ROWS_MAX)] = ()
@@ -150,9 +150,9 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     next_number: Count = 1
     """The number of the next segment."""
     end_seq: Number = 0
-    """Behind the last record of the last closed segment."""
+    """Sequence number behind the last record of the last closed segment."""
     last_dlsn: DLSN | None = None
-    """Of the last record of all closed segments, also when these are gone."""
+    """DLSN of the last record of all closed segments, also when these are gone."""
     last_txid: Txid = NONE
     last_time_us: TimeUs = NONE
     """The latest time of any record so far, which a wrong clock may have set: see `newest_time_us`."""
@@ -266,7 +266,7 @@ VERSION = 1
 _CHAIN_MARK, _PAGE_MARK = b"FBKC", b"FBKP"
 _LEVEL = 1
 RAW_BYTES_MAX = 2 * 1024 * 1024
-"""Of a record unpacked: eight times what a chain of a million segments has."""
+"""Maximum bytes of a record unpacked: eight times what a chain of a million segments has."""
 ROWS_MAX = 1280
 """Rows beside the pages; with more, the oldest ones go to a page. A record of metadata has 1 MiB at most."""
 PAGE_ROWS = 1024
@@ -427,7 +427,7 @@ class Contents(msgspec.Struct, frozen=True):
     index_entry_id: int = NONE
     size_bytes: int = 0
     epoch: int = 0
-    """Of the stream's writer that wrote its first entry; 0: none did, but somebody who was to attach it."""
+    """Epoch of the stream's writer that wrote its first entry; 0: none did, but somebody who was to attach it."""
 
 
 def close_segment(

@@ -147,9 +147,9 @@ class Deleter:
     ledgers: int = 0
     """Deleted so far."""
     orphans: int = 0
-    """Of these, those that were no segment: made or reserved, and never needed."""
+    """How many of these were no segment: made or reserved, and never needed."""
     size_bytes: int = 0
-    """Of the entries of deleted segments, each once; bookies give it back when their gc looks."""
+    """Bytes of the entries of deleted segments, each once; bookies give them back when their gc runs."""
 
     async def ledgers_of(
         self, stream_id: str, rows: Sequence[Segment], others: Sequence[int], reason: str

@@ -42,9 +42,11 @@ _log = LibraryLog("fastbk.stream")
 KEPT_S = 7 * 24 * 3600.0
 """The janitor gives up what is older: whoever began it did not come back."""
 DRAFT_KEY_CHARACTERS_MAX = 150
-"""Of a draft's key as it stands in the record's name, in which a letter that is not plain takes three or more."""
+"""Maximum length of a draft's key as it stands in the record's name, in which a letter that is not plain takes three
+or more.
+"""
 LEDGERS_MAX = 1000
-"""Of one draft: its record names them all."""
+"""Maximum ledgers of one draft: its record names them all."""
 TOGETHER = 16
 _OF_DRAFTS = {SEGMENT_KEY: None, CURSOR_KEY: None}
 FENCE_S = 5.0
@@ -69,18 +71,18 @@ class Draft:
 
     stream_id: str
     name: str
-    """Of its record: number, label, a token that was drawn, key."""
+    """Name of its record: number, label, a token that was drawn, key."""
     key: str
     number: int
     label: str
     """Who made it, for people."""
     made_us: int
     ledgers: tuple[LedgerId, ...]
-    """In the order in which they are to be attached; the last ones may not exist."""
+    """Ledgers in the order in which they are to be attached; the last ones may not exist."""
     is_given_up: bool
     """Its ledgers are being deleted."""
     version: int
-    """Of its record."""
+    """Version of its record."""
 
     @property
     def path(self) -> str:
@@ -277,7 +279,9 @@ def _decode(path: str, raw: bytes) -> _State:
 
 
 ATTACHED_MAX = 2048
-"""At once: with as many drafts the one change of metadata has some 700 KB, of the 1 MB that ZooKeeper takes."""
+"""Maximum drafts that are attached at once: the one change of metadata then has some 700 KB, of the 1 MB that
+ZooKeeper takes.
+"""
 READ_TOGETHER = 32
 
 

@@ -87,13 +87,13 @@ class JanitorOptions:
     """How a janitor works."""
 
     interval_s: float = 60.0
-    """From the end of a pass to the next one, 0.1 to 86,400."""
+    """Pause from the end of a pass to the next one, 0.1 to 86,400."""
     roll_grace_s: float = 60.0
     """How much older than its age a segment has to be before it is ended for its writer. More than clocks differ."""
     thorough_every: int = 10
     """Cursors that expire, and pages that nobody names, are looked for in this share of the streams each pass."""
     left_check_s: float = 10.0
-    """Between two looks for what dead writers left above their LAC, 0.05 to 3,600."""
+    """Pause between two checks of what dead writers left above their LAC, 0.05 to 3,600."""
     left_after_s: float = 18.0
     """How long a LAC has to stand still below entries, by these looks, until the segment's ledger is closed."""
     streams_at_once: int = 8
@@ -136,7 +136,7 @@ class Counts:
     orphans_deleted: int = 0
     """Ledgers among them that were no segment: reserved or made, and never needed."""
     reclaimed_bytes: int = 0
-    """Of the entries of deleted segments; bookies give the space back when their gc looks."""
+    """Bytes of the entries of deleted segments; bookies give the space back when their gc runs."""
     cursors_expired: int = 0
     streams_deleted: int = 0
     errors: int = 0
@@ -592,7 +592,7 @@ class ByteCounts:
 
 
 READERS_MAX = 10_000
-"""Of open segments; more of them are opened anew each time."""
+"""Maximum readers of open segments that are kept; more of them are opened anew each time."""
 READ_TIMEOUT_S = 5.0
 REMEMBERED_MAX = 100_000
 """Open segments of which it is remembered when to look again; others are looked at in every pass."""

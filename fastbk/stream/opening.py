@@ -170,7 +170,7 @@ async def delete_pending(context: StreamContext, known: VersionedChain) -> Versi
 SLOTS_MAX = 64
 """Segments that are made or ended at once by one client, and streams that are opened."""
 LINE_EVERY_S = 1.0
-"""In an outage thousands of streams try in vain every few seconds."""
+"""Minimum pause between log lines: in an outage thousands of streams try in vain every few seconds."""
 
 
 class SegmentSlots:

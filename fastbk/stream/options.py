@@ -89,7 +89,7 @@ else:
 
 
 class ReaderOptions(TypedDict, total=False):
-    """Of a reader, beside `on_gap`; what they mean stands at `StreamReader`."""
+    """Options of a reader, beside `on_gap`; `StreamReader` explains them."""
 
     end: Start | None
     tail: bool
@@ -97,7 +97,7 @@ class ReaderOptions(TypedDict, total=False):
 
 
 class CursorOptions(TypedDict, total=False):
-    """Of a cursor, beside `on_gap`; what they mean stands at `Cursor`."""
+    """Options of a cursor, beside `on_gap`; `Cursor` explains them."""
 
     hold: bool
     flush_interval: float
@@ -108,7 +108,7 @@ class CursorOptions(TypedDict, total=False):
 
 
 class PatternReaderOptions(TypedDict, total=False):
-    """Of a reader of a pattern of streams, beside `on_gap`; what they mean stands at `PatternReader`."""
+    """Options of a reader of a pattern of streams, beside `on_gap`; `PatternReader` explains them."""
 
     tail: bool
     prefetch_bytes: int

@@ -21,11 +21,13 @@ USAGE = "usage"
 STREAMS = "streams"
 STORED = "stored"
 CURSORS = "cursors"
-"""Of patterns: a stream's own cursors lie below the stream."""
+"""Cursors of patterns: a stream's own cursors lie below the stream."""
 NAME_PARTS = 64
 """Parents of a namespace's names: few, for a small namespace is listed by as many requests at most."""
 NAMES_MAX = 200_000
-"""In one namespace, the names of those below it not counted: with the longest names a part then has some 800 KB."""
+"""Maximum names in one namespace, the names of those below it not counted: with the longest names a part then has
+some 800 KB.
+"""
 
 
 def _by_id(folder: str, one_id: str) -> str:
@@ -137,7 +139,9 @@ def kind_at(path: str) -> str:
 
 
 NAME_BYTES_MAX = 255
-"""Of a name as it is written in a path: UTF-8, with three characters for each byte that paths do not take."""
+"""Maximum bytes of a name as it is written in a path: UTF-8, with three characters for each byte that paths do not
+take.
+"""
 SHOWN_MAX = 80
 _PLAIN = "@:+=~"  # beside letters, digits and _.-
 _FORBIDDEN = {"Cc", "Cs", "Zl", "Zp"}

@@ -56,7 +56,9 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     streams_max: int = 0
     """Streams in this namespace and those below it; 0: no limit. For a stream it means nothing."""
     bytes_max: int = 0
-    """Of data in the ended segments of these streams, one copy; 0: no limit. For a stream it means nothing."""
+    """Maximum bytes of data in the ended segments of these streams, one copy; 0: no limit. For a stream it means
+    nothing.
+    """
 
     def placement(self) -> PlacementConfig | None:
         """Return what is wanted of a segment's bookies; None: what the client says."""

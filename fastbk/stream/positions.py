@@ -20,7 +20,7 @@ _NUMBER = re.compile("[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NUMBER_MAX = (1 << 62) - 1
-"""Of all that a record of a stream counts. Twice as much still fits 64 bits, so that sums of two do."""
+"""Maximum of all that a record of a stream counts. Twice as much still fits 64 bits, so that sums of two do."""
 TIME_US_MAX = 253_402_300_799_999_999
 """The last microsecond of the year 9999, the last that dates can be written of."""
 AHEAD_US_MAX = 24 * 3600 * 1_000_000
@@ -28,13 +28,13 @@ AHEAD_US_MAX = 24 * 3600 * 1_000_000
 CARRIED_US_MAX = 60_000_000
 """How far ahead of its own clock a writer carries on the time of the record before its segment (INV-S22)."""
 Number = Annotated[int, msgspec.Meta(ge=-1, le=NUMBER_MAX)]
-"""In a record of metadata; -1: none. What a client may write is bounded where it is decoded (INV-S14)."""
+"""A number in a record of metadata; -1: none. What a client may write is bounded where it is decoded (INV-S14)."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 TimeUs = Annotated[int, msgspec.Meta(ge=-1, le=TIME_US_MAX)]
 """Microseconds since 1970, in UTC."""
 TXID_MAX = 1 << 62
 Txid = Annotated[int, msgspec.Meta(ge=-1, le=TXID_MAX)]
-"""Of a transaction, which the user chooses."""
+"""Id of a transaction, which the user chooses."""
 
 
 class DLSN(NamedTuple):
@@ -81,7 +81,7 @@ FIRST = DLSN(1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class AtTxid:
-    """At the first record whose transaction id is not less. Raises ConfigError for what is no such number."""
+    """Begin at the first record whose transaction id is not less. Raises ConfigError for what is no such number."""
 
     txid: int
 
@@ -91,7 +91,7 @@ class AtTxid:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """At the first record that was appended at this time or later, by its writer's clock.
+    """Begin at the first record that was appended at this time or later, by its writer's clock.
 
     Raises ConfigError for what is no time with a zone.
     """
@@ -104,7 +104,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtSeq:
-    """At the record of this sequence number; records of a stream are numbered from 0 without holes.
+    """Begin at the record of this sequence number; records of a stream are numbered from 0 without holes.
 
     Raises ConfigError for what is no such number.
     """

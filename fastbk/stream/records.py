@@ -51,7 +51,7 @@ from fastbk.stream.positions import DLSN, to_time
 _SLOT_MASK = 0xFFFFFFFF
 _CODEC_AT = 2
 _UNPACKED_RECORDS_MAX = 256 * 1024
-"""Of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
+"""Maximum records of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
 
 
 class Origin(NamedTuple):
@@ -60,7 +60,7 @@ class Origin(NamedTuple):
     path: str
     """Namespace and name, as they were when the records were read."""
     id: str
-    """Of this stream, whatever has its name by now."""
+    """Id of this stream, whatever has its name by now."""
 
 
 NO_ORIGIN = Origin("", "")
@@ -484,7 +484,7 @@ def chunk_of_run(
 
 Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 HeadersLike: TypeAlias = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
-"""As callers give them: pairs of a name and a value, or a mapping."""
+"""Headers as callers give them: pairs of a name and a value, or a mapping."""
 
 _HEADERS_ARE = "headers are pairs of a text and bytes, or a mapping from text to bytes"
 _NAME_SIZE = struct.Struct("<H")
@@ -541,9 +541,11 @@ def get_headers(raw: bytes | memoryview) -> Headers:
 
 CODECS: dict[Compression, int] = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 RAW_BYTES_MAX = 16 * 1024 * 1024
-"""Of an entry's body before it is compressed. Writers refuse larger entries, and so do readers."""
+"""Maximum bytes of an entry's body before it is compressed. Writers refuse larger entries, and so do readers."""
 RECORDS_MAX = 1024 * 1024
-"""Of a compressed entry. A record takes 64 bytes of a reader's memory, and may take next to nothing of the entry."""
+"""Maximum records of a compressed entry. A record takes 64 bytes of a reader's memory, and may take next to nothing
+of the entry.
+"""
 ZSTD_LEVEL = 3
 
 

@@ -508,7 +508,7 @@ class SyncStreamWriter:
 
     @property
     def epoch(self) -> int:
-        """Of this opening; rises with each."""
+        """Epoch of this opening; rises with each."""
         return self._opened().epoch
 
     @property
@@ -627,7 +627,7 @@ class SyncStreamWriter:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[HeadersLike] | None = None,
     ) -> PendingRecord:
-        """As `append_batch`, but it waits for no room: BufferFull (call `ready()`)."""
+        """Append as `append_batch`, but wait for no room: BufferFull (call `ready()`)."""
         return self._put(self._sending_batch(payloads, txids, keys, headers), 0.0)
 
     def _sending_batch(

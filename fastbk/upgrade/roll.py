@@ -44,7 +44,7 @@ HOLD_S = 1800.0
 """Healing is held for so long at a time: a roll that dies leaves no more than that behind."""
 HOLD_REASON = "a rolling upgrade: `fastbk cluster roll`"
 OUTPUT_BYTES_MAX = 4096
-"""Of what the restart command printed last."""
+"""Maximum bytes of what the restart command printed last."""
 OUTPUT_WAIT_S = 1.0
 PLACEHOLDER = "{bookie}"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastbk.security.tls import TlsFiles
 
 SOON_S = 14 * 86_400.0
-"""As of the alert FastbkCertificateEnds."""
+"""As early as the alert FastbkCertificateEnds."""
 INTERVAL_S = 60.0
 AGAIN_S = 86_400.0
 """How often the same is logged again."""

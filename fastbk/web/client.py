@@ -86,7 +86,7 @@ class AnswerReader:
         self._buffer = bytearray()
         self._head: tuple[int, dict[str, str]] | None = None
         self._body = bytearray()
-        """Of a body in chunks: those that are whole."""
+        """The whole chunks of a body in chunks."""
 
     def feed(self, data: bytes) -> Reply | None:
         """Return the answer once it is whole; `data`: b"" at the connection's end. Raises BadAnswer."""

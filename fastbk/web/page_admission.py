@@ -112,7 +112,7 @@ class Visitor:
 
     @property
     def name(self) -> str:
-        """For the audit log."""
+        """Name in the audit log."""
         return "" if self.principal is None else self.principal.name
 
 

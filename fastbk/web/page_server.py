@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0
 ROUTE_TIMEOUT_S = 30.0
-"""For what a route does; its answer comes after at most this, or 504."""
+"""Time that a route has for its answer; then 504."""
 REQUESTS_MAX = 256
 """Connections whose request has not arrived completely; beyond it the oldest of the address with the most is closed."""
 ANSWERS_MAX = 64

@@ -51,7 +51,7 @@ HANDSHAKES_MAX = 256
 HANDSHAKE_TIMEOUT_S = 5.0
 SHUTDOWN_TIMEOUT_S = 2.0
 ACCEPT_PAUSE_S = 0.1
-"""After an error that only others can end, such as a full table of files."""
+"""Pause after an error that only others can end, such as a full table of files."""
 
 
 class Held(Protocol):
@@ -75,7 +75,7 @@ class Places:
         self._count_max = count_max
         self._addresses: dict[Held, str] = {}
         self._by_address: dict[str, dict[Held, None]] = {}
-        """Of each address the oldest first."""
+        """Connections by address, of each the oldest first."""
 
     def __len__(self) -> int:
         return len(self._addresses)

@@ -55,7 +55,7 @@ DEFAULTS: dict[str, object] = {
     "numReadWorkerThreads": 8,
     "ledgerStorageClass": STORAGES["sorted"],
 }
-"""In place of what tests/compat/members.py sets for tests: the values that a bookie has without them."""
+"""Stand in place of what tests/compat/members.py sets for tests: the values that a bookie has without them."""
 CONFIGURATIONS: dict[str, Mapping[str, object]] = {
     "default": DEFAULTS,
     "sorted": {**APACHE_SETTINGS, "ledgerStorageClass": STORAGES["sorted"]},

@@ -19,9 +19,9 @@ from tools.benchmark.run import Figures
 from tools.one_bookie import LoadedBookie
 
 PASS_SHARE = 0.95
-"""Of a ledger that is read once: beyond its end it would be read again."""
+"""Share of a ledger that is read once: beyond its end it would be read again."""
 PASS_S_MAX = 10.0
-"""For a pass that is not timed."""
+"""Maximum time of a pass that is not timed."""
 CHECK_S = 0.02
 SLICE_S = 0.5
 """Window 1 and the disk take turns this long."""

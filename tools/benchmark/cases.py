@@ -80,7 +80,7 @@ class CompactionDuringWrites:
 
 @dataclass(frozen=True)
 class Restart:
-    """From the start after kill -9 to the first accepted write, with that much of journal behind the mark."""
+    """Measures from the start after kill -9 to the first accepted write, with that much of journal behind the mark."""
 
     mib: int = 64
 

@@ -48,7 +48,7 @@ RATIOS = (
 )  # fmt: skip
 SPREAD = ("per_s", "p50_us", "tail_p50_us", "reads_per_s", "first_write_s", "mb_per_s")
 DIGITS = 5
-"""Of a figure that count."""
+"""Digits of a figure that count."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ RECORD_BYTES = 1024
 FILLING = bytes(RECORD_BYTES - 8)
 SENT = struct.Struct("<Q")
 LAST = 2**64 - 1
-"""In place of a time: nothing follows."""
+"""Stands in place of a time: nothing follows."""
 
 Figures = dict[str, float]
 

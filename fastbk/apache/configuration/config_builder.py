@@ -156,7 +156,7 @@ class Finding:
 
     key: Key
     value: str
-    """As written, variables in it."""
+    """The value as it is written, with its variables."""
     origin: str
     """A line of the file, or the name of an environment variable."""
     settings: tuple[str, ...] = ()

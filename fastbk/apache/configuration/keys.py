@@ -457,7 +457,7 @@ def _all() -> dict[str, Key]:
 
 
 KEYS = _all()
-"""By name."""
+"""The keys, by name."""
 
 
 def key_of(name: str) -> Key:

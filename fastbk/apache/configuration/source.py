@@ -47,7 +47,7 @@ class Property:
 
     values: tuple[str, ...]
     line: int
-    """Of its first value, from 1."""
+    """The line of the key's first value, from 1."""
 
 
 @dataclass(slots=True)

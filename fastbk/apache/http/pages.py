@@ -78,7 +78,7 @@ async def _heartbeat(_: Request) -> Response:
 NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
 NO_PAIRS = "Request body not found. should contains k-v pairs"
 FILES_NAMED_MAX = 20_000
-"""Of each kind, in the answer of `list_disk_file`."""
+"""Maximum files of each kind in the answer of `list_disk_file`."""
 
 
 class BookiePages:

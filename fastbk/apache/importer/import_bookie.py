@@ -105,19 +105,19 @@ class Counts:
     """Bytes of files that say nothing, but for cut-off ends."""
     cut_off_ends: int = 0
     left_out_entries: int = 0
-    """Of ledgers that metadata does not list: deleted ones."""
+    """Entries of ledgers that metadata does not list: deleted ones."""
     left_out_bytes: int = 0
     left_out_ledgers: set[int] = field(default_factory=set)
     """The first `LEFT_OUT_KEPT_MAX` ones: a file may name any number."""
     damage: list[Damage] = field(default_factory=list)
     """The first ones."""
     journal_entries: int = 0
-    """Of `entries`, those of journals."""
+    """How many of `entries` came from journals."""
     index: IndexCounts = field(default_factory=IndexCounts)
 
     @property
     def log_entries(self) -> int:
-        """Of `entries`, those of entry logs."""
+        """How many of `entries` came from entry logs."""
         return self.entries - self.journal_entries
 
     @property
@@ -333,7 +333,7 @@ class Imported:
     ledgers: int = 0
     in_limbo: int = 0
     open_ledgers: int = 0
-    """Of those that count on the bookie: they come fenced."""
+    """How many of the ledgers that count on the bookie are open: they come fenced."""
     was_finished: bool = False
     """It was done before, but for the removal of its marks."""
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from fastbk.apache.importer.bookie_files import ApacheDirectories, Damage, LedgerTable, Report
 
 NOWHERE, UNKNOWN = 0, -1
-"""In the place of a location: the index does not name the entry; the index cannot be read there."""
+"""Stand in the place of a location: the index does not name the entry; the index cannot be read there."""
 FIRST_OFFSET = 1024 + LENGTH.size
 """No entry begins before it: an entry log has a header."""
 
@@ -84,7 +84,7 @@ class Index(Protocol):
     """One index, open for reading. Nothing here raises for damage: it is reported, and what it hides is `UNKNOWN`."""
 
     name: str
-    """For people: its kind and where it lies."""
+    """The index's kind and path, for people."""
 
     def covers(self, log: Path) -> bool:
         """Return whether this index is that of an entry log."""
@@ -563,7 +563,7 @@ class IndexCounts:
     """Those that are not, with reasons."""
     ledgers: int = 0
     unlisted_ledgers: int = 0
-    """Of `ledgers`, those that metadata does not list: deleted ones."""
+    """How many of `ledgers` metadata does not list: deleted ones."""
     entries: int = 0
     """That they name."""
     in_place: int = 0

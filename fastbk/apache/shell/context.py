@@ -226,7 +226,7 @@ class CommandLine:
 
     verb: str
     values: dict[str, str] = field(default_factory=dict)
-    """By the options' keys; "" for a flag."""
+    """Values by the options' keys; "" for a flag."""
     arguments: tuple[str, ...] = ()
 
     def has(self, key: str) -> bool:

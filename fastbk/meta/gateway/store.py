@@ -631,11 +631,11 @@ if TYPE_CHECKING:
 _log = LibraryLog("fastbk.meta")
 LONG_WAIT_S, SHORT_WAIT_S = 10.0, 1.0
 POLL_S = 1.0
-"""Between requests that are answered early, and nothing has changed; and while no gateway answers."""
+"""Pause between requests that are answered early, and nothing has changed; and while no gateway answers."""
 THREADS_MAX = 16
 """Those of watches that have ended wait for their answers yet. When there are so many, new watches have no others."""
 CHANGE_S = 0.05
-"""Between the beginnings of two requests, the first of which was answered with a change: 20 a second of each thread."""
+"""Minimum pause between two requests, the first of which was answered with a change: 20 a second of each thread."""
 
 
 class _Threads:

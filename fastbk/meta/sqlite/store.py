@@ -333,7 +333,9 @@ class SqliteFile:
             raise
 
     def _check_whole(self, db: sqlite3.Connection) -> None:
-        """After some errors, of the disk for one, sqlite takes back the whole transaction by itself."""
+        """Check that no transaction is half open: after some errors, of the disk for one, sqlite takes back the whole
+        by itself.
+        """
         if not db.in_transaction:
             raise MetadataUnavailable(
                 f"{self._path}: what was to be committed together was taken back: is there room on its disk?"

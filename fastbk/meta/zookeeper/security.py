@@ -58,7 +58,9 @@ _AREAS: dict[str, tuple[int, int, int]] = {
     "underreplication": (CHANGE, CHANGE, CHANGE),
     "": (CHANGE, CHANGE, CHANGE),
 }
-"""By the first part of a path below the root, or below what only fastbk knows of; "" is everything else: ledgers."""
+"""Areas by the first part of a path below the root, or below what only fastbk knows of; "" is everything else:
+ledgers.
+"""
 _OWN_NAMES = ("ID-fastbk", "fastbk")
 
 

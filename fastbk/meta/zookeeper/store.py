@@ -86,7 +86,9 @@ from fastbk.model.ledger import LedgerMetadata
 
 _READ_AT_ONCE = 500
 _COUNTERS = 64
-"""Of deletions: a change is tried again if another node of its counter is deleted at the same moment."""
+"""Number of counters of deletions. A change is tried again if another node of its counter is deleted at the same
+moment.
+"""
 
 
 def _version(node: Node) -> int:
@@ -273,7 +275,7 @@ class _Counters:
         self._folder = folder
         self._call = call
         self._versions: dict[str, int | None] = {}
-        """Of the folder, too. None: it was never made."""
+        """Versions of the nodes, the folder's too. None: it was never made."""
 
     def read(self, paths: Sequence[str]) -> list[Node | None]:
         """Return several nodes."""

@@ -70,7 +70,7 @@ from fastbk.model.missing_replica import MissingReplica
 
 
 APACHE_REASON = "marked by AutoRecovery"
-"""Of a mark that only Apache's auditor or tools made."""
+"""Reason of a mark that only Apache's auditor or tools made."""
 LAYOUT_BYTES = b'type: "BASIC"\nversion: 1\n'
 _FOLDERS_AT_ONCE = 100
 _LEDGER_NAME = re.compile(r"urL(\d{10,19})")

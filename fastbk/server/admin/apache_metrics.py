@@ -274,7 +274,7 @@ COMPACTIONS = {
     "minor": ("bookie_MINOR_COMPACTION_TOTAL", "bookie_MINOR_COMPACTION_COUNT"),
     "major": ("bookie_MAJOR_COMPACTION_TOTAL", "bookie_MAJOR_COMPACTION_COUNT"),
 }
-"""By kind: the name now, and the one before."""
+"""By kind of compaction: the name now, and the one before."""
 
 OF_ONE_PAIR = (
     Value(

@@ -185,7 +185,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskSettings
     replayed: Replayed
     refuses_adds: bool = False
-    """From the start on, until told otherwise: normal adds."""
+    """Whether normal adds are refused from the start on, until a change."""
     header_key: str = ""
     """Hex, as its index has it and no worker: how a rewritten record is noticed (INV-R4)."""
 

@@ -41,7 +41,7 @@ RECORD_BYTES_MAX = 31 * MIB
 """A journal's batch is at most 64 MiB: two of the largest records, and headers."""
 TIMEOUT_MS_MAX = 1_000_000
 PAIRS_MAX = 8
-"""As in `boundary/base.h`, which needs Linux; a configuration may be checked anywhere."""
+"""Maximum pairs, as in `boundary/base.h`, which needs Linux; a configuration may be checked anywhere."""
 
 
 def check(config: BookieConfig) -> None:

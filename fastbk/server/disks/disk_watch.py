@@ -218,7 +218,7 @@ class DiskWatch:
 
 
 BLOCK_BYTES = 512
-"""Of `st_blocks`."""
+"""The unit of `st_blocks`."""
 
 
 class DirectoryProbe:

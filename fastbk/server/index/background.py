@@ -50,7 +50,7 @@ class Task:
     """A plan, and how it is run."""
 
     name: str
-    """Of its result."""
+    """The name of the job's result."""
     priority: int
     plan: Plan
     bucket: RateLimit

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fastbk.storage.manifest import Damage
 
 RETRY_DELAY_S = 1.0
-"""After a flush has failed as often as a checkpoint tries."""
+"""Pause after a flush has failed as often as a checkpoint tries."""
 
 
 class DeletionLogFailed(OSError):
@@ -261,7 +261,7 @@ class Flusher:
     # ---- deletions
 
     def _record_deletions(self) -> None:
-        """Before the flush that makes deletions durable they are written down; after it what is deleted may go."""
+        """Write deletions down before the flush that makes them durable; after it what is deleted may go."""
         events = [*self._unrecorded, *self._marked]
         self._marked, self._unrecorded = [], []
         self._has_expired = any("expired" in event for event in events)

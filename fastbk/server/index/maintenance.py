@@ -43,7 +43,7 @@ LAG_FILES_MAX = 256
 RECOUNT_SHARE = 20
 """A recount that took a second is not done again for so many seconds."""
 RETRY_S = 5.0
-"""After a failure."""
+"""Pause after a failure."""
 DROPS_MAX = 100_000
 """Ledgers that wait to be dropped."""
 DROPS_A_MERGE = 10_000
@@ -52,7 +52,7 @@ MERGE_BYTES_PER_S = 64 * MIB
 
 
 class MaintenanceLoop:
-    """Of one index. Main loop only."""
+    """Maintenance of one index. Main loop only."""
 
     def __init__(
         self,
@@ -411,7 +411,9 @@ class MaintenanceLoop:
 
 @dataclass(slots=True)
 class CompactionStatus:
-    """Of the compaction begun last. `freed_bytes`: of logs given up, less new ones; `error`: why it ended early."""
+    """State of the compaction begun last. `freed_bytes`: of logs given up, less new ones; `error`: why it ended
+    early.
+    """
 
     running: bool = False
     moved_bytes: int = 0
@@ -480,9 +482,9 @@ DELETED_KEPT_S = 7 * 24 * 3600
 FENCED_KEPT_S = 600
 """How long one is that metadata was never seen to list, if it was fenced (INV-G8): counted among the unconfirmed."""
 INTERVAL_S = 24 * 3600
-"""Between two looks whether many states could be forgotten."""
+"""Pause between two checks whether many states could be forgotten."""
 PAUSE_MIN_S = 10.0
-"""After a merge of everything, and before it is tried again; doubled with each failure in succession."""
+"""Minimum pause between merges of everything; it doubles with each failure in succession."""
 PAUSE_MAX_S = 600.0
 BUSY_SHARE = 20
 """Merges for ledgers that have expired take at most one such part of the time, or one runs every `PAUSE_MAX_S`."""
@@ -521,11 +523,11 @@ class _Plan:
     began_s: float
     is_committed: bool = False
     is_begun: bool = False
-    """In memory."""
+    """Whether the plan has begun, in memory."""
 
 
 class Forgetting:
-    """Of one index. Main loop only; at most one plan at a time."""
+    """Forgetting of one index. Main loop only; at most one plan at a time."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 STEP_TIMEOUT_MS = 100
 DRAIN_STEP_TIMEOUT_MS = 5
 LOOK_INTERVAL_S = 0.5
-"""Between two looks at whether a failed flush is to be tried again."""
+"""Pause between two checks whether a failed flush is to be tried again."""
 REQUESTS_A_JOB = 4
 """Requests that wait in the index, for each that may be at the disk: batch reads wait there for their turn."""
 EXIT_DRAIN_ROUNDS = 2
@@ -521,7 +521,7 @@ EXPLICIT_LACS_JOB = "explicit_lacs"
 
 
 class ExplicitLacs:
-    """Of one index; the main thread's, but for the write, which is a job of the flush thread."""
+    """Explicit LACs of one index. They are the main thread's, but for the write, which is a job of the flush thread."""
 
     def __init__(self, index: Index, disk: Disk, directory: str) -> None:
         """`disk`: the flush thread's."""

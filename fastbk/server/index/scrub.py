@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SAVE_INTERVAL_S = 60.0
 RETRY_S = 60.0
-"""After a cycle that ended early."""
+"""Pause after a cycle that ended early."""
 RATE_MIN_BYTES_PER_S = 64 * KIB
 LOGGED_MAX = 20
 """Findings of one minute that get a line each; so many ranges of bad digests, too."""
@@ -59,7 +59,7 @@ MET_AGAIN_S = 600.0
 
 
 class LineWindow:
-    """At most LOGGED_MAX lines in LOG_WINDOW_S; findings without one are counted."""
+    """Lets LOGGED_MAX lines pass in LOG_WINDOW_S; findings without one are counted."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -104,7 +104,7 @@ class Save:
 
 
 class Scrubber:
-    """Of one index. Main loop only."""
+    """The scrub of one index. Main loop only."""
 
     def __init__(
         self,
@@ -439,7 +439,7 @@ class Scrubber:
 DIGESTS_MAX = 16_384
 """Whose types are kept: some 2.5 MiB, 1 more where all have HMACs."""
 DIGEST_AGE_S_MAX = 3600.0
-"""Of what is kept."""
+"""Maximum age of a digest that is kept."""
 ASKED_MAX = 1024
 """Ledgers in one message."""
 VAIN_MAX = 4096
@@ -477,7 +477,7 @@ class DigestTypes:
         self._began_s: float | None = None
         """When the wait under way began."""
         self._asked: set[int] = set()
-        """In it."""
+        """Ledgers whose digests were requested."""
         self._vain_until_s: dict[int, float] = {}
 
     # ---- main loop

@@ -48,9 +48,9 @@ WAITING_STEP_TIMEOUT_MS = 2
 """While a file is being made, or the limit is reached: nobody rings when that changes."""
 LAG_PAUSE_S = 0.001
 LOOK_INTERVAL_NS = 10_000_000
-"""Between two looks at the control socket and the mark, under load."""
+"""Pause between two checks of the control socket and the mark, under load."""
 LATE_INTERVAL_S = 1.0
-"""Between two reports of ledgers that begin behind entry 0: some lines each."""
+"""Pause between two reports of ledgers that begin behind entry 0: some lines each."""
 
 
 def record_bytes_max(frame_size_bytes_max: int) -> int:

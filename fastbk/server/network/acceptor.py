@@ -35,7 +35,7 @@ RECORD_HEAD_BYTES, RECORD_BYTES_MAX = 5, 16 * 1024
 CLIENT_HELLO = b"\x01"
 ACCEPTS_A_TURN = 64
 ACCEPT_PAUSE_S = 0.1
-"""After an error that only others can end, such as a full table of files."""
+"""Pause after an error that only others can end, such as a full table of files."""
 SHUTDOWN_TIMEOUT_S = 2.0
 """How long a client may take to read the last frame, and to say that it has."""
 _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 RECORDS_MAX = 400
-"""In one message: 300 bytes each."""
+"""Maximum records in one message: 300 bytes each."""
 MESSAGES_MAX = 4
-"""In one sweep, which is a second."""
+"""Maximum messages in one sweep, which is a second."""
 OPERATIONS = {1: "add", 2: "read", 3: "fence", 4: "recover", 5: "other"}
 FENCED, RECOVERED = "ledger.fenced", "ledger.recovery_began"
 EVENTS = {3: FENCED, 4: RECOVERED}
@@ -135,7 +135,7 @@ class AuditTrail:
 
 FENCES_PER_S, FENCES_BURST_S = 5.0, 10.0
 REPORTS_PER_S, REPORTS_BURST_S = 2.0, 20.0
-"""Of all clients of one worker; more are refused."""
+"""Maximum reports a second of all clients of one worker; more are refused."""
 TEXT_CHARACTERS_MAX = 500
 RECENT_MAX = 256
 

@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket, while it waits for that."""
+        """The descriptor of its socket, while it waits for that."""
         if self.upgrading is not None:
             return int(self.upgrading.get_extra_info("socket").fileno())
         assert self.waiting_socket is not None
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def _watch(self) -> None:
-        """From now on C receives, from all connections in one call: one for each takes half as long as TCP itself."""
+        """Let C receive from all connections in one call: one for each takes half as long as TCP itself."""
         if self.slot >= 0 and not self.client.is_secure and not self._transport.is_closing():
             self._transport.pause_reading()
             self._own_buffer = None

@@ -343,7 +343,7 @@ def _reply(
 
 
 DIGESTS_INTERVAL_S = 0.05
-"""Between two questions; the first after a pause goes out at once."""
+"""Pause between two requests; the first after a pause goes out at once."""
 
 
 class DigestRequests:

@@ -36,7 +36,7 @@ WANTED_MAX = LEDGERS_MAX // 2
 """That one connection waits for: it keeps no other from asking, and what its answers cost is bounded."""
 DIGITS_MAX = 19
 ANSWER_S_MAX = 5.0
-"""After which one that it has not answered is sent again, if somebody asks again."""
+"""A request without answer is sent again after so long, if somebody asks again."""
 
 
 @dataclass(slots=True)

@@ -329,7 +329,7 @@ class Network:
 
 
 SEARCH_INTERVAL_S = 0.1
-"""Between two searches for silent connections, at least."""
+"""Minimum pause between two searches for silent connections."""
 NEVER_HEARD_SWEEPS = 2
 """Sweeps, one a second, after which a connection that has not sent a byte counts as silent."""
 SILENT_SWEEPS = 10

@@ -103,7 +103,7 @@ class Principals:
 
 
 KEPT_S = 30.0
-"""Without a connection that waits for its quota, and all keep theirs again."""
+"""Without a connection that waits for its quota for so long, all keep theirs again."""
 
 
 class Quotas:
@@ -115,7 +115,7 @@ class Quotas:
         self._rules = [(pattern, quota.share(workers)) for pattern, quota in rules_of(settings)]
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        """Of principals that have connections, and of those that had: who comes again finds its debt."""
+        """Numbers of principals that have connections, and of those that had: who comes again finds its debt."""
         self._counts: dict[str, int] = {}
         self._gone: dict[str, None] = {}
         """Principals without connections, the longest gone first."""

@@ -241,7 +241,9 @@ class BootOrder:
                 self._configure(process, self._worker_config())
 
     def _warn_of_unsealed(self) -> None:
-        """From here on workers receive what clients send, and one of them may become an attacker's."""
+        """Warn of processes that are not confined: from here on workers receive what clients send, and one of them
+        may become an attacker's.
+        """
         unsealed = [] if self._is_warned else self._boot.unsealed()
         self._is_warned = True
         if unsealed:

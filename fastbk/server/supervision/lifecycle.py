@@ -174,7 +174,7 @@ class Restarts:
         self.reads_only_reason = ""
         """Not empty: the next start is without journal and gc, and so are those after it, until `try_again`."""
         self.reads_only_s = 0.0
-        """For how long, at least."""
+        """How long the bookie serves reads only, at least."""
         self.is_down = False
         """Nothing is served until `try_again`."""
         self._pauses = pauses

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from fastbk.meta.api import BookieIdentity, MetadataStore
 
 POLL_INTERVAL_S = 2.0
-"""Between two reads of the mark."""
+"""Pause between two reads of the mark."""
 STORE_INTERVAL_S = 5.0
-"""Between two writes to the directories, at least, unless there is a hold to store."""
+"""Minimum pause between two writes to the directories, unless there is a hold to store."""
 AGE_INTERVAL_S = 60.0
 """The age of metadata rises so often, by whichever bookie is first."""
 

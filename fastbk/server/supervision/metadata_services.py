@@ -139,11 +139,11 @@ DigestsRead: TypeAlias = "dict[LedgerId, KnownDigest | None] | Error"
 """What a read found; Error: metadata is away."""
 
 LEDGERS_ASKED_MAX = 1024
-"""Of one message; what it names behind them is not heard."""
+"""Maximum ledgers that one message names; the rest is dropped."""
 READ_PAUSE_S = 0.05
-"""Between two reads: at most 1,280 ledgers a second are read."""
+"""Pause between two reads: at most 1,280 ledgers a second are read."""
 AWAY_PAUSE_S = 5.0
-"""After metadata did not answer."""
+"""Pause after metadata did not answer."""
 ANSWERS_MAX = 16_384
 ANSWER_AGE_S_MAX = 60.0
 

@@ -195,7 +195,7 @@ class Watched:
     stats: Stats
     beats: list[int]
     silent_s: list[float]
-    """For each word, how long it has stood still."""
+    """For each word how long it has stood still."""
 
 
 def process_state(pid: int, proc: str = "/proc") -> str:
@@ -345,11 +345,11 @@ SLOW_NS = 25_000_000
 VERY_SLOW_NS = 250_000_000
 WINDOW_S = 1.5
 WINDOWS_SLOW = 2
-"""In a row, and a journal is slow: one late commit is none. A very slow one is."""
+"""A journal is slow after so many slow windows in a row: one late commit is none. A very slow one is."""
 QUICK_S = 10.0
-"""Without a slow window, and it is quick again."""
+"""A journal is quick again after so long without a slow window."""
 LOGGED_S = 300.0
-"""Between two lines that a journal is slow, at least: of a disk at its limit they would hide all other events."""
+"""Minimum pause between two lines that a journal is slow: of a disk at its limit they would hide all other events."""
 
 
 @dataclass(slots=True)

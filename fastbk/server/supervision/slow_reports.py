@@ -14,7 +14,9 @@ from fastbk.observe.prometheus import family
 SHOWN_MAX = 64
 """Records kept for `/slow`, over all processes."""
 LOG_INTERVAL_S = 10.0
-"""Between two log lines of one process, event and cause; what comes meanwhile is counted in the next one."""
+"""Minimum pause between two log lines of one process, event and cause; what comes meanwhile is counted in the next
+one.
+"""
 QUIET = (flight.INTAKE,)
 """Kinds that delay nobody's answer by themselves: recorded and shown, and not logged."""
 

@@ -42,7 +42,7 @@ RECORDS = (
     "seq long, segment long, entry long, slot int, txid long, timestamp timestamp, key binary, value binary,"
     " headers array<struct<key: string, value: binary>>, stream string, date date"
 )
-"""As they are read again: without it Spark takes a stream that is called 007 for a number."""
+"""How records are read again: without it Spark takes a stream that is called 007 for a number."""
 RUN = "run="
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What Spark calls the folder of those that have no stream."""
@@ -228,7 +228,9 @@ def records_of(spark: SparkSession, to: str) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of one stream's records: how many, first and last number (-1: none), bytes of payloads, the sum of hashes."""
+    """Sums over one stream's records: how many, first and last number (-1: none), bytes of payloads, the sum of
+    hashes.
+    """
 
     records: int = 0
     first_seq: int = -1

@@ -43,7 +43,7 @@ ROWS = (
 """A row for each unit. `findings`: as `fastbk ledger audit` prints them. Without copies: the ledger was deleted."""
 SLICE = "slice="
 UNITS_AT_ONCE = 2
-"""By each task: one waits for bookies while the other's copies are checked."""
+"""Units of each task at once: one waits for bookies while the other's copies are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,19 +50,19 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """On this machine's disk, where Hadoop's own exclusive creation is a look and a creation after it."""
+    """Files on this machine's disk, where Hadoop's own exclusive creation is a look and a creation after it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """As Files says."""
+        """See Files."""
         with suppress(FileNotFoundError):
             return sorted(one.name for one in self._folder.iterdir())
         return []
 
     def create(self, name: str, text: str) -> bool:
-        """As Files says; the file has its text when it appears."""
+        """See Files; the file has its text when it appears."""
         self._folder.mkdir(parents=True, exist_ok=True)
         beside = self._folder.with_name(f".{self._folder.name}-{secrets.token_hex(6)}")
         beside.write_text(text)
@@ -81,12 +81,12 @@ class LocalFiles:
         return None
 
     def delete(self, name: str) -> None:
-        """As Files says."""
+        """See Files."""
         (self._folder / name).unlink(missing_ok=True)
 
 
 class HadoopFiles:
-    """On whatever file system Hadoop has."""
+    """Files on whatever file system Hadoop has."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         context: Any = spark.sparkContext
@@ -101,12 +101,12 @@ class HadoopFiles:
         return Path(self._path.toUri().getPath()) if is_local else None
 
     def names(self) -> list[str]:
-        """As Files says."""
+        """See Files."""
         found = self._if_there(lambda: self._system.listStatus(self._path))
         return sorted(one.getPath().getName() for one in found or ())
 
     def create(self, name: str, text: str) -> bool:
-        """As Files says, as far as the file system creates exclusively."""
+        """See Files, as far as the file system creates exclusively."""
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -123,7 +123,7 @@ class HadoopFiles:
         return True
 
     def read(self, name: str) -> str | None:
-        """As Files says."""
+        """See Files."""
         stream = self._if_there(lambda: self._system.open(self._at(name)))
         if stream is None:
             return None
@@ -133,7 +133,7 @@ class HadoopFiles:
             stream.close()
 
     def delete(self, name: str) -> None:
-        """As Files says."""
+        """See Files."""
         self._system.delete(self._at(name), False)
 
     @staticmethod

@@ -56,7 +56,7 @@ CHANGED = ("refuse", "again", "skip")
 GROUP_BYTES = 1024 * 1024 * 1024
 GROUP_FILES_MAX = 10_000
 FILE_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
-"""Of a file that is one record, which has 4 MiB with its key."""
+"""Maximum bytes of a file that is one record, which has 4 MiB with its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

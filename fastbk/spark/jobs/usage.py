@@ -365,7 +365,7 @@ def _write_snapshot(counted: DataFrame, place: str) -> None:
 
 
 STREAM_KEY = "fastbk.stream"
-"""Of a ledger's custom metadata: the id of the stream whose segment, or reader's mark, it is."""
+"""Key of a ledger's custom metadata: the id of the stream whose segment, or reader's mark, it is."""
 ROWS = (
     "stream_id string, bookie string, made_s long, ledgers long, open long, entries long, bytes long,"
     " day_bytes long, week_bytes long"

@@ -129,7 +129,7 @@ async def _oldest(context: StreamContext, mark: DLSN, mark_seq: int) -> Record |
 
 
 BY_CHARACTERS_MAX = 200
-"""Of who moves a cursor, as its map says it."""
+"""Maximum length of the name of who moves a cursor, as its map says it."""
 BACKLOG_TIMEOUT_S = 2.0
 """How long bookies may take to tell how far the cursors of one stream are behind."""
 
@@ -162,7 +162,7 @@ class CursorGauges:
         self._patterns = patterns or PatternHolds(client.records)
         self._limit = limit
         self._known: dict[str, tuple[list[CursorGauge], int]] = {}
-        """By stream, of those that have cursors: what is told of, and how many are left out."""
+        """By stream that has cursors: which gauges are reported, and how many are left out."""
         self._seen: set[str] = set()
         self._is_first = True
         self._is_away = False

@@ -256,7 +256,7 @@ class CursorHolder(Generic[HeldT, PlaceT, GapT]):
         await parts.flusher.until(parts.acks.changes)
 
     async def _ack_one_unkept(self, done: Record | PlaceT) -> None:
-        """For `fastbk.sync`: wait for room only."""
+        """Wait for room only, for `fastbk.sync`."""
         self._alive()
         await self._take_one_with_room(self._place(done))
 
@@ -299,7 +299,7 @@ class CursorHolder(Generic[HeldT, PlaceT, GapT]):
 
     @property
     def epoch(self) -> int:
-        """Of this opening; rises with each."""
+        """Epoch of this opening; rises with each."""
         return self._held().epoch
 
     @property

@@ -24,7 +24,7 @@ NONE = -1
 RANGES_MAX = 10_000
 """Ranges done behind the mark. At most 46 bytes each, so that a state fits into a record of metadata."""
 DATA_BYTES_MAX = 32 * 1024
-"""Of the user's map, as it is written."""
+"""Maximum bytes of the user's map, as it is written."""
 DOOMED_MAX = 16
 """Ledgers of a cursor that wait to be deleted; with more it does not get another one."""
 
@@ -40,7 +40,7 @@ _Ends = Annotated[tuple[Count, ...], msgspec.Meta(max_length=2 * RANGES_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=DATA_BYTES_MAX)]
 Data: TypeAlias = dict[str, int | str]
 CheckedData = Annotated[dict[Text, bool | int | Text], msgspec.Meta(max_length=DATA_KEYS_MAX)]
-"""As it is read: versions before 0.3 took True and False, too, and could not read them again."""
+"""The map as it is read: versions before 0.3 took True and False, too, and could not read them again."""
 
 _STATE_MARK, _RECORD_MARK = b"FBKS", b"FBKU"
 VERSION = 1
@@ -56,7 +56,7 @@ class CursorState(msgspec.Struct, frozen=True, array_like=True):
     serial: Count = 0
     """Rises with each state that is written, over all holders: of two that are found the higher one counts."""
     epoch: Count = 0
-    """Of the holder that wrote it; rises with each opening."""
+    """Epoch of the holder that wrote it; rises with each opening."""
     mark: DLSN = FIRST
     """Every record before it is done. It lies behind the last of these, and not behind the first that is not done."""
     mark_seq: Number = NONE
@@ -98,7 +98,7 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def epoch(self) -> int:
-        """Of the holder that wrote it."""
+        """Epoch of the holder that wrote it."""
         return self.state.epoch
 
     @property

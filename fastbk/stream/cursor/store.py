@@ -85,9 +85,9 @@ _log = LibraryLog("fastbk.stream.cursor")
 
 Held = TypeVar("Held", bound="HeldRecord")
 NAME_BYTES_MAX = 80
-"""Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
+"""Maximum bytes of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
 CURSORS_MAX = 1000
-"""Of one stream. They are listed by one answer, and a janitor reads them all where they hold data."""
+"""Maximum cursors of one stream. They are listed by one answer, and a janitor reads them all where they hold data."""
 _UNREADABLE = CursorRecord(CursorState())
 TRIES_MAX = 8
 
@@ -110,7 +110,7 @@ class CursorInfo:
     expires_at_us: int
     """When it may be deleted if nobody uses it, in µs since 1970; 0: never."""
     used_at_us: int
-    """By its holder, as far as the record says."""
+    """When its holder used it, as far as the record says."""
     moved_at_us: int
     """When the state that the record has was made: its mark was not moved since then."""
     created_us: int
@@ -124,11 +124,11 @@ class CursorInfo:
     ledgers: tuple[int, ...]
     """All ledgers that are named by it."""
     version: int
-    """Of its record."""
+    """Version of its record."""
     fault: str = ""
     """Why its record cannot be read; "": it can. It holds all that it may hold then, until it is deleted."""
     pattern: str = ""
-    """Of the streams that it reads beside this one; "": it is this stream's alone."""
+    """Pattern of the streams that it reads beside this one; "": it is this stream's alone."""
 
     @property
     def label(self) -> str:
@@ -272,7 +272,7 @@ class HeldRecord(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of that holder."""
+        """Epoch of that holder."""
 
     @property
     def is_deleting(self) -> bool:
@@ -307,7 +307,7 @@ class CursorStore(Generic[Held]):
 
     @property
     def version(self) -> int:
-        """Of the record, as it was last written."""
+        """Version of the record, as it was last written."""
         return self._version
 
     async def write(self, record: Held) -> None:
@@ -358,7 +358,7 @@ RECORD_RATE_PER_S = 2.0
 """States that may go to the record for good; beyond it, and a burst, a ledger is made."""
 RECORD_BURST = 5.0
 RECORD_PAUSE_S = 0.1
-"""Between states that go to the record where there is no ledger to be had."""
+"""Pause between states that go to the record where there is no ledger to be had."""
 LEDGER_AGAIN_S = 30.0
 """After a ledger has failed, none is tried for so long."""
 KEEP_ALIVE_S = 30.0

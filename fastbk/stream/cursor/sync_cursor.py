@@ -145,7 +145,7 @@ class SyncHolder(SyncRecords[Held, GapT]):
 
     @property
     def epoch(self) -> int:
-        """Of this opening; rises with each."""
+        """Epoch of this opening; rises with each."""
         return self._opened().epoch
 
     @property
@@ -217,7 +217,7 @@ class SyncOfPattern(SyncRecords[PatternInner, GapT]):
 
     @property
     def pattern(self) -> str:
-        """With its namespace's path."""
+        """The pattern with its namespace's path."""
         inner = self._opened()
         return self._loop.call_plain(lambda: inner.pattern)
 
@@ -239,7 +239,9 @@ class SyncOfPattern(SyncRecords[PatternInner, GapT]):
         return self._loop.call_plain(inner.stats)
 
     def _passed(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
-        """As other readers; but what raises comes again in its stream's turn, and holds up no other stream."""
+        """Handle a gap as other readers do; but what raises comes again in its stream's turn, and holds up no other
+        stream.
+        """
         try:
             return super()._passed(chunk, at, error)
         except ProtocolError:

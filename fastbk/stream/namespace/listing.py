@@ -72,13 +72,13 @@ class StreamInfo:
     """Those that are kept, open ones too."""
     open_segments: int
     records: int
-    """Of the closed segments that are kept."""
+    """Records of the closed segments that are kept."""
     size_bytes: int
-    """Of the closed segments that are kept: data of their entries, one copy."""
+    """Bytes of the closed segments that are kept: data of their entries, one copy."""
     trim: DLSN
     """Records before it are gone."""
     last_dlsn: DLSN | None
-    """Of the last record of all closed segments; None: there never was one."""
+    """DLSN of the last record of all closed segments; None: there never was one."""
     last_txid: int
     last_time: datetime | None
     is_sealed: bool
@@ -251,7 +251,7 @@ LISTINGS_MAX = 10
 """So often names are listed again because they changed meanwhile; then what is certain of it is told."""
 
 Names = dict[str, tuple[str, EntryRecord]]
-"""By id: name, and what stands there."""
+"""By id: the name, and what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ class NamespaceEvent:
     """"present": it was there when the watch began. "policy": its own; of the watched namespace inherited ones, too."""
     what: Kind
     name: str
-    """Of the stream or namespace in the watched namespace; of itself its path."""
+    """Name of the stream or namespace in the watched namespace; its path if it is that itself."""
     id: str
     former: str = ""
     """What it was called before it was renamed."""

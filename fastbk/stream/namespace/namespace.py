@@ -511,7 +511,7 @@ async def restore_stream(namespace: Namespace, name: str, stream_id: str) -> Str
 
 
 NAMES_AT_ONCE = 50
-"""Of one change of names: a transaction of a few records each."""
+"""Names in one change of names: a transaction of a few records each."""
 DELETIONS_AT_ONCE = 8
 PASSES_MAX = 10
 """So often a namespace is emptied anew because somebody creates streams in it meanwhile."""

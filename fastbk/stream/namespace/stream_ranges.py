@@ -43,10 +43,10 @@ class StreamRange:
     first: DLSN
     first_seq: int
     end: DLSN
-    """Behind the last record."""
+    """The place behind the last record."""
     end_seq: int
     record_bytes: float
-    """Of a record, about: of the closed segments, else of the last entry; 0 where there is none."""
+    """Estimated bytes of a record: of the closed segments, else of the last entry; 0 where there is none."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _CachedRange:
     """What is remembered of one stream."""
 
     version: int
-    """Of its chain."""
+    """Version of its chain."""
     open_rows: tuple[Segment, ...]
     trim: DLSN
     closed: _End
@@ -77,7 +77,7 @@ class _CachedRange:
     first: tuple[DLSN, int] | None = None
     """Where that is not what bookies have to be asked for."""
     tails: dict[int, _Tail] = field(default_factory=dict)
-    """By ledger."""
+    """Tails by ledger."""
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ class UsageRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is counted of a namespace."""
 
     streams: Count = 0
-    """In it and in the namespaces below it."""
+    """Streams in it and in the namespaces below it."""
     changes: Count = 0
     """Rises with each change of what is directly in it: names, and policies."""
     names: Count = 0
@@ -73,7 +73,7 @@ class StoredRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a janitor has counted of a namespace with a quota of bytes."""
 
     size_bytes: Count = 0
-    """Of data in all ended segments in it and below, one copy."""
+    """Bytes of data in all ended segments in it and below, one copy."""
     counted_us: TimeUs = 0
     """When that count began, by the janitor's clock."""
 
@@ -153,7 +153,7 @@ class Place:
     path: tuple[str, ...]
     levels: tuple[Level, ...]
     entries: Mapping[str, Versioned[EntryRecord]]
-    """By name; those are left out that stood for nothing."""
+    """Entries by name; those are left out that stood for nothing."""
 
     @property
     def here(self) -> Level:

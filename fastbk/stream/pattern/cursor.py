@@ -47,9 +47,9 @@ _log = LibraryLog("fastbk.stream.pattern")
 
 RECORD_BURST = 5.0
 RECORD_PAUSE_S = 0.1
-"""Between states, after a burst of them: the record is one of metadata."""
+"""Pause between states, after a burst of them: the record is one of metadata."""
 RECORD_BYTES_PER_S = 1 << 20
-"""Of states that are written: one of 512 KiB takes half a second's turn."""
+"""Rate of states that are written: one of 512 KiB takes half a second's turn."""
 KEEP_ALIVE_S = 30.0
 
 

@@ -77,7 +77,7 @@ class PatternRecords(Generic[GapT]):
 
     @property
     def pattern(self) -> str:
-        """With its namespace's path."""
+        """The pattern with its namespace's path."""
         path = self._path if self._source is None else self._source.path
         return label((*path, self._names))
 
@@ -393,7 +393,7 @@ Make = Callable[[Origin, StreamContext, How, "asyncio.Event", ReadTurns, int], A
 
 
 class _Bell(asyncio.Event):
-    """Of one stream's reader: puts the stream into line whenever something came."""
+    """Rings for one stream's reader: puts the stream into line whenever something came."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         super().__init__()

@@ -112,17 +112,17 @@ class PatternRecord(msgspec.Struct, frozen=True, array_like=True):
     """The record of metadata of one pattern's cursor. All that acknowledgements make is in it: it has no ledgers."""
 
     pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=PATTERN_CHARACTERS_MAX)]
-    """Of the names in its namespace. It is the cursor's for good."""
+    """Pattern of the names in its namespace. It is the cursor's for good."""
     serial: Count = 0
     """Rises with each state that is written, over all holders."""
     epoch: Count = 0
-    """Of the holder that wrote it; rises with each opening."""
+    """Epoch of the holder that wrote it; rises with each opening."""
     holder: Annotated[str, msgspec.Meta(max_length=HOLDER_CHARACTERS_MAX)] = ""
     """Drawn at each opening: who holds it."""
     positions: Annotated[dict[Id, StreamPosition], msgspec.Meta(max_length=STREAMS_MAX)] = (
         msgspec.field(default_factory=dict)
     )
-    """By the streams' ids. Of a stream that is not there nothing is done."""
+    """Positions by the streams' ids. Of a stream that is not there nothing is done."""
     data: CheckedData = msgspec.field(default_factory=dict)
     """The user's map, as it came with the last acknowledgement that had one."""
     time_us: TimeUs = 0
@@ -257,7 +257,7 @@ def marks_of(records: Mapping[str, PatternRecord], stream_id: str, name: str) ->
 
 
 CURSORS_MAX = 100
-"""Of one namespace. Each may have 512 KiB, and a janitor reads them all where they hold data."""
+"""Maximum cursors of one namespace. Each may have 512 KiB, and a janitor reads them all where they hold data."""
 TRIES_MAX = 8
 BEGUN_TOGETHER = 16
 """Streams of which the place is found together where a new cursor begins."""
@@ -278,7 +278,7 @@ class PatternCursorInfo:
 
     @property
     def pattern(self) -> str:
-        """Of the names in its namespace; "": it cannot be read."""
+        """Pattern of the names in its namespace; "": it cannot be read."""
         return "" if self.fault else self.record.pattern
 
     @property

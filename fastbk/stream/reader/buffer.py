@@ -103,7 +103,7 @@ class ReadBuffer:
 
     @property
     def position(self) -> DLSN:
-        """Of the next record."""
+        """Position of the next record."""
         chunk = self._chunk
         return self._behind if chunk is None else chunk[self._at :].first_dlsn
 
@@ -451,7 +451,7 @@ class TracedBuffer(ReadBuffer):
         return record
 
     def take(self, max_records: int, max_bytes: int) -> Chunk | None:
-        """As `ReadBuffer` does."""
+        """Do the same as `ReadBuffer`."""
         chunk = super().take(max_records, max_bytes)
         if chunk is not None:
             for row in chunk.rows_with_headers():

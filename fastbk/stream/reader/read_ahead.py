@@ -119,7 +119,7 @@ class ReadTurns:
 
 
 class ReadAhead:
-    """From one position on, until it is stopped, or to an end that was given.
+    """Reads ahead from one position on, until it is stopped, or to an end that was given.
 
     Attributes:
         error: what ended it, None while it goes on.
@@ -189,7 +189,7 @@ class ReadAhead:
 
     @property
     def queued_bytes(self) -> int:
-        """Of the entries in the queue."""
+        """Bytes of the entries in the queue."""
         return self._size_bytes
 
     @property

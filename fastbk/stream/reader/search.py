@@ -367,19 +367,19 @@ class SegmentInfo:
     """One segment. Of an open one only number, ledger, and `first_seq` (where it is not -1) are known."""
 
     number: int
-    """From 1."""
+    """Number of the segment, from 1."""
     ledger_id: int
     is_open: bool
     first_seq: int
     """The number of its first record; -1: not known, since the segment before it is open, too."""
     records: int
     last_entry_id: int
-    """Of its last entry with records."""
+    """Id of its last entry with records."""
     size_bytes: int
-    """Of all its entries' data, one copy."""
+    """Bytes of all its entries' data, one copy."""
     first_time_us: int
     last_time_us: int
-    """Of its first and last record, in µs since 1970 by the writer's clock; times never fall within a segment."""
+    """Times of its first and last record, in µs since 1970 by the writer's clock; times never fall within a segment."""
 
 
 async def segments_of(context: StreamContext, first: int) -> list[SegmentInfo]:

@@ -70,11 +70,11 @@ class StreamReaderStats:
     entries_read: int
     """Entries that bookies gave."""
     bytes_read: int
-    """Of these, as stored."""
+    """Bytes of these, as stored."""
     copies_skipped: int
     """Copies that were missing, damaged or not to be had, so that another bookie was asked."""
     read_latency: Latency
-    """From asking bookies for a range of entries until the first of them came."""
+    """Time from the request of a range of entries until the first of them came."""
     lag: Lag
     """How far it is behind what it knows to be visible."""
 

@@ -66,9 +66,9 @@ from fastbk.stream.writer.traced_appends import TracedAppends
 _log = LibraryLog("fastbk.stream")
 
 ENTRIES_BEFORE_PACKING = 2
-"""With as many in flight, the last group stays open for more until an acknowledgement comes."""
+"""With so many in flight, the last group stays open for more until an acknowledgement comes."""
 TAKEN_OVER = (LedgerFenced, LedgerClosed, NoSuchLedger, MetadataConflict)
-"""Of a segment's ledger: somebody else has it, and only the chain says whether that is another writer."""
+"""Errors of a segment's ledger that somebody else has: only the chain says whether that is another writer."""
 _ONLY_THE_WRITER = (
     "Open it again only if this process is to be the writer: that fences the other one."
 )
@@ -81,7 +81,7 @@ class StreamWriterStats:
     records: int
     """Acknowledged."""
     bytes: int
-    """Of their payloads, keys and headers."""
+    """Bytes of their payloads, keys and headers."""
     appends_in_flight: int
     """Records and batches that were taken and are not acknowledged yet."""
     bytes_in_flight: int
@@ -95,7 +95,7 @@ class StreamWriterStats:
     ensemble_changes: int
     """How often other bookies were taken in place of some."""
     append_latency: Latency
-    """Of a record, from the turn of the event loop that took it to its acknowledgement; with `linger` that, too."""
+    """Time of a record from the turn of the event loop that took it to its acknowledgement; `linger` counts, too."""
     times_ahead: int = 0
     """How often the last record before a segment said a time over a minute ahead of this machine's clock."""
 
@@ -524,10 +524,10 @@ class Group:
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes] | None = None
         self.waiters: list[Any] = []
-        """Of each record of its own, or one for all of an atomic group."""
+        """A waiter for each record, or one for all of an atomic group."""
         self.size_bytes = HEAD_BYTES
         self.span: Span | None = None
-        """Of the first record that is traced."""
+        """Span of the first record that is traced."""
 
     def add(self, payload: bytes, txid: int, key: bytes | None, headers: bytes) -> None:
         """Put a record behind the others."""

@@ -45,7 +45,7 @@ AGAIN_S_MAX = 5.0
 TICK_S = 0.001
 ENDS_THE_WRITER = (ClientClosed, MetadataConflict, StreamNotFound, StreamSealed)
 DOOMED_MANY = 16
-"""With as many ledgers to be deleted the writer deletes them itself."""
+"""With so many ledgers to delete the writer deletes them itself."""
 
 
 class SegmentLifecycle:
@@ -333,7 +333,7 @@ class SegmentLifecycle:
 
 
 LAST_SHARE = 0.1
-"""Of the age: the part in which segments roll."""
+"""Last share of the age, in which segments roll."""
 READY_FROM, READY_TO = 0.5, 0.8
 """Between these shares of the age the next segment is made; with both limits by size at half of it."""
 CHECK_S_MAX = 60.0
@@ -344,7 +344,7 @@ _WORD = 2**64
 
 @dataclass(frozen=True, slots=True)
 class RollAge:
-    """Of one segment, in seconds behind its first entry; 0: never by age."""
+    """Age at which one segment rolls, in seconds behind its first entry; 0: never by age."""
 
     age_s: float
     ready_s: float

@@ -72,7 +72,7 @@ class StreamWriter:
         """A call has raised that another has the stream, or has deleted it."""
         self._end = SharedEnd()
         self.epoch = 0
-        """Of this opening; rises with each."""
+        """Epoch of this opening; rises with each."""
 
     @property
     def last_txid(self) -> int:
@@ -222,7 +222,7 @@ class StreamWriter:
     def _admit(
         self, data: bytes, key: bytes | None, headers: bytes, txid: int | None
     ) -> asyncio.Future[DLSN]:
-        """As `append_nowait`, of what `owned_record` returned; for `fastbk.sync`."""
+        """Do as `append_nowait` with what `owned_record` returned; for `fastbk.sync`."""
         engine = self._check()
         self._backpressure.check_no_waiters()
         return self._take(engine, data, txid, key, headers)
@@ -266,7 +266,7 @@ class StreamWriter:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[HeadersLike] | None = None,
     ) -> asyncio.Future[DLSN]:
-        """As `append_batch`, but it waits for no room: BufferFull (await `ready()`). Returns a future."""
+        """Append as `append_batch`, but wait for no room: BufferFull (await `ready()`). Returns a future."""
         try:
             return self._admit_batch(*owned_batch(payloads, txids, keys, headers))
         except TAKEN_AWAY:
@@ -280,7 +280,7 @@ class StreamWriter:
         keys: Sequence[bytes | None] | None,
         headers: Sequence[bytes] | None,
     ) -> asyncio.Future[DLSN]:
-        """As `append_batch_nowait`, of what `owned_batch` returned; for `fastbk.sync`."""
+        """Do as `append_batch_nowait` with what `owned_batch` returned; for `fastbk.sync`."""
         engine = self._check()
         self._backpressure.check_no_waiters()
         return self._take_batch(engine, datas, txids, keys, headers)
