@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -146,6 +145,8 @@ def replaced(path: Path) -> Iterator[Path]:
 
     Raises OSError. If the last step failed, the folder's sync, the new file has the name, but not durably.
     """
+    import secrets  # a bookie's children import this module, and replace no file
+
     # Not by the process's id: in containers that is the same each time, and a killed one may have left its file.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     draft.touch(exist_ok=False)
