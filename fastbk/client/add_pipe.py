@@ -555,23 +555,23 @@ class TracedPipe(AddPipe):
 
     def _follow_machine(self) -> None:
         if self._traced and self._version != self.machine.ensemble_version:
-            for one in self.machine.replacements:
-                self._replaced(one)
+            for replacement in self.machine.replacements:
+                self._replaced(replacement)
             self._forget_complete()
         super()._follow_machine()
 
-    def _replaced(self, one: Replacement) -> None:
+    def _replaced(self, replacement: Replacement) -> None:
         attributes = {
-            "fastbk.bookie.id": one.bookie_id,
-            "fastbk.replacement.id": one.replacement,
-            "fastbk.reason": one.reason,
+            "fastbk.bookie.id": replacement.bookie_id,
+            "fastbk.replacement.id": replacement.replacement,
+            "fastbk.reason": replacement.reason,
         }
         for traced in self._traced:
             if not traced.is_over:
                 traced.span.event("ensemble changed", attributes)
-            copy = traced.copies.pop(one.bookie_id, None)
+            copy = traced.copies.pop(replacement.bookie_id, None)
             if copy is not None:
-                copy.fail(f"replaced: {one.reason}")
+                copy.fail(f"replaced: {replacement.reason}")
 
     def _release(self) -> None:
         for traced in self._traced:

@@ -79,9 +79,9 @@ class LedgerRequests:
             return self._recovery.encode_add_batch(
                 request_id,
                 entries[0].entry_id,
-                [one.lac for one in entries],
-                [one.length for one in entries],
-                [one.data for one in entries],
+                [entry.lac for entry in entries],
+                [entry.length for entry in entries],
+                [entry.data for entry in entries],
             )
         return codec.with_creation(self._small(request, request_id), self._creation_mark)
 
@@ -164,10 +164,12 @@ class LedgerRequests:
             whole > 0 and not request.first <= run[0].entry_id <= run[-1].entry_id <= request.last
         )
         if strange:
-            asked = [
-                at for at, one in enumerate(run) if request.first <= one.entry_id <= request.last
+            in_range = [
+                index
+                for index, one in enumerate(run)
+                if request.first <= one.entry_id <= request.last
             ]
-            found = run[asked[0] : asked[-1] + 1] if asked else run[:0]
+            found = run[in_range[0] : in_range[-1] + 1] if in_range else run[:0]
         return Reply(
             Status.OK,
             found=found or (),

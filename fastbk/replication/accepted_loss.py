@@ -24,19 +24,19 @@ Decision 139.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import NamedTuple
 
 from fastbk.errors import Error, MetadataConflict, Unauthorized
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
-from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
-from fastbk.replication.actions import Found, MarkReplicas, Outcome, ReadEntry
+from fastbk.replication.actions import Found, MarkReplicas, ReadEntry, SendRequest, Sleep
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Gather, Procedure, Steps, attempt
+from fastbk.replication.recovery import in_recovery
 from fastbk.replication.replicas import Pacing, Replicas, entry_in
 
 LOSS_KEY = "fastbk.accepted-loss"
@@ -47,8 +47,14 @@ READ_AT_ONCE_MIN = 16
 TRIES_MAX = 5
 """Of one request to a bookie that is busy or still starting."""
 _Range = tuple[EntryId, EntryId | None]
-# Of (the good copy, what was said in its place, whether the bookie was not reached, now).
-_Answered = Callable[[Found | None, Replicas, bool, float], None]
+
+
+class _Answer(NamedTuple):
+    """The good copy, what a bookie said in its place, and whether it was not reached."""
+
+    found: Found | None
+    said: Replicas
+    is_away: bool
 
 
 @dataclass(slots=True)
@@ -104,169 +110,126 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
         self._highest: EntryId = -1
         self._lengths: dict[EntryId, int] = {}
         self._away: set[BookieId] = set()
-        self._answered: set[int] = set()
-        self._asked = 0
-
-    def begin(self, now_s: float) -> None:
-        """Take the ledger over, or only look."""
-        if self._is_dry_run:
-            self._taken_over(self._known, now_s)
-            return
-
-        def in_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
-            is_open = current.state is LedgerState.OPEN
-            return replace(current, state=LedgerState.IN_RECOVERY) if is_open else None
-
-        self._run_for(
-            MetadataUpdate(in_recovery, self._known, self._metadata_timeout_s),
-            self._taken_over,
-            now_s,
-        )
-
-    def _taken_over(self, taken: VersionedLedger, now_s: float) -> None:
-        self._taken = taken
-        metadata = taken.metadata
-        if metadata.is_closed:
-            self.loss.last_entry_id, self.loss.length = metadata.last_entry_id, metadata.length
-            self._finish(self.loss, now_s)
-            return
-        fragment = metadata.fragments[-1]
-        self.loss.lac = fragment.first_entry_id - 1
-        self._asked = len(fragment.ensemble)
-        for index, bookie_id in enumerate(fragment.ensemble):
-            self._ask_entry(bookie_id, -1, partial(self._named_highest, index), TRIES_MAX)
-
-    def _ask_entry(
-        self, bookie_id: BookieId, entry_id: EntryId, then: _Answered, tries_left: int
-    ) -> None:
-        def answered(outcome: Outcome, now_s: float) -> None:
-            said = Replicas()
-            found = entry_in(outcome, entry_id)
-            if found is None:
-                said.record_reply(bookie_id, outcome)
-            is_busy = bookie_id in said.passing and not isinstance(outcome, Error)
-            if is_busy and tries_left > 1:
-                again = partial(self._ask_entry, bookie_id, entry_id, then, tries_left - 1)
-                self._retry_in(self._pacing.pause_max_s, lambda _: again())
-            elif said.closed is not None:
-                self._fail(said.closed, now_s)
-            elif said.not_allowed:
-                self._fail(
-                    Unauthorized(
-                        f"ledger {self._ledger_id}: {said.not_allowed}", ledger_id=self._ledger_id
-                    ),
-                    now_s,
-                )
-            else:
-                then(found, said, isinstance(outcome, Error), now_s)
-
-        request = ReadEntry(entry_id, fence=not self._is_dry_run, high_priority=True)
-        self._ask(bookie_id, request, self._pacing.request_timeout_s, answered)
-
-    # --- step 2 ------------------------------------------------------------------------------------------------
-
-    def _named_highest(
-        self, index: int, found: Found | None, said: Replicas, is_away: bool, now_s: float
-    ) -> None:
-        bookie_id = self._taken.metadata.fragments[-1].ensemble[index]
-        if found is not None:
-            self.loss.lac = max(self.loss.lac, found.lac)
-            self._highest = max(self._highest, found.entry_id)
-            self._lengths[found.entry_id] = found.length
-        if found is not None or bookie_id in said.absent:
-            self._answered.add(index)
-        else:
-            self.loss.unanswered[bookie_id] = said.said[bookie_id]
-            if is_away:
-                self._away.add(bookie_id)
-        self._asked -= 1
-        if self._asked:
-            return
-        metadata = self._taken.metadata
-        shape = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        self.loss.may_still_acknowledge = not lac_is_covered(self._answered, *shape)
-        # Some entries up to the LAC tell the length, should nothing be found behind it.
-        self._first = max(0, self.loss.lac - metadata.ensemble_size + 1)
+        self._first: EntryId = 0
         self._last_found: EntryId = -1
         self._doubtful: list[_Range] = []
         self._in_doubt_in_a_row = 0
         self._missing: EntryId | None = None
-        self._read_some(self._first, now_s)
+
+    def steps(self) -> Steps[AcceptedLoss]:
+        """Take the steps of the module's text; a dry run only looks."""
+        loss, taken = self.loss, self._known
+        if not self._is_dry_run:
+            taken = yield from MetadataUpdate(in_recovery, taken, self._metadata_timeout_s)
+        metadata = taken.metadata
+        if metadata.is_closed:
+            loss.last_entry_id, loss.length = metadata.last_entry_id, metadata.length
+            return loss
+        yield from self._find_lac(metadata)
+        yield from self._find_end(metadata)
+        self._name_losses()
+        if not self._is_dry_run:
+            owed = tuple(
+                MissingReplica(bookie_id, self._first, None, "closed with losses accepted")
+                for bookie_id in sorted(set(metadata.fragments[-1].ensemble))
+            )
+            yield MarkReplicas(owed)
+            yield from self._close(taken)
+        return loss
+
+    def _ask_for(self, bookie_id: BookieId, entry_id: EntryId) -> Steps[_Answer]:
+        """Ask a bookie for an entry, again while it is busy."""
+        request = ReadEntry(entry_id, fence=not self._is_dry_run, high_priority=True)
+        for tries_left in reversed(range(TRIES_MAX)):
+            outcome = yield from attempt(
+                SendRequest(bookie_id, request, self._pacing.request_timeout_s)
+            )
+            said, found = Replicas(), entry_in(outcome, entry_id)
+            if found is None:
+                said.record_reply(bookie_id, outcome)
+            is_away = isinstance(outcome, Error)
+            if not tries_left or is_away or bookie_id not in said.passing:
+                break
+            yield Sleep(self._pacing.pause_max_s, is_retry=True)
+        if said.closed is not None:
+            raise said.closed
+        if said.not_allowed:
+            raise Unauthorized(
+                f"ledger {self._ledger_id}: {said.not_allowed}", ledger_id=self._ledger_id
+            )
+        return _Answer(found, said, is_away)
+
+    # --- step 2 ------------------------------------------------------------------------------------------------
+
+    def _find_lac(self, metadata: LedgerMetadata) -> Steps[None]:
+        """Ask every member of the last ensemble for its highest entry."""
+        loss, fragment = self.loss, metadata.fragments[-1]
+        loss.lac = fragment.first_entry_id - 1
+        answers = yield from Gather(self._ask_for(one, -1) for one in fragment.ensemble)
+        answered: set[int] = set()
+        for index, (bookie_id, answer) in enumerate(zip(fragment.ensemble, answers, strict=True)):
+            found = answer.found
+            if found is not None:
+                loss.lac = max(loss.lac, found.lac)
+                self._highest = max(self._highest, found.entry_id)
+                self._lengths[found.entry_id] = found.length
+            if found is not None or bookie_id in answer.said.absent:
+                answered.add(index)
+            else:
+                loss.unanswered[bookie_id] = answer.said.said[bookie_id]
+                if answer.is_away:
+                    self._away.add(bookie_id)
+        shape = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        loss.may_still_acknowledge = not lac_is_covered(answered, *shape)
+        # Some entries up to the LAC tell the length, should nothing be found behind it.
+        self._first = max(0, loss.lac - metadata.ensemble_size + 1)
 
     # --- steps 3 and 4 -----------------------------------------------------------------------------------------
 
-    def _read_some(self, first: EntryId, now_s: float) -> None:
+    def _find_end(self, metadata: LedgerMetadata) -> Steps[None]:
         """Decide some entries at once, then go on behind them."""
-        count = max(self._taken.metadata.ensemble_size, READ_AT_ONCE_MIN)
-        decided: dict[EntryId, bool | None] = {}
-        # Set first: a member that is known to be away is not asked, so an entry may be decided at once.
-        self._deciding = min(count, ID_MAX - first)
-        for entry_id in range(first, first + self._deciding):
-            self._decide(entry_id, decided, first, now_s)
+        count = max(metadata.ensemble_size, READ_AT_ONCE_MIN)
+        first = self._first
+        while True:
+            entry_ids = range(first, first + min(count, ID_MAX - first))
+            decided = yield from Gather(self._decide(metadata, one) for one in entry_ids)
+            for entry_id, exists in zip(entry_ids, decided, strict=True):
+                if exists:
+                    self._last_found = entry_id
+                    self._in_doubt_in_a_row = 0
+                elif exists is False and entry_id > self.loss.lac:
+                    self._missing = entry_id
+                    return
+                else:
+                    # Bookies that say no of what was acknowledged have lost it: it is in doubt all the same.
+                    self._in_doubt(entry_id)
+                    self._in_doubt_in_a_row += 1
+            self._lengths = {
+                one: length for one, length in self._lengths.items() if one >= self._last_found
+            } or self._lengths
+            is_over = self._in_doubt_in_a_row >= metadata.ensemble_size
+            if is_over and entry_ids[-1] > max(self._highest, self.loss.lac):
+                return
+            first = entry_ids[-1] + 1
 
-    def _decide(
-        self, entry_id: EntryId, decided: dict[EntryId, bool | None], first: EntryId, now_s: float
-    ) -> None:
-        metadata = self._taken.metadata
+    def _decide(self, metadata: LedgerMetadata, entry_id: EntryId) -> Steps[bool | None]:
+        """Return whether an entry exists; None: in doubt."""
         ensemble = metadata.fragment_of(entry_id).ensemble
-        members = [
-            ensemble[index]
-            for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-        ]
-        asked = [one for one in members if one not in self._away]
+        indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        asked = [ensemble[index] for index in indexes if ensemble[index] not in self._away]
+        answers = yield from Gather(self._ask_for(one, entry_id) for one in asked)
         absent: set[BookieId] = set()
-        left = len(asked)
+        exists = False
+        for answer in answers:
+            absent |= answer.said.absent
+            if answer.found is not None:
+                exists = True
+                self._lengths[entry_id] = answer.found.length
+                self.loss.lac = max(self.loss.lac, answer.found.lac)
+        if exists:
+            return True
         proof = missing_proof(metadata.write_quorum, metadata.ack_quorum)
-
-        def settle(at_s: float) -> None:
-            if entry_id not in decided:
-                decided[entry_id] = False if len(absent) >= proof else None
-            self._one_decided(decided, first, at_s)
-
-        def answered(found: Found | None, said: Replicas, is_away: bool, at_s: float) -> None:
-            nonlocal left
-            left -= 1
-            if found is not None:
-                decided[entry_id] = True
-                self._lengths[entry_id] = found.length
-                self.loss.lac = max(self.loss.lac, found.lac)
-            absent.update(said.absent)
-            if left == 0:
-                settle(at_s)
-
-        if not asked:
-            settle(now_s)
-        for bookie_id in asked:
-            self._ask_entry(bookie_id, entry_id, answered, TRIES_MAX)
-
-    def _one_decided(
-        self, decided: dict[EntryId, bool | None], first: EntryId, now_s: float
-    ) -> None:
-        self._deciding -= 1
-        if self._deciding:
-            return
-        for entry_id in sorted(decided):
-            exists = decided[entry_id]
-            if exists:
-                self._last_found = entry_id
-                self._in_doubt_in_a_row = 0
-            elif exists is False and entry_id > self.loss.lac:
-                self._missing = entry_id
-                break
-            else:
-                # Bookies that say no of what was acknowledged have lost it: it is in doubt all the same.
-                self._in_doubt(entry_id)
-                self._in_doubt_in_a_row += 1
-        end = max(decided)
-        is_over = self._in_doubt_in_a_row >= self._taken.metadata.ensemble_size
-        beyond = max(self._highest, self.loss.lac)
-        self._lengths = {
-            one: length for one, length in self._lengths.items() if one >= self._last_found
-        } or self._lengths
-        if self._missing is not None or (is_over and end > beyond):
-            self._found_end(now_s)
-        else:
-            self._read_some(end + 1, now_s)
+        return False if len(absent) >= proof else None
 
     def _in_doubt(self, entry_id: EntryId) -> None:
         ranges = self._doubtful
@@ -275,7 +238,7 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
         else:
             ranges.append((entry_id, entry_id))
 
-    def _found_end(self, now_s: float) -> None:
+    def _name_losses(self) -> None:
         loss = self.loss
         last = loss.last_entry_id = max(self._last_found, loss.lac)
         at_or_below = [one for one in self._lengths if one <= last]
@@ -292,22 +255,11 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
             loss.given_up.append((last + 1, None))
         elif self._missing > last + 1:
             loss.given_up.append((last + 1, self._missing - 1))
-        if self._is_dry_run:
-            self._finish(loss, now_s)
-            return
-        owed = tuple(
-            MissingReplica(bookie_id, self._first, None, "closed with losses accepted")
-            for bookie_id in sorted(set(self._taken.metadata.fragments[-1].ensemble))
-        )
-        self._act(MarkReplicas(owed), self._marked)
 
-    # --- steps 5 and 6 -----------------------------------------------------------------------------------------
+    # --- step 6 ------------------------------------------------------------------------------------------------
 
-    def _marked(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, Error):
-            self._fail(outcome, now_s)
-            return
-        base, loss = self._taken.metadata, self.loss
+    def _close(self, taken: VersionedLedger) -> Steps[None]:
+        base, loss = taken.metadata, self.loss
 
         def decide(current: LedgerMetadata) -> LedgerMetadata | None:
             if current.is_closed:
@@ -320,12 +272,7 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
             custom = {**current.custom, LOSS_KEY: loss.as_json().encode()}
             return replace(current, custom=custom).closed(loss.last_entry_id, loss.length)
 
-        change = MetadataUpdate(decide, self._taken, self._metadata_timeout_s)
-
-        def closed(found: VersionedLedger, at_s: float) -> None:
-            loss.is_closed = change.is_ours
-            loss.last_entry_id = found.metadata.last_entry_id
-            loss.length = found.metadata.length
-            self._finish(loss, at_s)
-
-        self._run_for(change, closed, now_s)
+        change = MetadataUpdate(decide, taken, self._metadata_timeout_s)
+        closed = yield from change
+        loss.is_closed = change.is_ours
+        loss.last_entry_id, loss.length = closed.metadata.last_entry_id, closed.metadata.length

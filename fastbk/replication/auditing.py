@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
 from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import share_of
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Gather, Procedure, Steps
 from fastbk.replication.repair_options import RepairOptions
 
 PART_ENTRIES_MAX = 65_536
@@ -99,15 +101,14 @@ class AuditPart(Procedure[PartAudited]):
         self._away = away
         self._audited = PartAudited(ledger_id, first, last)
         self._sums: dict[BookieId, dict[EntryId, Sum]] = {}
-        self._left = 0
 
-    def begin(self, now_s: float) -> None:
-        """Ask every bookie of the fragment, all at once."""
+    def steps(self) -> Steps[PartAudited]:
+        """Ask every bookie of the fragment, all at once; compare what they showed."""
         audited = self._audited
         fragment = next(
             one for one in reversed(self._metadata.fragments) if one.first_entry_id <= audited.first
         )
-        self._left = 1
+        looks: list[Steps[None]] = []
         for index, bookie_id in enumerate(fragment.ensemble):
             copies = CopiesAudited(bookie_id)
             audited.copies.append(copies)
@@ -117,42 +118,35 @@ class AuditPart(Procedure[PartAudited]):
             if bookie_id in self._away:
                 copies.error = AWAY
             else:
-                self._left += 1
-                options = self._options.limited(self._options.rate.bytes_per_s)
-                self._look(copies, iter(runs), options, now_s)
-        self._one_is_done(now_s)
+                looks.append(self._look(copies, iter(runs)))
+        yield from Gather(looks)
+        self._compare()
+        return audited
 
-    def _look(
-        self, copies: CopiesAudited, runs: Iterator[Range], options: RepairOptions, now_s: float
-    ) -> None:
-        sums = self._sums[copies.bookie_id]
+    def _look(self, copies: CopiesAudited, runs: Iterator[Range]) -> Steps[None]:
+        """Look at one bookie's copies."""
+        bookie_id, last = copies.bookie_id, self._audited.last
+        options = self._options.limited(self._options.rate.bytes_per_s)
+        sums = self._sums[bookie_id]
 
         def see(found: Found) -> None:
             sums[found.entry_id] = found.length, zlib.crc32(found.data)
             copies.size_bytes += len(found.data)
 
-        look = CheckCopies(copies.bookie_id, runs, self._audited.last, options, see, is_exact=True)
-
-        def looked(_: object, at_s: float) -> None:
+        while True:
+            look = CheckCopies(bookie_id, runs, last, options, see, is_exact=True)
+            with suppress(Error):
+                yield from look
             copies.good += look.checked
-            for (first, last), reason in zip(look.bad, look.reasons, strict=True):
-                copies.bad_count += last - first + 1
+            for (first, end), reason in zip(look.bad, look.reasons, strict=True):
+                copies.bad_count += end - first + 1
                 if len(copies.bad) < LISTED_MAX:
-                    copies.bad.append((first, last, reason))
+                    copies.bad.append((first, end, reason))
             if look.error is not None:
                 copies.error = str(look.error)
-            elif not look.is_done:
-                self._look(copies, look.rest(), options, at_s)
+            if look.error is not None or look.is_done:
                 return
-            self._one_is_done(at_s)
-
-        self._run(look, looked, now_s)
-
-    def _one_is_done(self, now_s: float) -> None:
-        self._left -= 1
-        if not self._left:
-            self._compare()
-            self._finish(self._audited, now_s)
+            runs = look.rest()
 
     def _compare(self) -> None:
         audited = self._audited

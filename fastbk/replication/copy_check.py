@@ -8,9 +8,9 @@ from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
+from fastbk.replication.actions import Found, ReadEntries, Reply, SendRequest, Sleep
 from fastbk.replication.copying import share_of
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps, attempt
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES
 from fastbk.retry import Backoff
@@ -61,8 +61,6 @@ class CheckCopies(Procedure[None]):
         self._last: EntryId = -1
         self._stride = 1
         self._stride_max = 1 if is_exact else STRIDE_MAX
-        self._backoff: Backoff | None = None
-        self._worked_from_s = 0.0
 
     def rest(self) -> Iterator[Range]:
         """Return the ranges that were not looked at."""
@@ -70,30 +68,37 @@ class CheckCopies(Procedure[None]):
             yield self._at, self._last
         yield from self._runs
 
-    def begin(self, now_s: float) -> None:
-        """Ask for the first range."""
-        self._worked_from_s = now_s
-        self._go_on(now_s)
-
-    def _go_on(self, now_s: float) -> None:
-        if not self._move():
-            self.is_done = True
-        if self.is_done or len(self.bad) >= BAD_RANGES_MAX:
-            self._finish(None, now_s)
-            return
-        options = self._options
-        wait_s = options.wait_s((self._bookie_id,), now_s - self._worked_from_s, now_s)
-        if wait_s > 0:
-            self._sleep(wait_s, self._rested)
-            return
-        # Shares of striped ledgers are many short ranges: one request may be about a lot of them.
-        last = max(self._last, self._through)
-        request = ReadEntries(self._at, last, options.read_entries_max, options.read_bytes_max)
-        self._ask(self._bookie_id, request, options.request_timeout_s, self._answered)
-
-    def _rested(self, now_s: float) -> None:
-        self._worked_from_s = now_s
-        self._go_on(now_s)
+    def steps(self) -> Steps[None]:
+        """Ask for one range after the other."""
+        options, bookie_id = self._options, self._bookie_id
+        backoff: Backoff | None = None
+        worked_from_s = self._now_s
+        while self._move():
+            if len(self.bad) >= BAD_RANGES_MAX:
+                return
+            wait_s = options.wait_s((bookie_id,), self._now_s - worked_from_s, self._now_s)
+            if wait_s > 0:
+                yield Sleep(wait_s)
+                worked_from_s = self._now_s
+                continue
+            # Shares of striped ledgers are many short ranges: one request may be about a lot of them.
+            last = max(self._last, self._through)
+            request = ReadEntries(self._at, last, options.read_entries_max, options.read_bytes_max)
+            outcome = yield from attempt(SendRequest(bookie_id, request, options.request_timeout_s))
+            if not isinstance(outcome, Reply) or outcome.status in PASSING_STATUSES:
+                backoff = backoff or options.pacing(options.patience_s).backoff(self._now_s)
+                pause_s = backoff.next_in_time_s(self._now_s)
+                if pause_s is None:
+                    assert isinstance(outcome, Error | Reply)
+                    raise outcome if isinstance(outcome, Error) else _busy(bookie_id, outcome)
+                yield Sleep(pause_s, is_retry=True)
+                continue
+            backoff = None
+            found = outcome.found if outcome.status == Status.OK else ()
+            self._take({one.entry_id: one for one in found}, *self._told(outcome, found))
+            options.rate.spend(sum(len(one.data) for one in found), self._now_s)
+            options.note(bookie_id, outcome, self._now_s)
+        self.is_done = True
 
     def _move(self) -> bool:
         """Go to the next range if this one is done; False: there is none."""
@@ -103,18 +108,6 @@ class CheckCopies(Procedure[None]):
                 return False
             self._at, self._last = run
         return True
-
-    def _answered(self, outcome: Outcome, now_s: float) -> None:
-        if not isinstance(outcome, Reply) or outcome.status in PASSING_STATUSES:
-            self._wait(outcome, now_s)
-            return
-        self._backoff = None
-        found = outcome.found if outcome.status == Status.OK else ()
-        self._take({one.entry_id: one for one in found}, *self._told(outcome, found))
-        size_bytes = sum(len(one.data) for one in found)
-        self._options.rate.spend(size_bytes, now_s)
-        self._options.note(self._bookie_id, outcome, now_s)
-        self._go_on(now_s)
 
     def _told(self, outcome: Reply, found: Sequence[Found]) -> tuple[EntryId, str]:
         """Return up to which id an answer says what there is, and why nothing else is there."""
@@ -145,18 +138,6 @@ class CheckCopies(Procedure[None]):
                     self.bad.append((self._at, self._at))
                     self.reasons.append(reason)
             self._at += 1
-
-    def _wait(self, outcome: Outcome, now_s: float) -> None:
-        options = self._options
-        if self._backoff is None:
-            self._backoff = options.pacing(options.patience_s).backoff(now_s)
-        pause_s = self._backoff.next_in_time_s(now_s)
-        if pause_s is None:
-            assert isinstance(outcome, Error | Reply)
-            error = outcome if isinstance(outcome, Error) else _busy(self._bookie_id, outcome)
-            self._fail(error, now_s)
-            return
-        self._retry_in(pause_s, self._go_on)
 
 
 def _busy(bookie_id: BookieId, reply: Reply) -> Error:

@@ -9,18 +9,18 @@ out, or read in full.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged
-from fastbk.replication.actions import ListEntries, MarkReplicas, Outcome, Reply
+from fastbk.replication.actions import ListEntries, MarkReplicas, Reply, SendRequest
 from fastbk.replication.copy_check import CheckCopies
 from fastbk.replication.copying import share_of
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Gather, Procedure, Steps
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES
 from fastbk.wire.statuses import Status, status_text
@@ -90,48 +90,42 @@ class ListCopies(Procedure[CopiesListed]):
         for bookie_id, part in _parts_of(metadata):
             if reads is not None or bookie_id not in unlisted:
                 self._shares.setdefault(bookie_id, []).append(part)
-        self._asked = 0
 
-    def begin(self, now_s: float) -> None:
+    def steps(self) -> Steps[CopiesListed]:
         """Ask all bookies side by side."""
-        self._asked = 1
+        branches: list[Steps[None]] = []
         for bookie_id, parts in self._shares.items():
             if bookie_id not in self._registered:
                 self._unknown(bookie_id, parts[0].first, AWAY)
             elif bookie_id in self._unlisted:
-                self._read(bookie_id, self._runs_of(bookie_id), now_s)
+                branches.append(self._read(bookie_id))
             else:
-                self._list(bookie_id, parts[0].first)
-        self._one_ended(now_s)
+                branches.append(self._list(bookie_id))
+        yield from Gather(branches)
+        return self.listed
 
     # --- lists -------------------------------------------------------------------------------------------------
 
-    def _list(self, bookie_id: BookieId, first: EntryId) -> None:
-        self._asked += 1
-        self.listed.requests += 1
-        request = ListEntries(first, RANGES_A_CALL)
-        then = partial(self._was_listed, bookie_id, first)
-        self._ask(bookie_id, request, self._timeout_s, then)
-
-    def _was_listed(
-        self, bookie_id: BookieId, first: EntryId, outcome: Outcome, now_s: float
-    ) -> None:
-        is_answer = isinstance(outcome, Reply) and outcome.status in (Status.OK, *_ABSENT)
-        if not is_answer:
-            assert isinstance(outcome, Reply | Error)
-            reason = str(outcome) if isinstance(outcome, Error) else status_text(outcome.status)
-            self._unknown(bookie_id, first, reason)
-        else:
-            assert isinstance(outcome, Reply)
-            end = self._shares[bookie_id][-1].last
-            behind = outcome.next_entry_id if outcome.status == Status.OK else -1
+    def _list(self, bookie_id: BookieId) -> Steps[None]:
+        parts = self._shares[bookie_id]
+        first, end = parts[0].first, parts[-1].last
+        while first <= end:
+            self.listed.requests += 1
+            try:
+                reply: Reply = yield SendRequest(
+                    bookie_id, ListEntries(first, RANGES_A_CALL), self._timeout_s
+                )
+            except Error as error:
+                self._unknown(bookie_id, first, str(error))
+                return
+            if reply.status not in (Status.OK, *_ABSENT):
+                self._unknown(bookie_id, first, status_text(reply.status))
+                return
+            behind = reply.next_entry_id if reply.status == Status.OK else -1
             through = behind - 1 if first < behind <= end else end
-            self._compare(bookie_id, (first, through), outcome.ranges)
-            if through < end:
-                self._list(bookie_id, through + 1)
-            else:
-                self.listed.checked.add(bookie_id)
-        self._one_ended(now_s)
+            self._compare(bookie_id, (first, through), reply.ranges)
+            first = through + 1
+        self.listed.checked.add(bookie_id)
 
     def _compare(self, bookie_id: BookieId, listed: Range, held: Sequence[Range]) -> None:
         metadata = self._metadata
@@ -146,26 +140,22 @@ class ListCopies(Procedure[CopiesListed]):
         for part in self._shares[bookie_id]:
             yield from share_of(part.member, self._metadata, part.first, part.last)
 
-    def _read(self, bookie_id: BookieId, runs: Iterator[Range], now_s: float) -> None:
+    def _read(self, bookie_id: BookieId) -> Steps[None]:
         assert self._reads is not None
-        self._asked += 1
-        reading = CheckCopies(bookie_id, runs, -1, self._reads, is_exact=True)
-
-        def was_read(_: object, at_s: float) -> None:
+        runs, is_done = self._runs_of(bookie_id), False
+        while not is_done:
+            reading = CheckCopies(bookie_id, runs, -1, self._reads, is_exact=True)
+            with suppress(Error):
+                yield from reading
             for bad, why in zip(reading.bad, reading.reasons, strict=True):
                 self.listed.missing.append(
                     MissingReplica(bookie_id, *bad, f"{self._reason}: {why}")
                 )
+            runs, is_done = reading.rest(), reading.is_done
             if reading.error is not None:
-                first = next(reading.rest(), (0, 0))[0]
-                self._unknown(bookie_id, first, str(reading.error))
-            elif not reading.is_done:
-                self._read(bookie_id, reading.rest(), at_s)
-            else:
-                self.listed.checked.add(bookie_id)
-            self._one_ended(at_s)
-
-        self._run(reading, was_read, now_s)
+                self._unknown(bookie_id, next(runs, (0, 0))[0], str(reading.error))
+                return
+        self.listed.checked.add(bookie_id)
 
     # --- both --------------------------------------------------------------------------------------------------
 
@@ -175,11 +165,6 @@ class ListCopies(Procedure[CopiesListed]):
             if part.last >= first:
                 at = max(first, part.first)
                 self.listed.unknown.append(MissingReplica(bookie_id, at, part.last, reason))
-
-    def _one_ended(self, now_s: float) -> None:
-        self._asked -= 1
-        if not self._asked:
-            self._finish(self.listed, now_s)
 
 
 def _parts_of(metadata: LedgerMetadata) -> Iterator[tuple[BookieId, _Part]]:
@@ -252,24 +237,14 @@ class CheckRecoveredCopies(Procedure[tuple[MissingReplica, ...]]):
         super().__init__()
         self._listing = ListCopies(ledger_id, metadata, registered, unable, timeout_s, REASON)
 
-    def begin(self, now_s: float) -> None:
-        """Ask all bookies."""
-        self._run_for(self._listing, self._were_listed, now_s)
-
-    def _were_listed(self, listed: CopiesListed, now_s: float) -> None:
+    def steps(self) -> Steps[tuple[MissingReplica, ...]]:
+        """Ask all bookies, and mark."""
+        listed = yield from self._listing
         unchecked = [
             replace(one, reason=f"not checked after a recovery: {one.reason}")
             for one in listed.unknown
         ]
         found = merged((*listed.missing, *unchecked))
-        if not found:
-            self._finish((), now_s)
-            return
-
-        def marked(outcome: Outcome, at_s: float) -> None:
-            if isinstance(outcome, Error):
-                self._fail(outcome, at_s)
-            else:
-                self._finish(found, at_s)
-
-        self._act(MarkReplicas(found), marked)
+        if found:
+            yield MarkReplicas(found)
+        return found

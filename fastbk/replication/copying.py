@@ -22,9 +22,17 @@ from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import share, write_set
-from fastbk.replication.actions import AddEntries, AddEntry, Found, Outcome, ReadEntries, Reply
+from fastbk.replication.actions import (
+    AddEntries,
+    AddEntry,
+    Found,
+    Outcome,
+    ReadEntries,
+    Reply,
+    SendRequest,
+)
 from fastbk.replication.options import ReadOptions
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Gather, Procedure, Steps, attempt
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import PASSING_STATUSES
@@ -214,9 +222,10 @@ class CopyShare(Procedure[ShareCopied]):
         sources = choose_sources(metadata, self._fragment, self._lost, self._silent, turn, pressed)
         span = ReadSpan(self._ledger_id, metadata.ensemble_size, runs, sources, options)
         self._is_resting = True
-        self._run_for(span, self._span_read, now_s)
+        self._run(span, self._span_read, now_s)
 
-    def _span_read(self, read: SpanRead, now_s: float) -> None:
+    def _span_read(self, span: Procedure[SpanRead], now_s: float) -> None:
+        read = span.value()
         self._is_resting = False
         self._silent |= read.silent
         self._left.extend(read.left)
@@ -489,6 +498,7 @@ class ReadSpan(Procedure[SpanRead]):
         super().__init__()
         self._ledger_id = ledger_id
         self._runs = runs
+        self._span = SpanRead()
         self._options = options
         self._wanted: dict[BookieId, set[EntryId]] = {}
         for first, last in runs:
@@ -496,53 +506,31 @@ class ReadSpan(Procedure[SpanRead]):
                 source = sources.get(entry_id % ensemble_size)
                 if source is not None:
                     self._wanted.setdefault(source, set()).add(entry_id)
-        self._found: list[Found] = []
-        self._span = SpanRead()
         self._last = runs[-1][1]
-        self._waiting = len(self._wanted)
-        self._asked_s = 0.0
 
-    def begin(self, now_s: float) -> None:
+    def steps(self) -> Steps[SpanRead]:
         """Ask all at once."""
-        options = self._options
-        self._asked_s = now_s
-        for bookie_id, wanted in self._wanted.items():
-            first, last = min(wanted), max(wanted)
-            request = ReadEntries(first, last, options.batch_entries, options.batch_bytes)
+        parts = yield from Gather(self._read_from(*one) for one in self._wanted.items())
+        return self._sorted([one for part in parts for one in part if one.entry_id <= self._last])
 
-            def answered(
-                outcome: Outcome,
-                at_s: float,
-                source: BookieId = bookie_id,
-                asked: ReadEntries = request,
-            ) -> None:
-                self._answered(source, asked, outcome, at_s)
-
-            self._ask(bookie_id, request, options.pacing.request_timeout_s, answered)
-        if not self._wanted:
-            self._end_span(now_s)
-
-    def _answered(
-        self, source: BookieId, asked: ReadEntries, outcome: Outcome, now_s: float
-    ) -> None:
-        self._waiting -= 1
-        self._options.noted(source, outcome, self._asked_s, now_s)
-        if isinstance(outcome, Reply) and outcome.status == Status.OK:
-            wanted = self._wanted[source]
-            self._found += [one for one in outcome.found if one.entry_id in wanted]
-            # What is damaged hides how far the answer goes: the rest of this holder's part is left.
-            if not outcome.damaged and asked.first < outcome.next_entry_id <= asked.last:
-                self._last = min(self._last, outcome.next_entry_id - 1)
-        else:
+    def _read_from(self, source: BookieId, wanted: set[EntryId]) -> Steps[list[Found]]:
+        """Return what a holder has of its part."""
+        options, asked_s, last = self._options, self._now_s, max(wanted)
+        request = ReadEntries(min(wanted), last, options.batch_entries, options.batch_bytes)
+        outcome = yield from attempt(SendRequest(source, request, options.pacing.request_timeout_s))
+        options.noted(source, outcome, asked_s, self._now_s)
+        if not isinstance(outcome, Reply) or outcome.status != Status.OK:
             self._span.silent.add(source)
-        if not self._waiting:
-            self._end_span(now_s)
+            return []
+        # What is damaged hides how far the answer goes: the rest of this holder's part is left.
+        if not outcome.damaged and request.first < outcome.next_entry_id <= last:
+            self._last = min(self._last, outcome.next_entry_id - 1)
+        return [one for one in outcome.found if one.entry_id in wanted]
 
-    def _end_span(self, now_s: float) -> None:
+    def _sorted(self, found: list[Found]) -> SpanRead:
+        """Return what was found, and the runs that are left or ahead."""
         read = self._span
-        read.found = sorted(
-            (one for one in self._found if one.entry_id <= self._last), key=lambda one: one.entry_id
-        )
+        read.found = sorted(found, key=lambda one: one.entry_id)
         there = {one.entry_id for one in read.found}
         for first, last in self._runs:
             if last > self._last:
@@ -554,4 +542,4 @@ class ReadSpan(Procedure[SpanRead]):
                     read.left[-1] = read.left[-1][0], entry_id
                 else:
                     read.left.append((entry_id, entry_id))
-        self._finish(read, now_s)
+        return read

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastbk.errors import Error, NoSuchLedger
@@ -17,7 +18,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import MarkReplicas, Outcome
+from fastbk.replication.actions import MarkReplicas, ReadMetadata
 from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import (
     LOST_LISTED_MAX,
@@ -25,7 +26,7 @@ from fastbk.replication.copying import (
     LedgerCopied,
     share_of,
 )
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.retry import Backoff
 
@@ -87,70 +88,47 @@ class RepairLedger(Procedure[LedgerRepaired]):
         self._bookie_id = bookie_id
         self._options = RepairOptions() if options is None else options
         self._ranges = ranges
-        self._parts_left: Iterator[tuple[LedgerMetadata, Fragment, EntryId]] = iter(())
 
-    def begin(self, now_s: float) -> None:
-        """Read the metadata."""
-        self._read_metadata(self._was_read)
-
-    def _was_read(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, VersionedLedger):
-            self._parts_left = self._fragments(outcome.metadata)
-            self._next(now_s)
-        elif isinstance(outcome, NoSuchLedger):
+    def steps(self) -> Steps[LedgerRepaired]:
+        """Heal fragment after fragment."""
+        try:
+            known: VersionedLedger = yield ReadMetadata()
+        except NoSuchLedger:
             self.healed.is_deleted = True
-            self._finish(self.healed, now_s)
-        else:
-            assert isinstance(outcome, Error)
-            self._fail(outcome, now_s)
+            return self.healed
+        for fragment, last in self._fragments(known.metadata):
+            yield from self._repair(known.metadata, fragment, last)
+        return self.healed
 
-    def _fragments(
-        self, metadata: LedgerMetadata
-    ) -> Iterator[tuple[LedgerMetadata, Fragment, EntryId]]:
+    def _fragments(self, metadata: LedgerMetadata) -> Iterator[tuple[Fragment, EntryId]]:
+        """Yield the finished fragments that name the bookie, and the last entry of each."""
         fragments = metadata.fragments
         for at, fragment in enumerate(fragments):
             if self._bookie_id not in fragment.ensemble:
                 continue
             if at + 1 < len(fragments):
-                yield metadata, fragment, fragments[at + 1].first_entry_id - 1
+                yield fragment, fragments[at + 1].first_entry_id - 1
             elif metadata.is_closed:
-                yield metadata, fragment, metadata.last_entry_id
+                yield fragment, metadata.last_entry_id
             else:
                 self.healed.is_open = True
 
-    def _next(self, now_s: float) -> None:
-        part = next(self._parts_left, None)
-        if part is None:
-            self._finish(self.healed, now_s)
-            return
-        metadata, fragment, last = part
+    def _repair(self, metadata: LedgerMetadata, fragment: Fragment, last: EntryId) -> Steps[None]:
+        """Look for what is bad, up to a bounded number of ranges; copy that; go on."""
         index = fragment.ensemble.index(self._bookie_id)
         runs = share_of(index, metadata, fragment.first_entry_id, last)
         if self._ranges is not None:
             runs = _within(runs, self._ranges)
-        self._check_copies(metadata, fragment, last, runs, now_s)
-
-    def _check_copies(
-        self,
-        metadata: LedgerMetadata,
-        fragment: Fragment,
-        last: EntryId,
-        runs: Iterator[Range],
-        now_s: float,
-    ) -> None:
-        """Look for what is bad, up to a bounded number of ranges; copy that; go on."""
-        look = CheckCopies(self._bookie_id, runs, self._through(last), self._options)
-
-        def looked(_: object, at_s: float) -> None:
-            self.healed.checked += look.checked
-            if look.error is not None:
-                self._fail(look.error, at_s)
-            elif look.bad:
-                self._copy(metadata, fragment, last, look, at_s)
-            else:
-                self._next(at_s)
-
-        self._run(look, looked, now_s)
+        is_done = False
+        while not is_done:
+            look = CheckCopies(self._bookie_id, runs, self._through(last), self._options)
+            try:
+                yield from look
+            finally:
+                self.healed.checked += look.checked
+            if look.bad:
+                yield from self._copy(metadata, fragment, last, look)
+            runs, is_done = look.rest(), look.is_done
 
     def _through(self, last: EntryId) -> EntryId:
         """Return how far one request may reach: never beyond the wanted ids."""
@@ -160,46 +138,34 @@ class RepairLedger(Procedure[LedgerRepaired]):
         return min(last, self._ranges[0][1]) if len(self._ranges) == 1 else -1
 
     def _copy(
-        self,
-        metadata: LedgerMetadata,
-        fragment: Fragment,
-        last: EntryId,
-        look: CheckCopies,
-        now_s: float,
-    ) -> None:
-        index = fragment.ensemble.index(self._bookie_id)
+        self, metadata: LedgerMetadata, fragment: Fragment, last: EntryId, look: CheckCopies
+    ) -> Steps[None]:
         copy = CopyShare(
             self._ledger_id,
             metadata,
             fragment,
-            index,
+            fragment.ensemble.index(self._bookie_id),
             last,
             self._bookie_id,
             self._options,
             runs=iter(look.bad),
             passes_conflicts=True,
         )
-
-        def copied(_: object, at_s: float) -> None:
-            healed = self.healed
-            healed.healed += copy.copied.entries
-            healed.size_bytes += copy.copied.size_bytes
-            healed.count_lost(copy.copied)
-            healed.refused_count += copy.copied.refused_count
-            if len(healed.refused) < LOST_LISTED_MAX:
-                healed.refused += copy.copied.refused
-            if copy.error is not None:
-                healed.left[look.bad[0][0]] = f"{copy.error} ({look.reasons[-1]})"
-            elif copy.copied.unread:
-                healed.park(look.bad[0][0], copy.copied)
-                # The others do not wait as long again for bookies that do not answer.
-                self._options = self._options.less_patient()
-            if look.is_done:
-                self._next(at_s)
-            else:
-                self._check_copies(metadata, fragment, last, look.rest(), at_s)
-
-        self._run(copy, copied, now_s)
+        with suppress(Error):
+            yield from copy
+        healed, copied = self.healed, copy.copied
+        healed.healed += copied.entries
+        healed.size_bytes += copied.size_bytes
+        healed.count_lost(copied)
+        healed.refused_count += copied.refused_count
+        if len(healed.refused) < LOST_LISTED_MAX:
+            healed.refused += copied.refused
+        if copy.error is not None:
+            healed.left[look.bad[0][0]] = f"{copy.error} ({look.reasons[-1]})"
+        elif copied.unread:
+            healed.park(look.bad[0][0], copied)
+            # The others do not wait as long again for bookies that do not answer.
+            self._options = self._options.less_patient()
 
 
 def _within(runs: Iterator[Range], wanted: Sequence[Range]) -> Iterator[Range]:
@@ -241,28 +207,20 @@ class RepairMissing(Procedure[bool]):
         self._ledger_id = ledger_id
         self._missing = missing
 
-    def begin(self, now_s: float) -> None:
-        """Heal the bookie's copies."""
+    def steps(self) -> Steps[bool]:
+        """Heal the bookie's copies, and unmark them."""
         missing = self._missing
         last = ID_MAX if missing.last_entry_id is None else missing.last_entry_id
         ranges = [(missing.first_entry_id, last)]
-        healing = RepairLedger(self._ledger_id, missing.bookie_id, _OPTIONS, ranges)
-        self._run_for(healing, self._healed, now_s)
-
-    def _healed(self, healed: LedgerRepaired, now_s: float) -> None:
+        healed = yield from RepairLedger(self._ledger_id, missing.bookie_id, _OPTIONS, ranges)
         if healed.is_deleted:
-            self._finish(True, now_s)
-        elif healed.is_open or not healed.is_whole:
+            return True
+        if healed.is_open or not healed.is_whole:
             self.reason = healed.why_not_whole
-            self._finish(False, now_s)
-        else:
-            self._act(MarkReplicas((), (self._missing,)), self._unmarked)
-
-    def _unmarked(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, Error) and not isinstance(outcome, NoSuchLedger):
-            self._fail(outcome, now_s)
-        else:
-            self._finish(True, now_s)
+            return False
+        with suppress(NoSuchLedger):
+            yield MarkReplicas((), (missing,))
+        return True
 
 
 class RepairQueue:

@@ -18,6 +18,7 @@ closed then: it has no writer any more that could repair its last fragment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastbk.errors import Error, NoSuchLedger
@@ -25,13 +26,13 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged
-from fastbk.replication.actions import MarkReplicas, Outcome
+from fastbk.replication.actions import MarkReplicas, ReadMetadata
 from fastbk.replication.copy_check import is_expected, verified_copies
 from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.copying import LedgerCopied
 from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.ledger_repair import RepairLedger
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps
 from fastbk.replication.re_replication import BegunCopies, ReReplicateLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.repair_options import RepairOptions
@@ -124,165 +125,126 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
         for one in merged(missing):
             self._marked.setdefault(one.bookie_id, []).append(one)
 
-    def begin(self, now_s: float) -> None:
-        """Read the metadata: the mark may be old."""
-        self._read_metadata(self._was_read)
-
-    def _was_read(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, NoSuchLedger):
-            self.repaired.is_deleted = True
-            self._finish(self.repaired, now_s)
-        elif isinstance(outcome, Error):
-            self._fail(outcome, now_s)
-        else:
-            assert isinstance(outcome, VersionedLedger)
-            self._drop_stale(outcome, now_s)
-
-    # --- step 1 ------------------------------------------------------------------------------------------------
-
-    def _drop_stale(self, known: VersionedLedger, now_s: float) -> None:
-        stale = [
-            one
-            for each in self._marked.values()
-            for one in each
-            if not is_expected(known.metadata, one)
-        ]
-        if not stale:
-            self._close_if_due(known, now_s)
-            return
-
-        def dropped(outcome: Outcome, at_s: float) -> None:
-            if isinstance(outcome, Error):
-                self._fail(outcome, at_s)
-                return
-            self.repaired.stale = len(stale)
-            for one in stale:
-                self._marked[one.bookie_id].remove(one)
-            self._close_if_due(known, at_s)
-
-        self._act(MarkReplicas((), tuple(stale)), dropped)
-
-    # --- open ledgers ------------------------------------------------------------------------------------------
-
-    def _close_if_due(self, known: VersionedLedger, now_s: float) -> None:
-        """Close an open ledger that has no writer or waits for a gone bookie; first let others end that themselves."""
-        metadata = known.metadata
-        gone = self._view.gone.intersection(metadata.fragments[-1].ensemble)
-        if metadata.is_closed or not (gone or metadata.state is LedgerState.IN_RECOVERY):
-            self._repair_next(metadata, now_s)
-            return
-        if not self._may_close:
-            self.repaired.needs_grace = True
-            self._repair_next(metadata, now_s)
-            return
-        options = RecoveryOptions(
-            pacing=self._options.pacing(self._options.patience_s),
-            metadata_timeout_s=self._options.metadata_timeout_s,
-            lost=gone,
-        )
-        recovery = RecoverLedger(self._ledger_id, known, options)
-
-        def recovered(_: object, at_s: float) -> None:
-            self.repaired.replacements += recovery.stats.replacements
-            if isinstance(recovery.error, NoSuchLedger):
-                self.repaired.is_deleted = True
-                self._finish(self.repaired, at_s)
-            elif recovery.error is not None:
-                self.repaired.left.append(f"it could not be closed: {recovery.error}")
-                self._repair_next(metadata, at_s)
-            else:
-                self.repaired.closed = True
-                self._check_closed(recovery.value().metadata, at_s)
-
-        self._run(recovery, recovered, now_s)
-
-    def _check_closed(self, metadata: LedgerMetadata, now_s: float) -> None:
-        """Mark what a dead writer and the recovery left on too few bookies; this or a later attempt repairs it."""
-        view = self._view
-        check = CheckRecoveredCopies(
-            self._ledger_id, metadata, view.present, view.unlisted, self._options.request_timeout_s
-        )
-
-        def checked(found: tuple[MissingReplica, ...], at_s: float) -> None:
-            for one in found:
-                self._marked.setdefault(one.bookie_id, []).append(one)
-            self._repair_next(metadata, at_s)
-
-        self._run_for(check, checked, now_s)
-
-    # --- steps 2 to 4 ------------------------------------------------------------------------------------------
-
-    def _repair_next(self, metadata: LedgerMetadata, now_s: float) -> None:
-        """Go on with the next bookie of the mark."""
-        view = self._view
-        while self._marked:
+    def steps(self) -> Steps[MarkedLedgerRepaired]:
+        """Read the metadata, for the mark may be old; then repair bookie after bookie."""
+        repaired, view = self.repaired, self._view
+        try:
+            known: VersionedLedger = yield ReadMetadata()
+        except NoSuchLedger:
+            repaired.is_deleted = True
+            return repaired
+        yield from self._drop_stale(known.metadata)
+        metadata = yield from self._close_if_due(known)
+        while self._marked and not repaired.is_deleted:
             bookie_id, missing = self._marked.popitem()
             if not missing:
                 continue
             if bookie_id in view.gone:
-                self._replace(bookie_id, metadata, now_s)
-                return
-            if bookie_id in view.writable:
-                self._refill(bookie_id, missing, metadata, now_s)
-                return
-            self.repaired.waits_for.add(bookie_id)
-        self._finish(self.repaired, now_s)
+                yield from self._replace(bookie_id, metadata)
+            elif bookie_id in view.writable:
+                yield from self._refill(bookie_id, merged(missing), metadata)
+            else:
+                repaired.waits_for.add(bookie_id)
+        return repaired
+
+    def _drop_stale(self, metadata: LedgerMetadata) -> Steps[None]:
+        marked = [one for each in self._marked.values() for one in each]
+        stale = [one for one in marked if not is_expected(metadata, one)]
+        if stale:
+            yield MarkReplicas((), tuple(stale))
+            self.repaired.stale = len(stale)
+            for one in stale:
+                self._marked[one.bookie_id].remove(one)
+
+    # --- open ledgers ------------------------------------------------------------------------------------------
+
+    def _close_if_due(self, known: VersionedLedger) -> Steps[LedgerMetadata]:
+        """Close an open ledger that has no writer or waits for a gone bookie; first let others end that themselves."""
+        repaired, metadata, options = self.repaired, known.metadata, self._options
+        gone = self._view.gone.intersection(metadata.fragments[-1].ensemble)
+        if metadata.is_closed or not (gone or metadata.state is LedgerState.IN_RECOVERY):
+            return metadata
+        if not self._may_close:
+            repaired.needs_grace = True
+            return metadata
+        recovery_options = RecoveryOptions(
+            pacing=options.pacing(options.patience_s),
+            metadata_timeout_s=options.metadata_timeout_s,
+            lost=gone,
+        )
+        recovery = RecoverLedger(self._ledger_id, known, recovery_options)
+        with suppress(Error):
+            yield from recovery
+        repaired.replacements += recovery.stats.replacements
+        if isinstance(recovery.error, NoSuchLedger):
+            repaired.is_deleted = True
+            return metadata
+        if recovery.error is not None:
+            repaired.left.append(f"it could not be closed: {recovery.error}")
+            return metadata
+        repaired.closed = True
+        closed = recovery.value().metadata
+        yield from self._mark_closed(closed)
+        return closed
+
+    def _mark_closed(self, metadata: LedgerMetadata) -> Steps[None]:
+        """Mark what a dead writer and the recovery left on too few bookies; this or a later attempt repairs it."""
+        view, timeout_s = self._view, self._options.request_timeout_s
+        found = yield from CheckRecoveredCopies(
+            self._ledger_id, metadata, view.present, view.unlisted, timeout_s
+        )
+        for one in found:
+            self._marked.setdefault(one.bookie_id, []).append(one)
+
+    # --- steps 2 to 4 ------------------------------------------------------------------------------------------
 
     def _refill(
-        self,
-        bookie_id: BookieId,
-        missing: Sequence[MissingReplica],
-        metadata: LedgerMetadata,
-        now_s: float,
-    ) -> None:
+        self, bookie_id: BookieId, missing: Sequence[MissingReplica], metadata: LedgerMetadata
+    ) -> Steps[None]:
         """Give a bookie that is up what it lacks."""
-        missing = merged(missing)
         ends = [ID_MAX if one.last_entry_id is None else one.last_entry_id for one in missing]
         ranges = [(one.first_entry_id, end) for one, end in zip(missing, ends, strict=True)]
         repair = RepairLedger(self._ledger_id, bookie_id, self._options, ranges)
+        with suppress(Error):
+            yield from repair
+        repaired, healed = self.repaired, repair.healed
+        repaired.entries += healed.healed
+        self._count(healed)
+        if repair.error is not None:
+            repaired.left.append(f"bookie {bookie_id}: {repair.error}")
+        elif not healed.is_whole:
+            repaired.left.append(f"bookie {bookie_id}: {healed.why_not_whole}")
+            # The bookie keeps other data of these entries: a retry finds the same.
+            repaired.is_stuck |= bool(healed.refused_count)
+        else:
+            repaired.is_open |= _is_of_open_part(metadata, missing)
+            # Of a closed ledger also a mark without an end is verified wholly.
+            verified = (
+                missing if metadata.is_closed else verified_copies(bookie_id, metadata, ranges)
+            )
+            yield from self._unmark(verified)
 
-        def refilled(_: object, at_s: float) -> None:
-            healed = repair.healed
-            self.repaired.entries += healed.healed
-            self._count(healed)
-            if repair.error is not None:
-                self.repaired.left.append(f"bookie {bookie_id}: {repair.error}")
-            elif not healed.is_whole:
-                self.repaired.left.append(f"bookie {bookie_id}: {healed.why_not_whole}")
-                # The bookie keeps other data of these entries: a retry finds the same.
-                self.repaired.is_stuck |= bool(healed.refused_count)
-            else:
-                self.repaired.is_open |= _is_of_open_part(metadata, missing)
-                # Of a closed ledger also a mark without an end is verified wholly.
-                verified = (
-                    missing if metadata.is_closed else verified_copies(bookie_id, metadata, ranges)
-                )
-                self._unmark(verified, metadata, at_s)
-                return
-            self._repair_next(metadata, at_s)
-
-        self._run(repair, refilled, now_s)
-
-    def _replace(self, bookie_id: BookieId, metadata: LedgerMetadata, now_s: float) -> None:
+    def _replace(self, bookie_id: BookieId, metadata: LedgerMetadata) -> Steps[None]:
         """Copy a gone bookie's share of all finished fragments to others, and name these."""
         repair = ReReplicateLedger(self._ledger_id, bookie_id, self._options, self._begun)
+        with suppress(Error):
+            yield from repair
+        repaired, copied = self.repaired, repair.repaired
+        repaired.entries += copied.entries
+        repaired.replacements += copied.replacements
+        self._count(copied)
+        if repair.error is not None:
+            repaired.left.append(f"bookie {bookie_id}: {repair.error}")
+        elif copied.left:
+            self._take_left(bookie_id, copied.left, metadata)
+            repaired.is_stuck |= copied.has_no_target
+        else:
+            yield from self._unmark(verified_copies(bookie_id, metadata))
 
-        def replaced(_: object, at_s: float) -> None:
-            copied = repair.repaired
-            self.repaired.entries += copied.entries
-            self.repaired.replacements += copied.replacements
-            self._count(copied)
-            if repair.error is not None:
-                self.repaired.left.append(f"bookie {bookie_id}: {repair.error}")
-            elif copied.left:
-                self._take_left(bookie_id, copied.left, metadata)
-                self.repaired.is_stuck |= copied.has_no_target
-            else:
-                self._unmark(verified_copies(bookie_id, metadata), metadata, at_s)
-                return
-            self._repair_next(metadata, at_s)
-
-        self._run(repair, replaced, now_s)
+    def _unmark(self, verified: Sequence[MissingReplica]) -> Steps[None]:
+        if verified:
+            with suppress(NoSuchLedger):
+                yield MarkReplicas((), tuple(verified))
 
     def _take_left(
         self, bookie_id: BookieId, left: Mapping[int, str], metadata: LedgerMetadata
@@ -302,20 +264,6 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
             repaired.unanswered |= bookies
             # Whoever has it is not even registered: asking again is of no use.
             repaired.is_stuck |= bool(bookies) and self._view.present.isdisjoint(bookies)
-
-    def _unmark(
-        self, verified: Sequence[MissingReplica], metadata: LedgerMetadata, now_s: float
-    ) -> None:
-        def unmarked(outcome: Outcome, at_s: float) -> None:
-            if isinstance(outcome, Error) and not isinstance(outcome, NoSuchLedger):
-                self._fail(outcome, at_s)
-            else:
-                self._repair_next(metadata, at_s)
-
-        if verified:
-            self._act(MarkReplicas((), tuple(verified)), unmarked)
-        else:
-            self._repair_next(metadata, now_s)
 
 
 def _is_of_open_part(metadata: LedgerMetadata, missing: Sequence[MissingReplica]) -> bool:

@@ -33,8 +33,9 @@ from fastbk.model.ids import BookieId
 from fastbk.replication.actions import (
     Action,
     BookieRequest,
+    Choose,
     Outcome,
-    ReadMetadata,
+    Replaced,
     SendRequest,
     Sleep,
     TaggedAction,
@@ -145,16 +146,11 @@ class Procedure(Generic[T]):
     ) -> int:
         return self._act(SendRequest(bookie_id, request, timeout_s), then)
 
-    def _read_metadata(self, then: Then) -> int:
-        return self._act(ReadMetadata(), then)
-
-    def _sleep(
-        self, pause_s: float, then: Callable[[float], object], *, is_retry: bool = False
-    ) -> int:
-        return self._act(Sleep(pause_s, is_retry), lambda _, now_s: then(now_s))
+    def _sleep(self, pause_s: float, then: Callable[[float], object]) -> int:
+        return self._act(Sleep(pause_s), lambda _, now_s: then(now_s))
 
     def _retry_in(self, pause_s: float, then: Callable[[float], object]) -> int:
-        return self._sleep(pause_s, then, is_retry=True)
+        return self._act(Sleep(pause_s, is_retry=True), lambda _, now_s: then(now_s))
 
     def _withdraw(self, tag: int) -> None:
         self._mine.discard(tag)
@@ -174,17 +170,6 @@ class Procedure(Generic[T]):
         part._when_finished = finished
         self._parts.append(part)
         part.begin(now_s)
-
-    def _run_for(self, part: Procedure[U], then: Callable[[U, float], None], now_s: float) -> None:
-        """Run a part whose error ends this one, too; `then(its result, now_s)` else."""
-
-        def ended(_: Procedure[U], at_s: float) -> None:
-            if part.error is not None:
-                self._fail(part.error, at_s)
-            else:
-                then(part.value(), at_s)
-
-        self._run(part, ended, now_s)
 
     def _finish(self, result: T, now_s: float) -> None:
         self._result = result
@@ -241,6 +226,27 @@ class Procedure(Generic[T]):
     def _outcome_of(self, part: Procedure[Any]) -> object:
         self._parts.remove(part)
         return part._result if part.error is None else part.error
+
+
+def attempt(action: Action) -> Steps[Outcome]:
+    """Have an action performed; return its Error, too."""
+    outcome: Outcome
+    try:
+        outcome = yield action
+    except Error as error:
+        return error
+    return outcome
+
+
+def choose(
+    ensemble: tuple[BookieId, ...], bad: frozenset[int], exclude: frozenset[BookieId]
+) -> Steps[Replaced]:
+    """Choose bookies; where that fails there are none to be had."""
+    try:
+        replaced: Replaced = yield Choose(ensemble, bad, exclude)
+    except Error:
+        return Replaced()
+    return replaced
 
 
 class Gather(Procedure[list[T]]):

@@ -10,7 +10,8 @@ again. It goes on with the same new bookie, if it is told of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -19,18 +20,18 @@ from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import (
-    Choose,
     ListEntries,
-    Outcome,
     ReadEntry,
     ReadIdentity,
-    Replaced,
+    ReadMetadata,
     Reply,
+    SendRequest,
+    Sleep,
 )
 from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
 from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.metadata_update import PAUSE_MAX_S, PAUSE_MIN_S, MetadataUpdate
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps, attempt, choose
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES, entry_in
 from fastbk.retry import Backoff
@@ -67,7 +68,7 @@ class _Share:
     Attributes:
         index: of the lost bookie in the ensemble.
         identity: the target's, read before it was given anything; None: it has none.
-        tries_left: how often all of it may be given again.
+        held: what the target lists of it already.
     """
 
     known: VersionedLedger
@@ -75,8 +76,8 @@ class _Share:
     index: int
     last: EntryId
     target: BookieId
-    identity: IdentityVersion | None = None
-    tries_left: int = COPIES_MAX - 1
+    identity: IdentityVersion | None
+    held: HeldEntries | None = None
 
     @property
     def first(self) -> EntryId:
@@ -106,27 +107,19 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         self._refusing: dict[BookieId, str] = {}
         self._begun: BegunCopies = {} if begun is None else begun
 
-    def begin(self, now_s: float) -> None:
-        """Read the metadata."""
-        self._read_metadata(self._was_read)
+    def steps(self) -> Steps[LedgerReReplicated]:
+        """Take fragment after fragment."""
+        try:
+            known: VersionedLedger = yield ReadMetadata()
+            while (part := self._next(known.metadata)) is not None:
+                known = yield from self._replace(known, *part)
+        except NoSuchLedger:
+            self.repaired.is_deleted = True
+            self.repaired.left.clear()
+        return self.repaired
 
-    def _was_read(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, VersionedLedger):
-            self._next(outcome, now_s)
-        elif isinstance(outcome, NoSuchLedger):
-            self._deleted(now_s)
-        else:
-            assert isinstance(outcome, Error)
-            self._fail(outcome, now_s)
-
-    def _deleted(self, now_s: float) -> None:
-        self.repaired.is_deleted = True
-        self.repaired.left.clear()
-        self._finish(self.repaired, now_s)
-
-    def _next(self, known: VersionedLedger, now_s: float) -> None:
-        """Take the first fragment that names the lost bookie and was not given up."""
-        metadata = known.metadata
+    def _next(self, metadata: LedgerMetadata) -> tuple[Fragment, EntryId] | None:
+        """Return the first fragment that names the lost bookie and was not given up, and its last entry."""
         ends = [one.first_entry_id - 1 for one in metadata.fragments[1:]]
         ends.append(metadata.last_entry_id if metadata.is_closed else -1)
         for at, fragment in enumerate(metadata.fragments):
@@ -137,81 +130,98 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
                     "the ledger is open: its writer replaces the bookie, or recover the ledger first"
                 )
                 continue
-            self._replace(known, fragment, ends[at], now_s)
-            return
-        self._finish(self.repaired, now_s)
+            return fragment, ends[at]
+        return None
 
     def _replace(
-        self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float
-    ) -> None:
-        index = fragment.ensemble.index(self._lost)
+        self, known: VersionedLedger, fragment: Fragment, last: EntryId
+    ) -> Steps[VersionedLedger]:
+        """Copy one share and name who has it; return the metadata to go on with."""
+        share = yield from self._begun_share(known, fragment, last)
+        share = share or (yield from self._new_share(known, fragment, last))
+        if share is None:
+            return known
+        why = ""
+        for _ in range(COPIES_MAX):
+            if why:
+                # What it has already it only confirms, and from then on it keeps it.
+                identity = yield from self._read_identity(share.target)
+                share = replace(share, identity=identity, held=None)
+            copy = yield from self._copy(share)
+            copied, limit_s = copy.copied, self._options.recheck_after_s
+            is_cut = bool(copy.error is not None or copied.lost_count or copied.unread)
+            if not is_cut and self._is_stale(copied):
+                why = f"stood still for more than {limit_s:g} s each time"
+                continue
+            if not self._copied(share, copy):
+                return known
+            try:
+                return (yield from self._name(share, copied))
+            except IdentityChanged:
+                why = "was in vain: it was started anew each time before it was named"
+        self.repaired.left[share.first] = f"copying to {share.target} {why}"
+        return known
+
+    # --- whom to copy to ---------------------------------------------------------------------------------------
+
+    def _begun_share(
+        self, known: VersionedLedger, fragment: Fragment, last: EntryId
+    ) -> Steps[_Share | None]:
+        """Return what is left for a bookie that an earlier attempt gave some of the share; None: there is none."""
         begun = self._begun.get((self._lost, fragment.first_entry_id))
         if (
-            begun is not None
-            and begun.target not in (*fragment.ensemble, *self._refusing)
-            and now_s - begun.taken_s < self._options.recheck_after_s
+            begun is None
+            or begun.target in (*fragment.ensemble, *self._refusing)
+            or self._now_s - begun.taken_s >= self._options.recheck_after_s
         ):
-            self._read_identity(
-                _Share(known, fragment, index, last, begun.target), self._go_on, now_s
-            )
-        else:
-            self._choose(known, fragment, index, last)
+            return None
+        target, index = begun.target, fragment.ensemble.index(self._lost)
+        identity = yield from self._read_identity(target)
+        held = yield from list_held(
+            target, fragment.first_entry_id, last, self._options.request_timeout_s
+        )
+        if held.error:
+            del self._begun[self._lost, fragment.first_entry_id]
+            return None
+        return _Share(known, fragment, index, last, target, identity, held)
 
-    def _go_on(self, share: _Share, now_s: float) -> None:
-        """Copy what a bookie does not list that an earlier attempt gave some of the share."""
-        listing = ListHeld(share.target, share.first, share.last, self._options.request_timeout_s)
-
-        def listed(held: HeldEntries, at_s: float) -> None:
-            if held.error:
-                del self._begun[self._lost, share.first]
-                self._choose(share.known, share.fragment, share.index, share.last)
-            else:
-                self._copy(share, at_s, held)
-
-        self._run_for(listing, listed, now_s)
-
-    def _choose(
-        self, known: VersionedLedger, fragment: Fragment, index: int, last: EntryId
-    ) -> None:
-        def chosen(outcome: Outcome, at_s: float) -> None:
-            found = outcome if isinstance(outcome, Replaced) else Replaced()
-            target = found.chosen.get(index)
-            if target is None:
-                reasons = dict(found.left_out) | self._refusing
-                said = "; ".join(f"{one}: {why}" for one, why in reasons.items())
-                said = said or "none may be taken but those that hold it; start another"
-                self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {said}"
-                self.repaired.has_no_target = not self._refusing
-                self._next(known, at_s)
-                return
-            self._read_identity(_Share(known, fragment, index, last, target), self._copy, at_s)
-
+    def _new_share(
+        self, known: VersionedLedger, fragment: Fragment, last: EntryId
+    ) -> Steps[_Share | None]:
+        """Choose a bookie for the share; None: there is none, and that is said."""
+        index = fragment.ensemble.index(self._lost)
         exclude = frozenset(self._refusing) | {self._lost}
-        self._act(Choose(fragment.ensemble, frozenset({index}), exclude), chosen)
+        found = yield from choose(fragment.ensemble, frozenset({index}), exclude)
+        target = found.chosen.get(index)
+        if target is None:
+            reasons = dict(found.left_out) | self._refusing
+            said = "; ".join(f"{one}: {why}" for one, why in reasons.items())
+            said = said or "none may be taken but those that hold it; start another"
+            self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {said}"
+            self.repaired.has_no_target = not self._refusing
+            return None
+        identity = yield from self._read_identity(target)
+        return _Share(known, fragment, index, last, target, identity)
 
-    def _read_identity(
-        self, share: _Share, then: Callable[[_Share, float], None], now_s: float
-    ) -> None:
+    def _read_identity(self, target: BookieId) -> Steps[IdentityVersion | None]:
         """Read which life of the bookie it is, before that takes or lists any of the share (INV-E3)."""
-        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, self._options.metadata_timeout_s, now_s)
-
-        def read(outcome: Outcome, at_s: float) -> None:
-            if isinstance(outcome, Error):
-                is_away = isinstance(outcome, MetadataUnavailable)
-                pause_s = backoff.next_in_time_s(at_s) if is_away else None
+        timeout_s = self._options.metadata_timeout_s
+        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, timeout_s, self._now_s)
+        while True:
+            try:
+                found: VersionedIdentity | None = yield ReadIdentity(target)
+            except MetadataUnavailable:
+                pause_s = backoff.next_in_time_s(self._now_s)
                 if pause_s is None:
-                    self._fail(outcome, at_s)
-                else:
-                    self._retry_in(pause_s, lambda _: self._act(ReadIdentity(share.target), read))
-                return
-            assert outcome is None or isinstance(outcome, VersionedIdentity)
-            identity = None if outcome is None else IdentityVersion(share.target, outcome.version)
-            then(replace(share, identity=identity), at_s)
+                    raise
+            else:
+                return None if found is None else IdentityVersion(target, found.version)
+            yield Sleep(pause_s, is_retry=True)
 
-        self._act(ReadIdentity(share.target), read)
+    # --- copying and naming ------------------------------------------------------------------------------------
 
-    def _copy(self, share: _Share, now_s: float, held: HeldEntries | None = None) -> None:
-        known, options = share.known, self._options
+    def _copy(self, share: _Share) -> Steps[CopyShare]:
+        known, held = share.known, share.held
         runs = share_of(share.index, known.metadata, share.first, share.last)
         copy = CopyShare(
             self._ledger_id,
@@ -220,43 +230,27 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             share.index,
             share.last,
             share.target,
-            options,
+            self._options,
             runs=runs if held is None else held.without(runs),
         )
+        with suppress(Error):
+            yield from copy
+        self.repaired.entries += copy.copied.entries
+        self.repaired.size_bytes += copy.copied.size_bytes
+        return copy
 
-        def copied(_: Procedure[ShareCopied], then_s: float) -> None:
-            repaired, result = self.repaired, copy.copied
-            repaired.entries += result.entries
-            repaired.size_bytes += result.size_bytes
-            is_cut = bool(copy.error is not None or result.lost_count or result.unread)
-            if is_cut or not self._is_stale(result, then_s):
-                self._copied(share, copy, then_s)
-            else:
-                why = f"stood still for more than {options.recheck_after_s:g} s each time"
-                self._copy_again(share, why, then_s)
-
-        self._run(copy, copied, now_s)
-
-    def _copy_again(self, share: _Share, why: str, now_s: float) -> None:
-        """Give the bookie its share once more: what it has already it only confirms, and from then on it keeps it."""
-        if share.tries_left:
-            self._read_identity(replace(share, tries_left=share.tries_left - 1), self._copy, now_s)
-        else:
-            self.repaired.left[share.first] = f"copying to {share.target} {why}"
-            self._next(share.known, now_s)
-
-    def _is_stale(self, share: ShareCopied, now_s: float) -> bool:
+    def _is_stale(self, share: ShareCopied) -> bool:
         """Return whether the target may have dropped some of it again, not being named yet (INV-G2)."""
-        silence_s = max(share.silence_s, now_s - share.last_taken_s)
+        silence_s = max(share.silence_s, self._now_s - share.last_taken_s)
         return share.last_entry_id >= 0 and silence_s >= self._options.recheck_after_s
 
-    def _copied(self, share: _Share, copy: CopyShare, now_s: float) -> None:
-        repaired, copied, known = self.repaired, copy.copied, share.known
+    def _copied(self, share: _Share, copy: CopyShare) -> bool:
+        """Return whether the target has all of it. If it refused, the same fragment gets another target."""
+        repaired, copied = self.repaired, copy.copied
         if copy.error is not None:
             self._begun.pop((self._lost, share.first), None)
             self._refusing[share.target] = str(copy.error)
-            self._next(known, now_s)  # the same fragment, another target
-            return
+            return False
         if copied.entries:
             self._begun[self._lost, share.first] = BegunCopy(share.target, copied.last_taken_s)
         repaired.count_lost(copied)
@@ -264,21 +258,19 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             repaired.park(share.first, copied)
             # The other fragments do not wait as long again for bookies that do not answer.
             self._options = self._options.less_patient()
-            self._next(known, now_s)
-            return
+            return False
         if copied.lost_count:
             # Naming a bookie that lacks entries would make it answer "no" for what was acknowledged.
             repaired.left[share.first] = f"{copied.lost_count} entries have no readable copy left"
-            self._next(known, now_s)
-            return
-        self._name(share, copied, now_s)
+            return False
+        return True
 
-    def _name(self, share: _Share, copied: ShareCopied, now_s: float) -> None:
+    def _name(self, share: _Share, copied: ShareCopied) -> Steps[VersionedLedger]:
         """Name the new bookie in the metadata, if the fragment is still as it was (INV-M1).
 
         And only while the bookie is what it was before the copies: else it is given them again (INV-E3).
         """
-        fragment, target = share.fragment, share.target
+        fragment, target, repaired = share.fragment, share.target, self.repaired
 
         def decide(current: LedgerMetadata) -> LedgerMetadata | None:
             fragments = list(current.fragments)
@@ -289,98 +281,49 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             fragments[fragments.index(fragment)] = Fragment(share.first, tuple(ensemble))
             return replace(current, fragments=tuple(fragments))
 
-        update = MetadataUpdate(
+        known = yield from MetadataUpdate(
             decide, share.known, self._options.metadata_timeout_s, share.identity
         )
-
-        def updated(_: Procedure[VersionedLedger], at_s: float) -> None:
-            if isinstance(update.error, NoSuchLedger):
-                self._deleted(at_s)
-            elif isinstance(update.error, IdentityChanged):
-                self._copy_again(
-                    share, "was in vain: it was started anew each time before it was named", at_s
+        named = known.metadata.fragment_of(share.first)
+        if target in named.ensemble:
+            self._begun.pop((self._lost, share.first), None)
+            reason = "it is being recovered"
+            change = Replacement(share.first, share.index, self._lost, target, reason)
+            repaired.replacements.append(change)
+            trouble = yield from self._confirm(known.metadata, named, target, copied)
+            if trouble:
+                repaired.left[named.first_entry_id] = (
+                    f"bookie {target}, named in its place, {trouble}: recover {target}, too"
                 )
-            elif update.error is not None:
-                self._fail(update.error, at_s)
             else:
-                current = update.value()
-                now = current.metadata.fragment_of(share.first)
-                if target in now.ensemble:
-                    self._begun.pop((self._lost, share.first), None)
-                    reason = "it is being recovered"
-                    change = Replacement(share.first, share.index, self._lost, target, reason)
-                    self.repaired.replacements.append(change)
-                    self._named(current, now, target, copied, at_s)
-                    return
-                if self._lost in now.ensemble:
-                    self.repaired.left[share.first] = (
-                        "its metadata changed meanwhile: run the repair again"
-                    )
-                self._next(current, at_s)
-
-        self._run(update, updated, now_s)
-
-    def _named(
-        self,
-        known: VersionedLedger,
-        now: Fragment,
-        target: BookieId,
-        copied: ShareCopied,
-        now_s: float,
-    ) -> None:
-        """Give it its share once more if naming it has taken that long: named, it drops nothing any more (INV-G2)."""
-        if not self._is_stale(copied, now_s):
-            self._confirm(known, now, target, copied.last_entry_id, now_s)
-            return
-        again = CopyShare(
-            self._ledger_id,
-            known.metadata,
-            now,
-            now.ensemble.index(target),
-            copied.last_entry_id,
-            target,
-            self._options,
-        )
-
-        def done(_: Procedure[ShareCopied], at_s: float) -> None:
-            if again.error is None and not again.copied.lost_count:
-                self._confirm(known, now, target, copied.last_entry_id, at_s)
-                return
-            self.repaired.left[now.first_entry_id] = (
-                f"bookie {target}, named in its place, may lack copies: recover {target}, too"
-            )
-            self._next(known, at_s)
-
-        self._run(again, done, now_s)
+                repaired.fragments += 1
+        elif self._lost in named.ensemble:
+            repaired.left[share.first] = "its metadata changed meanwhile: run the repair again"
+        return known
 
     def _confirm(
-        self,
-        known: VersionedLedger,
-        fragment: Fragment,
-        target: BookieId,
-        last_entry_id: EntryId,
-        now_s: float,
-    ) -> None:
-        """Have the new bookie show the last copy now that metadata names it.
+        self, metadata: LedgerMetadata, named: Fragment, target: BookieId, copied: ShareCopied
+    ) -> Steps[str]:
+        """Return why the new bookie may lack copies now that metadata names it, "" if it does not.
 
-        One of Apache's has no identity of ours that naming it could depend on. If it lost its data after the copy and
-        before it was named, it says "no" of what was acknowledged (P7).
+        It gets its share once more if naming it has taken that long: named, it drops nothing any more (INV-G2). Then
+        it has to show the last copy. One of Apache's has no identity of ours that naming it could depend on. If it lost
+        its data after the copy and before it was named, it says "no" of what was acknowledged (P7).
         """
-
-        def answered(outcome: Outcome, at_s: float) -> None:
-            if entry_in(outcome, last_entry_id) is not None:
-                self.repaired.fragments += 1
-            else:
-                self.repaired.left[fragment.first_entry_id] = (
-                    f"bookie {target}, named in its place, does not show what it was given: recover {target}, too"
-                )
-            self._next(known, at_s)
-
-        if last_entry_id < 0:
-            self.repaired.fragments += 1
-            self._next(known, now_s)
-            return
-        self._ask(target, ReadEntry(last_entry_id), self._options.request_timeout_s, answered)
+        last, options = copied.last_entry_id, self._options
+        if self._is_stale(copied):
+            index = named.ensemble.index(target)
+            again = CopyShare(self._ledger_id, metadata, named, index, last, target, options)
+            with suppress(Error):
+                yield from again
+            if again.error is not None or again.copied.lost_count:
+                return "may lack copies"
+        if last < 0:
+            return ""
+        outcome = yield from attempt(
+            SendRequest(target, ReadEntry(last), options.request_timeout_s)
+        )
+        return "" if entry_in(outcome, last) else "does not show what it was given"
 
 
 def _is_finished(metadata: LedgerMetadata, fragment: Fragment) -> bool:
@@ -443,37 +386,23 @@ class HeldEntries:
         return any(first <= entry_id <= last for first, last in reversed(self.ranges))
 
 
-class ListHeld(Procedure[HeldEntries]):
-    """Asks one bookie which entries it holds from `first` to `last`. Never fails."""
-
-    def __init__(
-        self, bookie_id: BookieId, first: EntryId, last: EntryId, timeout_s: float
-    ) -> None:
-        super().__init__()
-        self._bookie_id = bookie_id
-        self._first = first
-        self._last = last
-        self._timeout_s = timeout_s
-        self._held = HeldEntries()
-
-    def begin(self, now_s: float) -> None:
-        """Ask for the first ranges."""
-        self._ask(
-            self._bookie_id, ListEntries(self._first, RANGES_A_CALL), self._timeout_s, self._listed
-        )
-
-    def _listed(self, outcome: Outcome, now_s: float) -> None:
-        held = self._held
-        if isinstance(outcome, Reply) and outcome.status in ABSENT_STATUSES:
-            self._finish(held, now_s)
-        elif isinstance(outcome, Reply) and outcome.status == Status.OK:
-            held.ranges += [one for one in outcome.ranges if one[0] <= self._last]
-            is_more = self._first < outcome.next_entry_id <= self._last
-            if is_more and len(held.ranges) < RANGES_MAX:
-                self._first = outcome.next_entry_id
-                self.begin(now_s)
-            else:
-                self._finish(held, now_s)
-        else:
-            assert isinstance(outcome, Reply | Error)
-            self._finish(HeldEntries(error=str(outcome)), now_s)
+def list_held(
+    bookie_id: BookieId, first: EntryId, last: EntryId, timeout_s: float
+) -> Steps[HeldEntries]:
+    """Ask one bookie which entries it holds from `first` to `last`. Never fails."""
+    held = HeldEntries()
+    while True:
+        try:
+            reply: Reply = yield SendRequest(
+                bookie_id, ListEntries(first, RANGES_A_CALL), timeout_s
+            )
+        except Error as error:
+            return HeldEntries(error=str(error))
+        if reply.status in ABSENT_STATUSES:
+            return held
+        if reply.status != Status.OK:
+            return HeldEntries(error=str(reply))
+        held.ranges += [one for one in reply.ranges if one[0] <= last]
+        if not first < reply.next_entry_id <= last or len(held.ranges) >= RANGES_MAX:
+            return held
+        first = reply.next_entry_id

@@ -43,7 +43,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import missing_proof, write_set
-from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
+from fastbk.replication.actions import Found, Outcome, ReadEntries, ReadMetadata, Reply
 from fastbk.replication.entry_table import size_bytes_of
 from fastbk.replication.options import Order, ReadOptions, unordered
 from fastbk.replication.procedure import Procedure
@@ -501,7 +501,7 @@ class ReadPart(Procedure[None]):
     def _read_newest_metadata(self) -> None:
         self._metadata_was_read = True
         self._absent_before_read = frozenset(self._replicas.absent)
-        self._read_metadata(self._metadata_read)
+        self._act(ReadMetadata(), self._metadata_read)
 
     def _metadata_read(self, outcome: Outcome, now_s: float) -> None:
         self._metadata_error = outcome if isinstance(outcome, Error) else None

@@ -41,7 +41,7 @@ from fastbk.replication.actions import AddEntry, Choose, Found, Outcome, ReadEnt
 from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.lac_procedures import QuorumCoverage
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps
 from fastbk.replication.replicas import Pacing, Replicas, entry_in
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
@@ -106,75 +106,165 @@ class RecoverLedger(Procedure[VersionedLedger]):
         self._ledger_id = ledger_id
         self._known = known
         self._options = RecoveryOptions() if options is None else options
+        self._tail: RewriteTail | None = None
 
-    def begin(self, now_s: float) -> None:
-        """Take the ledger over."""
-        self._take_over(self._known, now_s)
+    def steps(self) -> Steps[VersionedLedger]:
+        """Take the steps of the module's text; begin anew when the last fragment changes."""
+        stats, options, known = self.stats, self._options, self._known
+        while True:
+            stats.rounds += 1
+            taken = yield from MetadataUpdate(in_recovery, known, options.metadata_timeout_s)
+            metadata = taken.metadata
+            if metadata.is_closed:
+                stats.is_adopted = True
+                return taken
+            fenced = yield from FenceEnsemble(
+                self._ledger_id, metadata, options.pacing, options.lost
+            )
+            tail = self._tail = RewriteTail(self._ledger_id, metadata, fenced, options)
+            yield from tail
+            self._count(tail)
+            length = tail.length
+            if length is None:
+                length = yield from self._read_length(metadata, fenced.lac)
+            try:
+                return (yield from self._close(taken, tail, length))
+            except _LastFragmentChanged:
+                if stats.rounds >= options.rounds_max:
+                    raise
+            known = None
 
-    # --- step 1 ------------------------------------------------------------------------------------------------
+    def _count(self, tail: RewriteTail) -> None:
+        stats, rewrite = self.stats, tail.rewrite
+        stats.entries_rewritten += tail.missing - tail.lac - 1
+        stats.copies_missing += rewrite.copies_missing
+        stats.bookies_replaced += rewrite.bookies_replaced
+        stats.replacements += rewrite.replacements
 
-    def _take_over(self, known: VersionedLedger | None, now_s: float) -> None:
-        self.stats.rounds += 1
-        update = MetadataUpdate(_in_recovery, known, self._options.metadata_timeout_s)
-        self._run_for(update, self._taken_over, now_s)
+    def _read_length(self, metadata: LedgerMetadata, start: EntryId) -> Steps[int]:
+        """Nothing was found behind the start: that entry has the length, and it is acknowledged."""
+        found = yield from ReadForRecovery(
+            self._ledger_id, metadata, start, self._options.pacing, is_acknowledged=True
+        )
+        if found is None:
+            raise NoSuchEntry(
+                f"entry {start} of ledger {self._ledger_id} was acknowledged, and its bookies say that it"
+                " was not: they lost data; without it the ledger's length is not known",
+                ledger_id=self._ledger_id,
+                entry_id=start,
+            )
+        return found.length
 
-    def _taken_over(self, taken: VersionedLedger, now_s: float) -> None:
-        if taken.metadata.is_closed:
-            self.stats.is_adopted = True
-            self._finish(taken, now_s)
-            return
-        self._taken = taken
-        options = self._options
-        fence = FenceEnsemble(self._ledger_id, taken.metadata, options.pacing, options.lost)
-        self._run_for(fence, self._was_fenced, now_s)
+    def _close(
+        self, taken: VersionedLedger, tail: RewriteTail, length: int
+    ) -> Steps[VersionedLedger]:
+        base = taken.metadata
+        last = tail.missing - 1
+        used = _used(tail.rewrite.fragments, base.fragments[-1], last)
 
-    # --- steps 2 to 5 ------------------------------------------------------------------------------------------
+        def decide(current: LedgerMetadata) -> LedgerMetadata | None:
+            if current.is_closed:
+                return None  # by another, or by us and the answer was lost
+            is_same = current.fragments[-1] == base.fragments[-1]
+            if current.state is not LedgerState.IN_RECOVERY or not is_same:
+                raise _LastFragmentChanged(
+                    f"ledger {self._ledger_id} is changed again and again while it is recovered",
+                    ledger_id=self._ledger_id,
+                )
+            fragments = current.fragments[:-1] + used
+            return replace(current, fragments=fragments).closed(last, length)
 
-    def _was_fenced(self, fenced: Fenced, now_s: float) -> None:
-        self._fenced = fenced
-        self._start: EntryId = self._fenced.lac
+        change = MetadataUpdate(decide, taken, self._options.metadata_timeout_s)
+        closed = yield from change
+        self.stats.is_adopted = not change.is_ours
+        return closed
+
+
+def in_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
+    """Return what takes an open ledger over."""
+    if current.state is LedgerState.OPEN:
+        return replace(current, state=LedgerState.IN_RECOVERY)
+    return None
+
+
+def _used(fragments: list[Fragment], base: Fragment, last: EntryId) -> tuple[Fragment, ...]:
+    """Return the fragments that hold entries up to `last`; a last fragment without any stays as it was."""
+    used = tuple(one for one in fragments if one.first_entry_id <= last)
+    return used or (base,)
+
+
+# --- behind the start -----------------------------------------------------------------------------
+#
+# Steps 4 and 5: what exists behind the start is read, some entries ahead, and written again.
+
+
+class RewriteTail(Procedure[None]):
+    """Reads entry after entry behind the start, and has what exists written again, up to the first that is missing.
+
+    Attributes:
+        lac: where it starts: the best LAC of the fenced bookies.
+        missing: when finished: the first entry that is missing.
+        length: when finished: the ledger's length before that one; None: no entry was seen that tells it.
+        rewrite: what was written again, and to whom.
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        fenced: Fenced,
+        options: RecoveryOptions,
+    ) -> None:
+        super().__init__()
+        self.lac = fenced.lac
+        self.missing: EntryId = ID_MAX + 1  # as far as is known
+        self.length = 0 if fenced.lac == -1 else fenced.lengths.get(fenced.lac)
+        self.rewrite = RewriteEntries(
+            ledger_id, metadata, fenced.lac, options.pacing, self._read_on
+        )
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._options = options
         # of all that are known to be somewhere
-        self._highest = max(self._start, self._fenced.highest)
-        self._missing: EntryId = ID_MAX + 1  # the first entry that is missing, as far as is known
-        self._next_read = self._start + 1
-        self._next_write = self._start + 1
+        self._highest = max(fenced.lac, fenced.highest)
+        self._next_read = fenced.lac + 1
+        self._next_write = fenced.lac + 1
         self._readings: dict[EntryId, ReadForRecovery] = {}
         self._outcomes: dict[EntryId, Procedure[Found | None]] = {}
         self._read_bytes = 0
-        self._largest = self._fenced.largest_bytes
-        self._length: int | None = self._fenced.lengths.get(self._start)
-        if self._start == -1:
-            self._length = 0
-        self._rewrite = RewriteEntries(
-            self._ledger_id,
-            self._taken.metadata,
-            self._start,
-            self._options.pacing,
-            self._go_on,
-        )
-        self._run_for(self._rewrite, self._rewritten, now_s)
-        self._go_on(now_s)
+        self._largest = fenced.largest_bytes
 
-    def _go_on(self, now_s: float) -> None:
+    def begin(self, now_s: float) -> None:
+        """Read the first entries."""
+        self._run(self.rewrite, self._rewritten, now_s)
+        self._read_on(now_s)
+
+    def _rewritten(self, rewrite: Procedure[None], now_s: float) -> None:
+        if rewrite.error is not None:
+            self._fail(rewrite.error, now_s)
+        else:
+            self._finish(None, now_s)
+
+    def _read_on(self, now_s: float) -> None:
         """Read on as far as the window reaches."""
         while not self.is_finished and self._may_read():
             entry_id = self._next_read
             self._next_read += 1
             pacing = self._options.pacing
-            reading = ReadForRecovery(self._ledger_id, self._taken.metadata, entry_id, pacing)
+            reading = ReadForRecovery(self._ledger_id, self._metadata, entry_id, pacing)
             self._readings[entry_id] = reading
             self._run(reading, partial(self._was_read, entry_id), now_s)
 
     def _may_read(self) -> bool:
         # One beyond the highest entry that any answer told of: that one is probably missing.
-        if self._next_read >= self._missing or self._next_read > self._highest + 1:
+        if self._next_read >= self.missing or self._next_read > self._highest + 1:
             return False
-        first = self._rewrite.done
+        first = self.rewrite.done
         if self._next_read == first:
             return True
         if self._next_read - first >= self._options.entries_max:
             return False
-        held = self._rewrite.held_bytes + self._read_bytes
+        held = self.rewrite.held_bytes + self._read_bytes
         return held + (len(self._readings) + 1) * self._largest <= self._options.size_bytes_max
 
     def _was_read(self, entry_id: EntryId, part: Procedure[Found | None], now_s: float) -> None:
@@ -189,17 +279,17 @@ class RecoverLedger(Procedure[VersionedLedger]):
                 self._largest = max(self._largest, len(found.data))
                 self._read_bytes += len(found.data)
         self._write_on(now_s)
-        self._go_on(now_s)
+        self._read_on(now_s)
 
     def _is_missing(self, entry_id: EntryId) -> None:
         """Nothing at or behind this entry was acknowledged: stop reading there."""
-        self._missing = min(self._missing, entry_id)
+        self.missing = min(self.missing, entry_id)
         for later in [one for one in self._readings if one > entry_id]:
             self._readings.pop(later).cancel()
 
     def _write_on(self, now_s: float) -> None:
         """Hand on what was read, in strict order."""
-        while self._next_write < self._missing and self._next_write in self._outcomes:
+        while self._next_write < self.missing and self._next_write in self._outcomes:
             part = self._outcomes.pop(self._next_write)
             if part.error is not None:
                 # Only now: an entry before it might have turned out to be missing.
@@ -209,86 +299,12 @@ class RecoverLedger(Procedure[VersionedLedger]):
             assert found is not None
             self._read_bytes -= len(found.data)
             self._next_write += 1
-            self._length = found.length
-            self._rewrite.put(found, now_s)
+            self.length = found.length
+            self.rewrite.put(found, now_s)
             if self.is_finished:
                 return
-        if self._next_write == self._missing and not self._rewrite.is_finished:
-            self._rewrite.no_more(now_s)
-
-    # --- steps 6 to 8 ------------------------------------------------------------------------------------------
-
-    def _rewritten(self, _: None, now_s: float) -> None:
-        stats = self.stats
-        stats.entries_rewritten += self._missing - self._start - 1
-        stats.copies_missing += self._rewrite.copies_missing
-        stats.bookies_replaced += self._rewrite.bookies_replaced
-        stats.replacements += self._rewrite.replacements
-        if self._length is not None:
-            self._close(self._length, now_s)
-            return
-        metadata, pacing = self._taken.metadata, self._options.pacing
-        reading = ReadForRecovery(
-            self._ledger_id, metadata, self._start, pacing, is_acknowledged=True
-        )
-        self._run_for(reading, self._start_was_read, now_s)
-
-    def _start_was_read(self, found: Found | None, now_s: float) -> None:
-        if found is None:
-            self._fail(
-                NoSuchEntry(
-                    f"entry {self._start} of ledger {self._ledger_id} was acknowledged, and its bookies say that it"
-                    " was not: they lost data; without it the ledger's length is not known",
-                    ledger_id=self._ledger_id,
-                    entry_id=self._start,
-                ),
-                now_s,
-            )
-            return
-        self._close(found.length, now_s)
-
-    def _close(self, length: int, now_s: float) -> None:
-        base = self._taken.metadata
-        last = self._missing - 1
-        tail = _used(self._rewrite.fragments, base.fragments[-1], last)
-
-        def decide(current: LedgerMetadata) -> LedgerMetadata | None:
-            if current.is_closed:
-                return None  # by another, or by us and the answer was lost
-            is_same = current.fragments[-1] == base.fragments[-1]
-            if current.state is not LedgerState.IN_RECOVERY or not is_same:
-                raise _LastFragmentChanged(
-                    f"ledger {self._ledger_id} is changed again and again while it is recovered",
-                    ledger_id=self._ledger_id,
-                )
-            fragments = current.fragments[:-1] + tail
-            return replace(current, fragments=fragments).closed(last, length)
-
-        def closed(update: Procedure[VersionedLedger], at_s: float) -> None:
-            if update.error is not None:
-                is_to_repeat = isinstance(update.error, _LastFragmentChanged)
-                if is_to_repeat and self.stats.rounds < self._options.rounds_max:
-                    self._take_over(None, at_s)
-                else:
-                    self._fail(update.error, at_s)
-                return
-            self.stats.is_adopted = not change.is_ours
-            self._finish(update.value(), at_s)
-
-        change = MetadataUpdate(decide, self._taken, self._options.metadata_timeout_s)
-        self._run(change, closed, now_s)
-
-
-def _in_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
-    if current.state is LedgerState.OPEN:
-        return replace(current, state=LedgerState.IN_RECOVERY)
-    return None
-
-
-def _used(fragments: list[Fragment], base: Fragment, last: EntryId) -> tuple[Fragment, ...]:
-    """Return the fragments that hold entries up to `last`; a last fragment without any stays as it was."""
-    used = tuple(one for one in fragments if one.first_entry_id <= last)
-    return used or (base,)
+        if self._next_write == self.missing and not self.rewrite.is_finished:
+            self.rewrite.no_more(now_s)
 
 
 # --- reading forward ------------------------------------------------------------------------------

@@ -21,16 +21,16 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fastbk.errors import Error, LedgerClosed, LedgerFenced, NoSuchLedger
+from fastbk.errors import LedgerClosed, LedgerFenced, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged, without
-from fastbk.replication.actions import MarkReplicas, Outcome
+from fastbk.replication.actions import MarkReplicas
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.ensemble_change import check_open
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps
 from fastbk.retry import Backoff, exact
 
 
@@ -267,15 +267,9 @@ class ChangeMark(Procedure[VersionedLedger | None]):
         self.add = add
         self.remove = remove
 
-    def begin(self, now_s: float) -> None:
+    def steps(self) -> Steps[None]:
         """Ask for it."""
-        self._act(MarkReplicas(self.add, self.remove), self._answered)
-
-    def _answered(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, Error):
-            self._fail(outcome, now_s)
-        else:
-            self._finish(None, now_s)
+        yield MarkReplicas(self.add, self.remove)
 
 
 class CopyKeeper:
@@ -387,10 +381,9 @@ class NameReplacements(Procedure[VersionedLedger | None]):
         self._known = known
         self._timeout_s = timeout_s
 
-    def begin(self, now_s: float) -> None:
+    def steps(self) -> Steps[VersionedLedger | None]:
         """Write what follows from what is known."""
-        update = MetadataUpdate(self._decide, self._known, self._timeout_s)
-        self._run_for(update, self._finish, now_s)
+        return (yield from MetadataUpdate(self._decide, self._known, self._timeout_s))
 
     def _decide(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
         check_open(self._ledger_id, metadata)

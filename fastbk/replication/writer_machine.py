@@ -48,6 +48,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -58,13 +59,20 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import every_write_set_has
-from fastbk.replication.actions import Choose, ForceLedger, MarkReplicas, Outcome, Replaced, Reply
+from fastbk.replication.actions import (
+    ForceLedger,
+    MarkReplicas,
+    Outcome,
+    ReadMetadata,
+    Reply,
+    Sleep,
+)
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.ensemble_change import EnsembleChange, Replacement, check_open
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import WriterOptions
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, Steps, attempt, choose
 from fastbk.replication.refusals import cannot_change_deferred, not_ours_any_more
 from fastbk.replication.under_replication import (
     CopyKeeper,
@@ -521,50 +529,40 @@ class CloseLedger(Procedure[VersionedLedger]):
         self._owed = owed
         self._shares: tuple[UnderReplicatedShare, ...] = ()
         self._freed: tuple[MissingReplica, ...] = ()
-        self._end_s = 0.0
         self._ledger_id = ledger_id
         self._known = known
         self._last_entry_id = last_entry_id
         self._length = length
         self._timeout_s = timeout_s
 
-    def begin(self, now_s: float) -> None:
-        """Mark what is missing, then close by what is known, or read first."""
-        self._end_s = now_s + self._timeout_s
-        if self._owed is not None:
-            self._owed.collect()
-            self._shares = tuple(self._owed.ready)
-        self._mark(now_s)
+    def steps(self) -> Steps[VersionedLedger]:
+        """Mark what is missing, then close by what is known, or read first; then unmark what is named."""
+        end_s, owed = self._now_s + self._timeout_s, self._owed
+        if owed is not None:
+            owed.collect()
+            self._shares = tuple(owed.ready)
+            yield from self._mark(owed, end_s)
+        update = MetadataUpdate(self._decide, self._known, max(0.0, end_s - self._now_s))
+        found = yield from update
+        self.is_ours = update.is_ours
+        if owed is not None:
+            owed.named(self._shares, self._freed)
+            yield from self._unmark(owed)
+        return found
 
-    def _mark(self, now_s: float) -> None:
-        owed = self._owed
-        add = () if owed is None else owed.unmarked(owed.to_mark_at_end())
-        if owed is None or not add:
-            self._close(now_s)
-            return
-
-        def marked(outcome: Outcome, at_s: float) -> None:
-            if not isinstance(outcome, Error):
-                owed.mark_changed(add, ())
-                self._close(at_s)
-                return
-            owed.mark_unanswered(add, ())
-            if isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
-                self._retry_in(MARK_PAUSE_S, self._mark)
+    def _mark(self, owed: UnderReplication, end_s: float) -> Steps[None]:
+        while add := owed.unmarked(owed.to_mark_at_end()):
+            try:
+                yield MarkReplicas(add)
+            except Error as error:
+                owed.mark_unanswered(add, ())
+                is_away = isinstance(error, MetadataUnavailable)
+                if not is_away or self._now_s + MARK_PAUSE_S >= end_s:
+                    raise
             else:
-                self._fail(outcome, at_s)
-
-        self._act(MarkReplicas(add), marked)
-
-    def _close(self, now_s: float) -> None:
-        left_s = max(0.0, self._end_s - now_s)
-        update = MetadataUpdate(self._decide, self._known, left_s)
-
-        def ended(found: VersionedLedger, at_s: float) -> None:
-            self.is_ours = update.is_ours
-            self._closed(found, at_s)
-
-        self._run_for(update, ended, now_s)
+                owed.mark_changed(add, ())
+                return
+            yield Sleep(MARK_PAUSE_S, is_retry=True)
 
     def _decide(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
         self._freed = ()
@@ -588,24 +586,13 @@ class CloseLedger(Procedure[VersionedLedger]):
             outcome="unknown",
         )
 
-    def _closed(self, found: VersionedLedger, now_s: float) -> None:
-        owed = self._owed
-        if owed is None:
-            self._finish(found, now_s)
-            return
-        owed.named(self._shares, self._freed)
+    def _unmark(self, owed: UnderReplication) -> Steps[None]:
         outdated = owed.outdated(owed.to_mark_at_end())
-        if not outdated:
-            self._finish(found, now_s)
-            return
-
-        def unmarked(outcome: Outcome, at_s: float) -> None:
+        if outdated:
             # A mark that stays, since the store did not answer, is one for a repair to verify.
-            if not isinstance(outcome, Error):
+            with suppress(Error):
+                yield MarkReplicas((), outdated)
                 owed.mark_changed((), outdated)
-            self._finish(found, at_s)
-
-        self._act(MarkReplicas((), outdated), unmarked)
 
 
 # --- forcing --------------------------------------------------------------------------------------
@@ -728,23 +715,14 @@ class CheckOpen(Procedure[bool]):
         super().__init__()
         self._ledger_id = ledger_id
 
-    def begin(self, now_s: float) -> None:
-        """Read."""
-        self._read_metadata(self._was_read)
-
-    def _was_read(self, outcome: Outcome, now_s: float) -> None:
-        if isinstance(outcome, VersionedLedger):
-            try:
-                check_open(self._ledger_id, outcome.metadata)
-            except Error as error:
-                self._fail(error, now_s)
-            else:
-                self._finish(True, now_s)
-        elif isinstance(outcome, MetadataUnavailable):
-            self._finish(False, now_s)
-        else:
-            assert isinstance(outcome, Error)
-            self._fail(outcome, now_s)
+    def steps(self) -> Steps[bool]:
+        """Read, and judge."""
+        try:
+            known: VersionedLedger = yield ReadMetadata()
+        except MetadataUnavailable:
+            return False
+        check_open(self._ledger_id, known.metadata)
+        return True
 
 
 class ChangeRound(Procedure[VersionedLedger | NothingDone]):
@@ -781,60 +759,40 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         self._bad = frozenset(bad)
         self._avoid = avoid
         self._still_wanted = still_wanted
-        self._newest_version = known.version
 
-    def begin(self, now_s: float) -> None:
-        """Ask for other bookies."""
-        if self._reads_first:
-            self._run_for(CheckOpen(self._adds.ledger_id), self._open_checked, now_s)
-        else:
-            self._choose()
-
-    def _open_checked(self, is_open: bool, now_s: float) -> None:
-        if is_open:
-            self._choose()
-        else:
-            self._finish(NothingDone(), now_s)
-
-    def _choose(self) -> None:
-        self._act(Choose(self._adds.ensemble, self._bad, self._avoid), self._chosen)
-
-    def _chosen(self, outcome: Outcome, now_s: float) -> None:
-        found = outcome if isinstance(outcome, Replaced) else Replaced()
-        wanted = self._still_wanted(found.chosen, now_s)
+    def steps(self) -> Steps[VersionedLedger | NothingDone]:
+        """Choose other bookies, see that the metadata answers, and change it."""
+        adds, base = self._adds, self._known
+        if self._reads_first and not (yield from CheckOpen(adds.ledger_id)):
+            return NothingDone()
+        found = yield from choose(adds.ensemble, self._bad, self._avoid)
+        wanted = self._still_wanted(found.chosen, self._now_s)
         if not wanted:
-            self._finish(NothingDone(found.left_out), now_s)
-        elif self._adds.is_frozen or self._adds.needed_of(wanted):
-            self._write(wanted, self._known, now_s)
-        else:
-            self._read_metadata(lambda read, at_s: self._probed(found.chosen, read, at_s))
-
-    def _probed(self, chosen: Mapping[int, BookieId], outcome: Outcome, now_s: float) -> None:
-        """A store that does not answer must not freeze a writer that can do without it."""
-        wanted = self._still_wanted(chosen, now_s)
-        if isinstance(outcome, MetadataUnavailable) or not wanted:
-            self._finish(NothingDone(), now_s)
-        elif isinstance(outcome, VersionedLedger):
-            base = outcome if outcome.version >= self._known.version else self._known
-            self._newest_version = base.version
-            self._write(wanted, base, now_s)
-        else:
-            assert isinstance(outcome, Error)
-            self._fail(outcome, now_s)
+            return NothingDone(found.left_out)
+        if not adds.is_frozen and not adds.needed_of(wanted):
+            # A store that does not answer must not freeze a writer that can do without it.
+            read = yield from attempt(ReadMetadata())
+            wanted = self._still_wanted(found.chosen, self._now_s)
+            if isinstance(read, MetadataUnavailable) or not wanted:
+                return NothingDone()
+            if isinstance(read, Error):
+                raise read
+            assert isinstance(read, VersionedLedger)
+            base = read if read.version >= base.version else base
+        return (yield from self._write(wanted, base))
 
     def _write(
-        self, chosen: Mapping[int, BookieId], base: VersionedLedger | None, now_s: float
-    ) -> None:
+        self, chosen: Mapping[int, BookieId], known: VersionedLedger
+    ) -> Steps[VersionedLedger]:
         """Change the metadata first: nothing is acknowledged before it says so (INV-E1)."""
         adds = self._adds
-        adds.freeze()
-        change = EnsembleChange(adds.ledger_id, self._known.metadata, adds.head, chosen)
-
-        def written(found: VersionedLedger, at_s: float) -> None:
-            if found.version >= self._newest_version:
-                self._finish(found, at_s)
-                return
+        base: VersionedLedger | None = known
+        while True:
+            adds.freeze()
+            change = EnsembleChange(adds.ledger_id, self._known.metadata, adds.head, chosen)
+            found = yield from MetadataUpdate(change.of, base, math.inf)
+            if found.version >= known.version:
+                return found
             # From a replica of the store that lags behind: what it names may have been replaced since.
-            self._retry_in(STALE_PAUSE_S, lambda at_s: self._write(chosen, None, at_s))
-
-        self._run_for(MetadataUpdate(change.of, base, math.inf), written, now_s)
+            base = None
+            yield Sleep(STALE_PAUSE_S, is_retry=True)

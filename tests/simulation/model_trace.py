@@ -106,10 +106,10 @@ class Recorder:
         """A recoverer may have changed its ensemble in memory."""
         assert isinstance(procedure, RecoverLedger)
         self._started.add(client)
-        rewrite = getattr(procedure, "_rewrite", None)
-        if rewrite is None or client not in self._recovering:
+        tail = procedure._tail
+        if tail is None or client not in self._recovering:
             return
-        fragment = rewrite.fragments[-1]
+        fragment = tail.rewrite.fragments[-1]
         before = self._fragments.get(client)
         self._fragments[client] = fragment
         if before is not None and before != fragment:

@@ -23,6 +23,7 @@ _REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
 _REPLICAS = "fastbk.replication.replicas:Replicas"
 _REWRITE = "fastbk.replication.recovery:RewriteEntries"
 _ROUND = "fastbk.replication.writer_machine:ChangeRound"
+_TAIL = "fastbk.replication.recovery:RewriteTail"
 _UPDATE = "fastbk.replication.metadata_update:MetadataUpdate"
 _WRITER = "fastbk.replication.writer_machine:WriterMachine"
 
@@ -127,8 +128,8 @@ _ALL = [
         "the fragments that recovery made in memory do not reach the metadata",
         (
             f"{_RECOVER}._close",
-            "tail = _used(self._rewrite.fragments, base.fragments[-1], last)",
-            "tail = (base.fragments[-1],)",
+            "used = _used(tail.rewrite.fragments, base.fragments[-1], last)",
+            "used = (base.fragments[-1],)",
         ),
     ),
     fault(
@@ -140,8 +141,8 @@ _ALL = [
         "recovery-without-taking-over",
         "the state stays OPEN, so the writer may change its ensemble and go on",
         (
-            f"{_RECOVER}._take_over",
-            "MetadataUpdate(_in_recovery,",
+            f"{_RECOVER}.steps",
+            "MetadataUpdate(in_recovery,",
             "MetadataUpdate(lambda current: None,",
         ),
         (
@@ -154,9 +155,9 @@ _ALL = [
         "length-of-the-newest",
         "the closed length counts entries that were cut off",
         (
-            f"{_RECOVER}._was_fenced",
-            "self._fenced.lengths.get(self._start)",
-            "max(self._fenced.lengths.values(), default=None)",
+            f"{_TAIL}.__init__",
+            "fenced.lengths.get(fenced.lac)",
+            "max(fenced.lengths.values(), default=None)",
         ),
     ),
     fault(

@@ -80,6 +80,9 @@ def test_the_text_names_the_first_bookies_and_counts_the_others() -> None:
     assert str(few).endswith("bookie-7: read-only]")
 
 
+# A broken invariant ends the process: nothing that handles the world's errors may swallow it.
+
+
 def test_a_kept_invariant_says_nothing() -> None:
     check_invariant(True, "INV-J1 holds")
 

@@ -31,7 +31,7 @@ MUTATIONS = (
         "away_counts_as_gone",
         "H3: what is not registered is replaced, whatever its delay",
         (
-            _MARKED + "._repair_next",
+            _MARKED + ".steps",
             "if bookie_id in view.gone:",
             "if bookie_id not in view.present:",
         ),
