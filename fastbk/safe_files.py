@@ -148,7 +148,7 @@ def replaced(path: Path) -> Iterator[Path]:
     import secrets  # a bookie's children import this module, and replace no file
 
     # Not by the process's id: in containers that is the same each time, and a killed one may have left its file.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     draft.touch(exist_ok=False)
     try:
         yield draft

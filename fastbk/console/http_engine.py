@@ -2,6 +2,8 @@
 
 uvicorn's server would take one TLS context for its whole life, and keeps a connection that never sends a request. So
 `HttpListener` accepts, as it does for the bookies' pages, and uvicorn speaks HTTP on each connection.
+
+Decision 164.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbk.apache.http.answers import BookieFacts
 from fastbk.errors import Error
 from fastbk.native.process import kill_point
 from fastbk.observe import library_log, logs
@@ -52,6 +51,7 @@ from fastbk.server.supervision.unclean_start import end_life
 if TYPE_CHECKING:
     import socket
 
+    from fastbk.apache.http.answers import BookieFacts
     from fastbk.server.configuration.bookie_config import BookieConfig, Replayed
 
 READ_ONLY_POLL_S = 0.5
@@ -161,16 +161,18 @@ class Supervisor:
                 self._membership, self._config.authentication, lambda: self._boot
             )
             stack.push_async_callback(self._services.close)
-            self._begin_pages(stack)
+            slow = self._monitor.slow.answer
+            self._pages.begin(stack, self._facts, self._info, slow, self._events)
             return await self._boot_until_stopped()
 
-    def _begin_pages(self, stack: contextlib.AsyncExitStack) -> None:
-        facts = BookieFacts(
+    def _facts(self) -> BookieFacts:
+        from fastbk.apache.http.answers import BookieFacts  # imported with the pages
+
+        return BookieFacts(
             config=self._config, bookie_id=self._bookie_id, life=self._life, metrics=self._metrics, disks=self._disks,
             gc=self._gc, read_only=self._read_only_admin, set_read_only=self._ask_read_only, audit=self._audit.note,
             cluster_id=lambda: self._membership.cluster_id, log_level=LogLevel(lambda: self._boot),
         )  # fmt: skip
-        self._pages.begin(stack, facts, self._info, self._monitor.slow.answer, self._events)
 
     def stop(self, reason: str) -> None:
         """Begin to drain; asked a second time, kill at once (acknowledged data is safe either way)."""
