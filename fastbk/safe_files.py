@@ -145,8 +145,6 @@ def replaced(path: Path) -> Iterator[Path]:
 
     Raises OSError. If the last step failed, the folder's sync, the new file has the name, but not durably.
     """
-    import secrets  # a bookie's children import this module, and replace no file
-
     # Not by the process's id: in containers that is the same each time, and a killed one may have left its file.
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     draft.touch(exist_ok=False)
