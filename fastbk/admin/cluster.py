@@ -20,7 +20,7 @@ from fastbk.model.health import accept_loss
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.model.quorum import lac_is_covered
+from fastbk.model.quorum import meets_every_ack_quorum
 from fastbk.replication.copy_check import last_of_fragment
 from fastbk.replication.copying import share_of
 from fastbk.wire.messages import InfoReply
@@ -143,7 +143,9 @@ def uncloseable_of(
         return None
     fragment = metadata.fragments[-1]
     there = {at for at, one in enumerate(fragment.ensemble) if one in registered}
-    if lac_is_covered(there, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+    if meets_every_ack_quorum(
+        there, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+    ):
         return None
     away = tuple(sorted({one for one in fragment.ensemble if one not in registered}))
     return Uncloseable(ledger_id, fragment.first_entry_id, away)
@@ -270,7 +272,7 @@ class _Holdings:
                 answered.add(index)
             except Error as error:
                 reasons[bookie_id] = str(error)
-        if lac_is_covered(
+        if meets_every_ack_quorum(
             answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         ):
             return []

@@ -225,7 +225,7 @@ class Peer:
 
     def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
-        self.adds = Channel(pool, bookie_id, "adds")
+        self.add_channel = Channel(pool, bookie_id, "adds")
         self.reads = Channel(pool, bookie_id, "reads")
         self.others = Channel(pool, bookie_id, "others")
         self.pool = pool
@@ -233,7 +233,7 @@ class Peer:
     @property
     def channels(self) -> tuple[Channel, ...]:
         """All its channels."""
-        return self.adds, self.reads, self.others
+        return self.add_channel, self.reads, self.others
 
     def channel_for(self, frame: bytes | bytearray) -> Channel:
         """Return the channel that a request other than a writer's add goes by."""
@@ -380,7 +380,7 @@ class BookiePool:
         self, bookie_ids: Sequence[BookieId], timeout_s: float
     ) -> dict[BookieId, Error]:
         """Connect to these for adds, all at once; return why those that do not answer are not reached."""
-        tries = [self.peer(bookie_id).adds.open(timeout_s) for bookie_id in bookie_ids]
+        tries = [self.peer(bookie_id).add_channel.open(timeout_s) for bookie_id in bookie_ids]
         missed: dict[BookieId, Error] = {}
         for bookie_id, result in zip(
             bookie_ids, await asyncio.gather(*tries, return_exceptions=True), strict=True

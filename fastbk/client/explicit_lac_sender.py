@@ -93,7 +93,7 @@ class ExplicitLacSender:
             return None
         if lac > self._sent_lac and lac > pipe.carried_lac:
             return lac
-        connections = [peer.adds.connection for peer in pipe.peers]
+        connections = [peer.add_channel.connection for peer in pipe.peers]
         # What many writers send in one turn of the loop leaves at its end, which may not come.
         return (
             lac
@@ -159,7 +159,7 @@ class ExplicitLacSender:
         request_id = self._io.pool.next_request_id()
         frame: bytes | bytearray | None = None
         for peer in self._pipe.peers:
-            connection = peer.adds.connection
+            connection = peer.add_channel.connection
             if connection is None or not (is_new or peer.bookie_id in self._resend_to):
                 continue  # losing it only delays visibility: a new connection repeats it
             if connection.speaks_apache:
