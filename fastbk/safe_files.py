@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -147,7 +146,7 @@ def replaced(path: Path) -> Iterator[Path]:
     Raises OSError. If the last step failed, the folder's sync, the new file has the name, but not durably.
     """
     # Not by the process's id: in containers that is the same each time, and a killed one may have left its file.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     draft.touch(exist_ok=False)
     try:
         yield draft

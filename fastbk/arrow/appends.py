@@ -323,9 +323,9 @@ def _documents(part: pa.RecordBatch, names: list[str], row: int) -> list[bytes]:
         for one in table.schema
     ]
     documents: list[bytes] = []
-    for at, one in enumerate(table.cast(pa.schema(fields), safe=False).to_pylist()):
+    for index, one in enumerate(table.cast(pa.schema(fields), safe=False).to_pylist()):
         try:
             documents.append(msgspec.json.encode(one))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"row {row + at} cannot be written as JSON: {error}") from error
+            raise ConfigError(f"row {row + index} cannot be written as JSON: {error}") from error
     return documents

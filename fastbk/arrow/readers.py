@@ -187,8 +187,8 @@ def _cut_off(
     held: list[Batch], rows: int, schema: pa.Schema, rows_max: int
 ) -> Iterator[pa.RecordBatch]:
     made = entry_batches_batch(held, schema)
-    for at in range(0, rows, rows_max):
-        yield made.slice(at, rows_max)
+    for offset in range(0, rows, rows_max):
+        yield made.slice(offset, rows_max)
 
 
 WAIT_S = 30.0
@@ -355,13 +355,13 @@ def _cut_at_gaps(chunks: list[Chunk]) -> Iterator[list[Chunk] | Gap]:
     """Yield the records of some chunks between those that cannot be read, and these as gaps."""
     for chunk in chunks:
         begin = 0
-        for at in range(len(chunk)):
+        for index in range(len(chunk)):
             try:
-                chunk[at]
+                chunk[index]
             except ProtocolError:
-                if begin < at:
-                    yield [chunk[begin:at]]
-                yield unreadable_gap(chunk, at)
-                begin = at + 1
+                if begin < index:
+                    yield [chunk[begin:index]]
+                yield unreadable_gap(chunk, index)
+                begin = index + 1
         if begin < len(chunk):
             yield [chunk[begin:]]

@@ -212,8 +212,6 @@ def _serve(
             if bookie.is_ready and bookie.boots != ready[bookie.name]:
                 ready[bookie.name] = bookie.boots
                 note(f"{bookie.name}: ready again after {bookie.start_s:.1f} s")
-                if ready_file is not None:
-                    bookie.remove_at_end(ready_file)
             if bookie.is_running or stopping.number or bookie.name in given_up:
                 continue
             reason = bookie.reason or "its supervisor was killed"
@@ -224,6 +222,9 @@ def _serve(
             else:
                 note(f"{bookie.name}: down: {reason}; starting it again")
                 bookie.spawn()
+                if ready_file is not None:
+                    # At once: it may take writes, and this process be killed, before we know.
+                    bookie.remove_at_end(ready_file)
 
 
 def _restart(service: DevService, budget: RestartBudget, given_up: set[str]) -> None:

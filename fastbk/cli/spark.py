@@ -14,17 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fastbk.cli.ledger import print_audited, progress_of
-from fastbk.cli.options import (
-    ProgressLine,
-    add_json,
-    add_metadata,
-    metadata_uri,
-    note,
-    print_answer,
-    rate_of,
-    size_of,
-    table,
-)
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
+from fastbk.cli.progress import ProgressLine, rate_of, size_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size, format_span_s
 
@@ -108,7 +99,9 @@ def _archive(options: argparse.Namespace) -> Run:
 
     def act(spark: SparkSession, uri: str) -> int:
         which = {"streams": options.stream, "pattern": options.pattern}
-        found = archive.run(spark, uri, options.to, **which, take_over=options.take_over, say=note)
+        found = archive.run(
+            spark, uri, options.to, **which, take_over=options.take_over, report=note
+        )
         lines = [
             f"{one.stream}: {one.first} up to {one.end}, {one.records:,} records, {format_size(one.bytes)}"
             for one in found
@@ -242,7 +235,7 @@ def _rebuild(options: argparse.Namespace) -> Run:
     plan = RebuildPlan(**given, skip_keyless=options.no_key == "skip")
 
     def act(spark: SparkSession, uri: str) -> int:
-        line = rebuild.run(spark, uri, plan, take_over=options.take_over, say=note)
+        line = rebuild.run(spark, uri, plan, take_over=options.take_over, report=note)
         text = f"{line.stream} has no records yet"
         if line.version:
             passed_by = f", {line.keyless:,} without a key" if line.keyless else ""
@@ -265,7 +258,7 @@ def _restore(options: argparse.Namespace) -> Run:
     from fastbk.spark.jobs import restore
 
     def act(spark: SparkSession, uri: str) -> int:
-        found = restore.run(spark, uri, options.archive, options.stream, options.to, say=note)
+        found = restore.run(spark, uri, options.archive, options.stream, options.to, report=note)
         facts = {"stream": options.to, "records": found.records, "bytes": found.size_bytes}
         size = format_size(found.size_bytes)
         return print_answer(
@@ -302,7 +295,7 @@ def _usage(options: argparse.Namespace) -> Callable[[SparkSession, str], int]:
     from fastbk.spark.jobs import usage
 
     def act(spark: SparkSession, uri: str) -> int:
-        found = usage.run(spark, uri, to=options.to, top=options.top, say=note)
+        found = usage.run(spark, uri, to=options.to, top=options.top, report=note)
         if options.chart is not None:
             from fastbk.spark.jobs import usage_chart
 

@@ -73,7 +73,7 @@ class AddPipe:
         self.bytes_in_flight = 0
         self.carried_lac: EntryId = -1
         self.publishes_at_once = False
-        self._codec = io.requests.adds
+        self._codec = io.requests.add_codec
         self._tag = io.requests.tag
         self.data_bytes_max = codec.FRAME_SIZE_BYTES_MAX - self._codec.add_overhead_bytes
         self._config = config
@@ -109,9 +109,9 @@ class AddPipe:
             self._tag.add_bookies(self.machine.ensemble)
         for peer in self.peers:
             if before.pop(peer.bookie_id, None) is None:
-                peer.adds.subscribe(self)
+                peer.add_channel.subscribe(self)
         for bookie_id, peer in before.items():
-            peer.adds.unsubscribe(self)
+            peer.add_channel.unsubscribe(self)
             self._pool.quarantine(bookie_id)
             retry = self._retries.pop(bookie_id, None)
             if retry is not None:
@@ -217,7 +217,7 @@ class AddPipe:
 
     def _pump(self, index: int) -> None:
         """Send to one bookie what it has not been sent, until its transport fills."""
-        connection, adds = self.peers[index].adds.connection, self.adds
+        connection, adds = self.peers[index].add_channel.connection, self.adds
         if connection is not None:
             if self._tag is not None:
                 show(connection, self._tag, self._pool.next_request_id())
@@ -274,7 +274,7 @@ class AddPipe:
 
     def channel_ready(self, bookie_id: BookieId) -> None:
         """Send the bookie all that it lacks."""
-        connection = self._pool.peer(bookie_id).adds.connection
+        connection = self._pool.peer(bookie_id).add_channel.connection
         assert connection is not None and connection.hello is not None
         self.data_bytes_max = min(
             self.data_bytes_max,
@@ -397,7 +397,7 @@ class AddPipe:
 
     def _has_laggards(self) -> bool:
         return any(
-            peer.adds.connection is not None
+            peer.add_channel.connection is not None
             and self.adds.lagging(index)
             and self.machine.health.takes_adds(index)
             for index, peer in enumerate(self.peers)
@@ -417,7 +417,7 @@ class AddPipe:
         self._runner.stop()
         self._stop_timers()
         for peer in self.peers:
-            peer.adds.unsubscribe(self)
+            peer.add_channel.unsubscribe(self)
         self._pool.slots.pop(self._slot, None)
 
     def _stop_timers(self) -> None:
@@ -517,7 +517,7 @@ class TracedPipe(AddPipe):
 
     def _pump(self, index: int) -> None:
         super()._pump(index)
-        if not self._traced or self.peers[index].adds.connection is None:
+        if not self._traced or self.peers[index].add_channel.connection is None:
             return
         adds, bookie_id = self.adds, self.peers[index].bookie_id
         for traced in self._traced:
@@ -555,23 +555,23 @@ class TracedPipe(AddPipe):
 
     def _follow_machine(self) -> None:
         if self._traced and self._version != self.machine.ensemble_version:
-            for one in self.machine.replacements:
-                self._replaced(one)
+            for replacement in self.machine.replacements:
+                self._replaced(replacement)
             self._forget_complete()
         super()._follow_machine()
 
-    def _replaced(self, one: Replacement) -> None:
+    def _replaced(self, replacement: Replacement) -> None:
         attributes = {
-            "fastbk.bookie.id": one.bookie_id,
-            "fastbk.replacement.id": one.replacement,
-            "fastbk.reason": one.reason,
+            "fastbk.bookie.id": replacement.bookie_id,
+            "fastbk.replacement.id": replacement.replacement,
+            "fastbk.reason": replacement.reason,
         }
         for traced in self._traced:
             if not traced.is_over:
                 traced.span.event("ensemble changed", attributes)
-            copy = traced.copies.pop(one.bookie_id, None)
+            copy = traced.copies.pop(replacement.bookie_id, None)
             if copy is not None:
-                copy.fail(f"replaced: {one.reason}")
+                copy.fail(f"replaced: {replacement.reason}")
 
     def _release(self) -> None:
         for traced in self._traced:

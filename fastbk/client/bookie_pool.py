@@ -225,7 +225,7 @@ class Peer:
 
     def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
-        self.adds = Channel(pool, bookie_id, "adds")
+        self.add_channel = Channel(pool, bookie_id, "adds")
         self.reads = Channel(pool, bookie_id, "reads")
         self.others = Channel(pool, bookie_id, "others")
         self.pool = pool
@@ -233,7 +233,7 @@ class Peer:
     @property
     def channels(self) -> tuple[Channel, ...]:
         """All its channels."""
-        return self.adds, self.reads, self.others
+        return self.add_channel, self.reads, self.others
 
     def channel_for(self, frame: bytes | bytearray) -> Channel:
         """Return the channel that a request other than a writer's add goes by."""
@@ -258,15 +258,15 @@ class Peer:
         """Send a request other than a writer's add and return its answer; raises what `ask` tells."""
         future: asyncio.Future[Answer | Error] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: Answer | Error) -> None:
+        def on_outcome(outcome: Answer | Error) -> None:
             if not future.done():
                 future.set_result(outcome)
 
-        asking = self.send_request(build, timeout_s, told)
+        sent_request = self.send_request(build, timeout_s, on_outcome)
         try:
             outcome = await future
         finally:
-            asking.cancel()
+            sent_request.cancel()
         if isinstance(outcome, Error):
             raise outcome
         return outcome
@@ -319,7 +319,7 @@ class BookiePool:
         return found
 
     def _open_connections(self) -> list[Connection]:
-        found = (one.connection for peer in self._peers.values() for one in peer.channels)
+        found = (channel.connection for peer in self._peers.values() for channel in peer.channels)
         return [one for one in found if one is not None]
 
     def next_request_id(self) -> int:
@@ -380,7 +380,7 @@ class BookiePool:
         self, bookie_ids: Sequence[BookieId], timeout_s: float
     ) -> dict[BookieId, Error]:
         """Connect to these for adds, all at once; return why those that do not answer are not reached."""
-        tries = [self.peer(one).adds.open(timeout_s) for one in bookie_ids]
+        tries = [self.peer(bookie_id).add_channel.open(timeout_s) for bookie_id in bookie_ids]
         missed: dict[BookieId, Error] = {}
         for bookie_id, result in zip(
             bookie_ids, await asyncio.gather(*tries, return_exceptions=True), strict=True
@@ -401,8 +401,8 @@ class BookiePool:
         self.tags.close()
         for run in list(self.runs):
             run.end(ClientClosed("the client was closed: make a new one"))
-        channels = [one for peer in self._peers.values() for one in peer.channels]
-        await asyncio.gather(*(one.close(timeout_s) for one in channels))
+        channels = [channel for peer in self._peers.values() for channel in peer.channels]
+        await asyncio.gather(*(channel.close(timeout_s) for channel in channels))
 
 
 # --- one request ----------------------------------------------------------------------------------

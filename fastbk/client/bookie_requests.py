@@ -64,7 +64,7 @@ class LedgerRequests:
         self.tag: LedgerTag | None = None
         """What bookies have to see in front of requests; None: nothing."""
         self._creation_mark = mark = creation_mark(creation_token)
-        self.adds = LedgerCodec(ledger_id, digest_type, password, flags, mark)
+        self.add_codec = LedgerCodec(ledger_id, digest_type, password, flags, mark)
         """Encodes the adds of the ledger's own writer, with `flags`."""
         self._password = password
         self._told: tuple[EntryId, bytes] = (-1, b"")
@@ -79,9 +79,9 @@ class LedgerRequests:
             return self._recovery.encode_add_batch(
                 request_id,
                 entries[0].entry_id,
-                [one.lac for one in entries],
-                [one.length for one in entries],
-                [one.data for one in entries],
+                [entry.lac for entry in entries],
+                [entry.length for entry in entries],
+                [entry.data for entry in entries],
             )
         return codec.with_creation(self._small(request, request_id), self._creation_mark)
 
@@ -100,7 +100,7 @@ class LedgerRequests:
             flags = (codec.FLAG_FENCE if request.fence else 0) | (
                 codec.FLAG_HIGH_PRIORITY if request.high_priority else 0
             )
-            key = self.adds.master_key if request.fence else b""
+            key = self.add_codec.master_key if request.fence else b""
             return codec.put_read(request_id, ledger_id, request.entry_id, flags, key)
         if isinstance(request, ReadLac):
             flags = codec.FLAG_PIGGYBACK if request.piggyback else 0
@@ -112,14 +112,14 @@ class LedgerRequests:
                 lac = request.lac
                 body = make_lac_body(ledger_id, lac, self.digest_type, self._password)
                 self._told = (lac, body)
-            return codec.put_write_lac(request_id, ledger_id, lac, self.adds.master_key, body)
+            return codec.put_write_lac(request_id, ledger_id, lac, self.add_codec.master_key, body)
         if isinstance(request, ListEntries):
             return codec.put_list_entries(request_id, ledger_id, request.first, request.ranges_max)
         return codec.put_force(request_id, ledger_id)
 
     def _add(self, request: AddEntry, request_id: int) -> bytearray:
         data = bytes(request.data)
-        used = self._recovery if request.recovery else self.adds
+        used = self._recovery if request.recovery else self.add_codec
         frames, _ = used.encode_adds(
             request_id, request.entry_id, request.lac, request.length - len(data), [data]
         )
@@ -146,7 +146,7 @@ class LedgerRequests:
         return Reply(status, add_wait_s=answer.add_wait_us / 1e6)
 
     def _whole(self, entry: bytes | memoryview) -> Found | None:
-        columns = self.adds.whole_entries(entry, len(entry).to_bytes(4, "little"))
+        columns = self.add_codec.whole_entries(entry, len(entry).to_bytes(4, "little"))
         return next((Found(*row) for row in zip(*columns, strict=True)), None)
 
     def _entry(self, request: ReadEntry, answer: Answer, fenced: bool) -> Reply:
@@ -157,17 +157,19 @@ class LedgerRequests:
         return Reply(Status.OK, found=(found,), lacs=(found.lac,), fenced=fenced)
 
     def _entries(self, request: ReadEntries, answer: Answer) -> Reply:
-        run = EntryTable(answer.entries, self.adds.table(answer.entries, answer.extra))
+        run = EntryTable(answer.entries, self.add_codec.table(answer.entries, answer.extra))
         whole, found = len(run), run
         # Ids ascend, so the ends tell whether all are among those that were asked for.
         strange = (
             whole > 0 and not request.first <= run[0].entry_id <= run[-1].entry_id <= request.last
         )
         if strange:
-            asked = [
-                at for at, one in enumerate(run) if request.first <= one.entry_id <= request.last
+            in_range = [
+                index
+                for index, one in enumerate(run)
+                if request.first <= one.entry_id <= request.last
             ]
-            found = run[asked[0] : asked[-1] + 1] if asked else run[:0]
+            found = run[in_range[0] : in_range[-1] + 1] if in_range else run[:0]
         return Reply(
             Status.OK,
             found=found or (),

@@ -413,7 +413,7 @@ class Client:
         unfenced_max, fenced, answers = metadata.ack_quorum - 1, 0, 0
         is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: Answer | Error) -> None:
+        def on_outcome(outcome: Answer | Error) -> None:
             nonlocal fenced, answers
             answers += 1
             fenced += not isinstance(outcome, Error) and outcome.status in FENCED_TOO
@@ -425,7 +425,7 @@ class Client:
             self.pool.peer(bookie_id).send_request(
                 lambda request_id: io.requests.frame(fence, request_id),
                 FENCE_S,
-                told,
+                on_outcome,
                 io.requests.tag,
             )
             for bookie_id in ensemble
@@ -471,8 +471,8 @@ class Client:
         """
         after = -1
         while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
-            for at in range(0, len(page), LEDGERS_AT_ONCE):
-                some = page[at : at + LEDGERS_AT_ONCE]
+            for offset in range(0, len(page), LEDGERS_AT_ONCE):
+                some = page[offset : offset + LEDGERS_AT_ONCE]
                 found = await self._store.call(lambda store: store.read_ledgers(some))  # noqa: B023 -- at once
                 for ledger_id, read in zip(some, found, strict=True):
                     if isinstance(read, VersionedLedger):
@@ -560,7 +560,7 @@ class Client:
         not wait for it.
         """
         lost: list[str] = []
-        ledgers = [one for one in self._writers if STREAM_KEY not in one.metadata.custom]
+        ledgers = [writer for writer in self._writers if STREAM_KEY not in writer.metadata.custom]
         unsettled: list[Settling] = [one for one in (*self.unsettled, *ledgers) if one.is_unsettled]
         if not unsettled:
             return lost
@@ -711,8 +711,8 @@ class CopyRepairs:
                         self._queue.hurry()
                         await self._try_all()
         self._queue.clear()
-        for one in self._checks:
-            one.cancel()
+        for check in self._checks:
+            check.cancel()
         await self._stop()
 
     async def _stop(self) -> None:

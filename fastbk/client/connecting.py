@@ -365,7 +365,7 @@ def _reply_of(body: bytes) -> _Reply:
 
 
 def _fields(message: bytes) -> dict[int, protobuf.Field]:
-    return {one.number: one for one in protobuf.fields(message)}
+    return {field.number: field for field in protobuf.fields(message)}
 
 
 # --- a new token ----------------------------------------------------------------------------------

@@ -246,11 +246,11 @@ class Connection(asyncio.BufferedProtocol):
     def _parse(self) -> None:
         answers, slots = self._answers, self._slots
         while words := answers.parse():
-            for at in range(0, len(words), EVENT_WORDS):
-                head, request_id, count = words[at : at + 3]
+            for offset in range(0, len(words), EVENT_WORDS):
+                head, request_id, count = words[offset : offset + 3]
                 listener = slots.get(request_id >> SLOT_SHIFT)
                 if listener is None:
-                    self._take(words, at)
+                    self._take(words, offset)
                 else:
                     sequence, status = request_id & SEQUENCE_MAX, (head >> 16) & 0xFFFF
                     listener.add_answered(self.bookie_id, sequence, count, status)
@@ -396,11 +396,11 @@ class Connection(asyncio.BufferedProtocol):
         """
         future: asyncio.Future[Answer | Error] = self._loop.create_future()
 
-        def told(outcome: Answer | Error) -> None:
+        def on_outcome(outcome: Answer | Error) -> None:
             if not future.done():
                 future.set_result(outcome)
 
-        self.send_request(request_id, frame, told)
+        self.send_request(request_id, frame, on_outcome)
         try:
             async with asyncio.timeout(timeout_s):
                 outcome = await future

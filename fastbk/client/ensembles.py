@@ -78,7 +78,7 @@ class Ensembles:
             self._views, lambda: known.away_views(identities), *quorums, wish, self._rng, missed
         )
         chosen = await self._reached(partial, self._config.probe_timeout)
-        known.expect([one for one in identities if one.bookie_id in chosen.away])
+        known.expect([identity for identity in identities if identity.bookie_id in chosen.away])
         return chosen
 
     async def replace(
@@ -120,8 +120,8 @@ class Ensembles:
             if has_reached or not refusals:
                 raise
             # There are bookies enough, but not for this client. As a rule all say the same.
-            said = error.replicas if len(set(refusals.values())) > 1 else {}
-            raise Unauthorized(next(iter(refusals.values())), replicas=said) from error
+            reasons = error.replicas if len(set(refusals.values())) > 1 else {}
+            raise Unauthorized(next(iter(refusals.values())), replicas=reasons) from error
 
 
 def client_name() -> str:
@@ -133,20 +133,20 @@ def log_replacements(
     pool: BookiePool, ledger_id: LedgerId, cause: str, replacements: Iterable[Replacement]
 ) -> None:
     """Log each of them, and report it to the bookie that came. `cause`: writer, recovery, repair or autorecovery."""
-    for one in replacements:
+    for replacement in replacements:
         fields: dict[str, Any] = {
             "ledger_id": ledger_id,
-            "first_entry_id": one.first_entry_id,
-            "bookie": one.bookie_id,
-            "replacement": one.replacement,
-            "index": one.index,
-            "reason": one.reason,
+            "first_entry_id": replacement.first_entry_id,
+            "bookie": replacement.bookie_id,
+            "replacement": replacement.replacement,
+            "index": replacement.index,
+            "reason": replacement.reason,
             "cause": cause,
             "client": client_name(),
         }
         # An operator who recovers a bookie wants to know of the progress, not of each of its ledgers.
         (_log.info if cause == "repair" else _log.warning)(REPLACED, **fields)
-        send_report(pool, one.replacement, REPLACED, fields)
+        send_report(pool, replacement.replacement, REPLACED, fields)
 
 
 def drain(replacements: list[Replacement]) -> list[Replacement]:
@@ -175,7 +175,11 @@ def send_report(
 ) -> bool:
     """Send a bookie an event of a ledger; return whether it was sent. Never waits."""
     connection = next(
-        (one.connection for one in pool.peer(bookie_id).channels if one.connection is not None),
+        (
+            channel.connection
+            for channel in pool.peer(bookie_id).channels
+            if channel.connection is not None
+        ),
         None,
     )
     if (
@@ -302,8 +306,8 @@ def replacements(
             chosen = choose_replacements(*arguments, exclude=exclude)
         except NotEnoughBookies as error:
             # Not those that are in the ensemble already: what is wrong with them the writer knows better.
-            said = error.replicas.items()
-            left_out = {one: why for one, why in said if one not in action.ensemble}
+            reasons = error.replicas.items()
+            left_out = {one: why for one, why in reasons if one not in action.ensemble}
             chosen = choose_replacements(*arguments, exclude=exclude, partial=True)
         found = yield tuple(chosen.values())
         if not found:

@@ -93,9 +93,13 @@ class ExplicitLacSender:
             return None
         if lac > self._sent_lac and lac > pipe.carried_lac:
             return lac
-        connections = [peer.adds.connection for peer in pipe.peers]
+        connections = [peer.add_channel.connection for peer in pipe.peers]
         # What many writers send in one turn of the loop leaves at its end, which may not come.
-        return lac if any(one is not None and one.holds_frames for one in connections) else None
+        return (
+            lac
+            if any(connection is not None and connection.holds_frames for connection in connections)
+            else None
+        )
 
     # --- on the loop -------------------------------------------------------------------------------------------
 
@@ -155,7 +159,7 @@ class ExplicitLacSender:
         request_id = self._io.pool.next_request_id()
         frame: bytes | bytearray | None = None
         for peer in self._pipe.peers:
-            connection = peer.adds.connection
+            connection = peer.add_channel.connection
             if connection is None or not (is_new or peer.bookie_id in self._resend_to):
                 continue  # losing it only delays visibility: a new connection repeats it
             if connection.speaks_apache:
@@ -259,7 +263,7 @@ class _Due:
         """Whether some bookies have yet to be sent the LAC."""
         lac = self.sender.unsent_lac()
         return lac is not None and any(
-            self.sent_to.get(one, -1) < lac for one in self.sender.bookies
+            self.sent_to.get(bookie, -1) < lac for bookie in self.sender.bookies
         )
 
     def failed(self, bookie_id: BookieId, now_s: float) -> None:
@@ -332,7 +336,7 @@ class LacGuard:
     def senders(self) -> list[ExplicitLacSender]:
         """Return those of writers that have not ended. In the guard's thread."""
         with self._lock:
-            self._senders = {one for one in self._senders if not one.is_stopped}
+            self._senders = {sender for sender in self._senders if not sender.is_stopped}
             return list(self._senders)
 
     def leave(self, *, for_good: bool) -> bool:
@@ -453,14 +457,14 @@ class _GuardRun:
                 self._send_to(bookie_id, pool, due, lac)
 
     def _send_to(self, bookie_id: BookieId, pool: BookiePool, due: _Due, lac: EntryId) -> None:
-        def told(outcome: Answer | Error) -> None:
+        def on_outcome(outcome: Answer | Error) -> None:
             self._requests.discard(request)
             if isinstance(outcome, Error) or outcome.status != Status.OK:
                 due.failed(bookie_id, self._now_s)
 
         due.sent_to[bookie_id] = lac
         request = _send_lac(
-            pool, due.sender.ledger, bookie_id, lac, self._config.read_timeout, told
+            pool, due.sender.ledger, bookie_id, lac, self._config.read_timeout, on_outcome
         )
         self._requests.add(request)
 

@@ -201,12 +201,12 @@ class KnownBookies:
         Those that this client saw registered come first: they are the likeliest to return.
         """
         seen = sorted(self._listed.keys() - self._registered)
-        others = {one.bookie_id for one in identities} - self._listed.keys()
+        others = {identity.bookie_id for identity in identities} - self._listed.keys()
         views = [view_of(self._listed[one], location_of=self.locations.location_of) for one in seen]
         for bookie_id in sorted(others):
             location = self.locations.location_of(bookie_id, "")
             views.append(BookieView(bookie_id, location=location or DEFAULT_LOCATION))
-        return [replace(one, writable=True) for one in views]
+        return [replace(view, writable=True) for view in views]
 
     def expect(self, identities: Sequence[BookieIdentity | BadIdentity]) -> None:
         """Have writers count on the data that these bookies have now.
@@ -214,9 +214,9 @@ class KnownBookies:
         One that comes back without its data is then replaced before an add is sent to it: the ledger is in limbo
         there, and a normal add would be refused as if the ledger was fenced (INV-X4).
         """
-        for one in identities:
-            if isinstance(one, BookieIdentity):
-                self._incarnations.setdefault(one.bookie_id, one.incarnation)
+        for identity in identities:
+            if isinstance(identity, BookieIdentity):
+                self._incarnations.setdefault(identity.bookie_id, identity.incarnation)
 
 
 # --- network locations ----------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class TopologyScript:
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}
         self._unknown_until_s: dict[str, float] = {}
-        self._has_told = False
+        self._has_logged_failure = False
 
     def location_of(self, host: str) -> str | None:
         """Return what is known of `host` by now; never runs anything."""
@@ -306,15 +306,15 @@ class TopologyScript:
             found = locations_printed(self._run(hosts), hosts)
         except (OSError, ValueError) as error:
             self.failures += 1
-            if not self._has_told:
+            if not self._has_logged_failure:
                 _log.warning(
                     "client.topology_script_failed", script=str(self.path), reason=str(error)
                 )
-                self._has_told = True
+                self._has_logged_failure = True
             return {}
-        if self._has_told:
+        if self._has_logged_failure:
             _log.info("client.topology_script_recovered", script=str(self.path))
-            self._has_told = False
+            self._has_logged_failure = False
         return found
 
     def _run(self, hosts: Sequence[str]) -> str:

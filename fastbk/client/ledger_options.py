@@ -122,7 +122,7 @@ def checking_of(
     ledger_id: LedgerId, metadata: LedgerMetadata, bookies: Iterable[BookieRegistration]
 ) -> CheckRecoveredCopies:
     """Return the check of a ledger that was recovered."""
-    services = {one.service.bookie_id: one.service for one in bookies}
+    services = {bookie.service.bookie_id: bookie.service for bookie in bookies}
     unable = {bookie_id for bookie_id, one in services.items() if one.endpoint() is None}
     return CheckRecoveredCopies(ledger_id, metadata, services, unable, CHECK_TIMEOUT_S)
 
@@ -161,14 +161,14 @@ def custom_metadata_change(
 
 
 def no_bookie_took_lac(
-    ledger_id: LedgerId, lac: EntryId, said: Mapping[BookieId, str]
+    ledger_id: LedgerId, lac: EntryId, reasons: Mapping[BookieId, str]
 ) -> NotEnoughBookies:
     """Return the error of a LAC that was told in vain."""
     return NotEnoughBookies(
         f"ledger {ledger_id}: no bookie took the LAC {lac}; try again",
         ledger_id=ledger_id,
         entry_id=lac,
-        replicas=said,
+        replicas=reasons,
     )
 
 

@@ -256,16 +256,16 @@ class LedgerReader:
         Returns once the answers must contain every LAC that anybody has seen. A closed ledger needs no asking.
         While too many bookies are away or busy it goes on asking until the time is over; then NotEnoughBookies.
         """
-        return await self._ask_lac(ReadLastConfirmed, timeout)
+        return await self._request_lac(ReadLastConfirmed, timeout)
 
     async def try_last_add_confirmed(self, *, timeout: float | None = None) -> EntryId:
         """Ask all bookies once and return the best that is proven, however few answer: it may be an old one.
 
         Raises NotEnoughBookies when none answers.
         """
-        return await self._ask_lac(TryReadLastConfirmed, timeout)
+        return await self._request_lac(TryReadLastConfirmed, timeout)
 
-    async def _ask_lac(self, kind: type[ReadLastConfirmed], timeout: float | None) -> EntryId:
+    async def _request_lac(self, kind: type[ReadLastConfirmed], timeout: float | None) -> EntryId:
         self._check()
         checked_timeout(timeout)
         if not self.metadata.is_closed:
@@ -454,15 +454,15 @@ class LedgerReader:
                 return
             if turns is not None:
                 turns.rest()
-            heard = await self._poll(position, follower, is_quiet=is_quiet)
-            is_quiet = heard.lac < position
-            self._lac = max(self._lac, heard.lac)
-            if heard.slow is not None:
-                self._prefer.were_slow([heard.slow])
-            if heard.entry is not None:
+            news = await self._poll(position, follower, is_quiet=is_quiet)
+            is_quiet = news.lac < position
+            self._lac = max(self._lac, news.lac)
+            if news.slow is not None:
+                self._prefer.were_slow([news.slow])
+            if news.entry is not None:
                 if turns is not None:
                     await turns.begin()
-                entry = heard.entry._replace(data=memoryview(heard.entry.data))
+                entry = news.entry._replace(data=memoryview(news.entry.data))
                 self.figures.entries += 1
                 self.figures.bytes += len(entry.data)
                 position += 1
@@ -503,10 +503,10 @@ class LedgerReader:
             self._runs.discard(runner)
             follower.pause()
             runner.stop()
-        heard = runner.value()
-        if heard.fenced and heard.lac < position and not self.metadata.is_closed:
+        news = runner.value()
+        if news.fenced and news.lac < position and not self.metadata.is_closed:
             follower.check()
-        return heard
+        return news
 
     def _see(self, metadata: LedgerMetadata) -> None:
         if self.metadata.is_closed:

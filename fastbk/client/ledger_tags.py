@@ -68,7 +68,7 @@ def show(connection: Connection, tag: LedgerTag, request_id: int) -> None:
         del shown[next(iter(shown))]
     shown[tag.ledger_id] = request_id
 
-    def told(outcome: Answer | Error) -> None:
+    def on_outcome(outcome: Answer | Error) -> None:
         if isinstance(outcome, Error) or outcome.status == Status.OK:
             return
         if shown.get(tag.ledger_id) == request_id:  # else it was shown again since
@@ -79,7 +79,7 @@ def show(connection: Connection, tag: LedgerTag, request_id: int) -> None:
         )
 
     frame = encode_hello(request_id, Hello(auth_method=TAG, auth_payload=tag.value))
-    connection.send_request(request_id, frame, told)
+    connection.send_request(request_id, frame, on_outcome)
 
 
 class LedgerTags:

@@ -249,7 +249,7 @@ def _let_go(part: _Part[Any], timeout_s: float) -> None:
     if shared is None or part.is_ended or shared.has_ended:
         return
 
-    begin = functools.partial(part.begin_end, timeout_s, timeout_s, lambda: _say_lost(part))
+    begin = functools.partial(part.begin_end, timeout_s, timeout_s, lambda: _warn_lost(part))
     shared.loop.call_soon_threadsafe(begin, context=part.context)
 
 
@@ -750,7 +750,7 @@ def blocking_opening(
     return call
 
 
-def _say_lost(part: _Part[Any]) -> None:
+def _warn_lost(part: _Part[Any]) -> None:
     """Nobody waits for it: say on the standard error what was lost, as the interpreter does with errors then."""
     for line in part.lost:
         sys.stderr.write(
@@ -760,11 +760,11 @@ def _say_lost(part: _Part[Any]) -> None:
 
 def _end_all() -> None:
     """The interpreter ends: clients that nobody has closed are, so that what they took is stored."""
-    for one in list(_open_threads):
-        if one.is_closed is None:
+    for open_thread in list(_open_threads):
+        if open_thread.is_closed is None:
             with suppress(Exception):
-                one.close(one.close_timeout_s, one.close_timeout_s)
-            _say_lost(one._part)
+                open_thread.close(open_thread.close_timeout_s, open_thread.close_timeout_s)
+            _warn_lost(open_thread._part)
     # Clients that were let go are being closed.
     if (shared := _shared) is not None:
         shared.thread.join(END_S)
@@ -779,8 +779,8 @@ getattr(threading, "_register_atexit", atexit.register)(_end_all)
 def _after_fork_in_child() -> None:
     global _lock, _shared, _ending
     _lock, _shared, _ending = threading.RLock(), None, None
-    for one in list(_open_threads):
-        one.mark_forked()
+    for open_thread in list(_open_threads):
+        open_thread.mark_forked()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

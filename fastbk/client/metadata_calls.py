@@ -144,7 +144,7 @@ class MetadataCalls:
         self._watches: list[Watch] = []
         self._callbacks: dict[_ClientWatch, Callable[[], None]] = {}
         self._waiting: deque[_Waiting] = deque()
-        self._is_asked = False
+        self._is_read_due = False
         self._listing: _Listing | None = None
         self._is_single = not (isinstance(uri, str) and (is_zookeeper(uri) or is_gateway(uri)))
 
@@ -179,8 +179,8 @@ class MetadataCalls:
                     return await loop.run_in_executor(self._executor, self._call_store, call)
                 settled: asyncio.Future[T] = loop.create_future()
                 self._waiting.append(_Waiting(call, settled))
-                if not self._is_asked:
-                    self._is_asked = True
+                if not self._is_read_due:
+                    self._is_read_due = True
                     loop.call_soon(self._ask, loop)  # behind all that this turn of the loop calls
                 return await settled
         except TimeoutError:
@@ -195,7 +195,7 @@ class MetadataCalls:
         return MetadataUnavailable(f"{where} did not answer within {limit_s:g} s: {hint}")
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_asked = False
+        self._is_read_due = False
         if self._executor is not None and self._waiting:
             self._executor.submit(self._call_waiting, loop)
 
@@ -293,8 +293,10 @@ class MetadataCalls:
     async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
         check_ledger_id(ledger_id)
-        told = self._on_loop(callback)
-        watch = await self._watch(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
+        on_change = self._on_loop(callback)
+        watch = await self._watch(
+            lambda store: store.watch_ledger(ledger_id, lambda _: on_change())
+        )
         return self._kept(watch, callback)
 
     async def follow_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[VersionedLedger, None]:
@@ -320,8 +322,8 @@ class MetadataCalls:
 
     async def watch_bookies(self, callback: Callable[[], None]) -> None:
         """Call `callback()` on the loop after bookies came or went, until this is closed."""
-        told = self._on_loop(callback)
-        self._watches.append(await self._watch(lambda store: store.watch_bookies(told)))
+        on_change = self._on_loop(callback)
+        self._watches.append(await self._watch(lambda store: store.watch_bookies(on_change)))
 
     async def begin_watch(
         self,
@@ -329,8 +331,8 @@ class MetadataCalls:
         callback: Callable[[], None],
     ) -> Watch:
         """Begin any watch of the store; `callback` is called on the loop."""
-        told = self._on_loop(callback)
-        return self._kept(await self._watch(lambda store: begin(store, told)), callback)
+        on_change = self._on_loop(callback)
+        return self._kept(await self._watch(lambda store: begin(store, on_change)), callback)
 
     def _kept(self, watch: Watch, callback: Callable[[], None]) -> Watch:
         kept = _ClientWatch(watch, self._callbacks)
@@ -371,11 +373,11 @@ class MetadataCalls:
     def _on_loop(self, callback: Callable[[], None]) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
 
-        def told() -> None:
+        def on_change() -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(callback)
 
-        return told
+        return on_change
 
     async def close(self, timeout_s: float) -> None:
         """End the threads, and the store if it was opened here."""
@@ -415,7 +417,7 @@ def _end(executor: ThreadPoolExecutor, store: MetadataStore) -> None:
 # meanwhile.
 
 
-LOOK_INTERVAL_S = 5.0
+CHECK_INTERVAL_S = 5.0
 """How often work under a lock looks whether it has it still."""
 _RELEASE_PAUSE_MIN_S = 0.1
 _RELEASE_PAUSE_MAX_S = 10.0
@@ -485,7 +487,7 @@ class LockCalls:
         """
         task = asyncio.get_running_loop().create_task(work)
         try:
-            while not (await asyncio.wait([task], timeout=LOOK_INTERVAL_S))[0]:
+            while not (await asyncio.wait([task], timeout=CHECK_INTERVAL_S))[0]:
                 if not await self._may_be_held(lock):
                     what = f"the session that held the lock of ledger {lock.ledger_id} has ended"
                     raise LockLost(what, ledger_id=lock.ledger_id, retryable=True)
@@ -681,13 +683,13 @@ class RecordCalls:
     async def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of a record, until the watch is closed."""
         return await self._store.begin_watch(
-            lambda store, told: store.records.watch(path, told), callback
+            lambda store, on_change: store.records.watch(path, on_change), callback
         )
 
     async def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after names came or went below a path, until the watch is closed."""
         return await self._store.begin_watch(
-            lambda store, told: store.records.watch_children(path, told), callback
+            lambda store, on_change: store.records.watch_children(path, on_change), callback
         )
 
     async def follow(self, path: str) -> AsyncGenerator[VersionedRecord | None, None]:

@@ -348,11 +348,11 @@ class LedgerWriter:
     def stats(self) -> WriterStats:
         """Return this writer's figures now."""
 
-        def told() -> WriterStats:
+        def live_stats() -> WriterStats:
             self._send()
             return self._inner.stats()
 
-        return live_or_last(self._thread, told, self._inner.stats)
+        return live_or_last(self._thread, live_stats, self._inner.stats)
 
     def __enter__(self) -> LedgerWriter:
         return self

@@ -90,7 +90,7 @@ async def series(context: Context) -> Response:
     times = sorted({at for some, _ in found for at in some})
     values = [dict(zip(*one, strict=True)) for one in found]
     return JSONResponse(
-        {"times": times, "series": [[one.get(at) for at in times] for one in values]}
+        {"times": times, "series": [[value.get(at) for at in times] for value in values]}
     )
 
 
@@ -102,7 +102,7 @@ def _hidden_of(context: Context, names: Sequence[str]) -> set[str]:
     """Return the series of cursors that the user may not see."""
     if context.principal.namespaces is None:
         return set()
-    shown = {lag_name(one.stream, one.cursor) for one in cursors_of(context)}
+    shown = {lag_name(cursor.stream, cursor.cursor) for cursor in cursors_of(context)}
     return {name for name in names if name.startswith("cursor/")} - shown
 
 
@@ -142,7 +142,7 @@ def _all(view: ClusterView, cursors: Sequence[CursorLag]) -> Iterator[Trouble]:
     if healing is not None and healing.enabled and not healing.auditor:
         text = "no auditor is elected: is “fastbk autorecovery” running?"
         yield Trouble(Severity.NOTE, "Healing", text, "/healing")
-    late = [one for one in cursors if (one.oldest_unread_s or 0.0) > LAG_S]
+    late = [cursor for cursor in cursors if (cursor.oldest_unread_s or 0.0) > LAG_S]
     if late:
         example = f"{late[0].cursor} of {late[0].stream}"
         text = f"{format_count(len(late), 'cursor')} more than an hour behind, such as {example}"
@@ -242,7 +242,7 @@ async def ledgers(context: Context) -> Response:
     client = context.view.client
     ids = await client.call_store(lambda store: store.list_ledgers(first - 1, PAGE_ROWS + 1))
     found = await client.call_store(lambda store: store.read_ledgers(ids[:PAGE_ROWS]))
-    names = {one.stream_id: one.path for one in context.view.streams.rows}
+    names = {row.stream_id: row.path for row in context.view.streams.rows}
     rows = [
         (
             ledger_id,
@@ -273,7 +273,7 @@ async def ledger(context: Context) -> Response:
         raise HTTPException(404, f"no ledger {ledger_id}")
     mark = await client.marks.read(ledger_id)
     stream_id = metadata.custom.get(STREAM_KEY, b"").decode("utf-8", "replace")
-    stream = next((one.path for one in context.view.streams.rows if one.stream_id == stream_id), "")
+    stream = next((row.path for row in context.view.streams.rows if row.stream_id == stream_id), "")
     custom = {
         name: value.decode("utf-8", "backslashreplace")[:CUSTOM_CHARACTERS_MAX]
         for name, value in metadata.custom.items()
@@ -340,23 +340,23 @@ def _bookies(context: Context, low: str) -> list[Found]:
 
 def _streams(context: Context, low: str) -> list[Found]:
     rows = [
-        one
-        for one in streams_of(context)
-        if low in one.path.lower()
-        or low == one.stream_id
-        or (low.isdigit() and int(low) in one.ledgers)
+        stream
+        for stream in streams_of(context)
+        if low in stream.path.lower()
+        or low == stream.stream_id
+        or (low.isdigit() and int(low) in stream.ledgers)
     ]
-    namespaces = dict.fromkeys(one.namespace for one in rows if low in one.namespace.lower())
+    namespaces = dict.fromkeys(row.namespace for row in rows if low in row.namespace.lower())
     found = [
         Found("namespace", name, "", link("namespace", name), name.lower() == low)
         for name in namespaces
     ][:FOUND_MAX]
-    for one in rows[:FOUND_MAX]:
-        about = f"{format_count(one.records, 'record')}, {format_size(one.size_bytes)}"
-        if low.isdigit() and int(low) in one.ledgers:
+    for row in rows[:FOUND_MAX]:
+        about = f"{format_count(row.records, 'record')}, {format_size(row.size_bytes)}"
+        if low.isdigit() and int(low) in row.ledgers:
             about += f"; ledger {low} is a segment of it"
-        is_exact = low in (one.path.lower(), one.stream_id)
-        found.append(Found("stream", one.path, about, link("stream", one.path), is_exact))
+        is_exact = low in (row.path.lower(), row.stream_id)
+        found.append(Found("stream", row.path, about, link("stream", row.path), is_exact))
     return found
 
 
@@ -364,13 +364,13 @@ def _cursors(context: Context, low: str) -> list[Found]:
     return [
         Found(
             "cursor",
-            f"{one.cursor} of {one.stream}",
+            f"{cursor.cursor} of {cursor.stream}",
             "",
-            link("stream", one.stream) + "#cursors",
+            link("stream", cursor.stream) + "#cursors",
             False,
         )
-        for one in cursors_of(context)
-        if low in one.cursor.lower()
+        for cursor in cursors_of(context)
+        if low in cursor.cursor.lower()
     ][:FOUND_MAX]
 
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from fastbk.admin.cluster_events import ClusterEvents, EventSource, event_pages, read_cluster_events
+from fastbk.admin.cluster import ClusterEvents, EventSource, event_pages, read_cluster_events
 from fastbk.errors import Error, StorageError
 from fastbk.meta.rollback import read_hold
 from fastbk.observe import logs
@@ -84,7 +84,7 @@ class ClusterView:
     def bookie(self, bookie_id: str) -> BookieRow | None:
         """Return a bookie's row."""
         rows = () if self.overview is None else self.overview.bookies
-        return next((one for one in rows if one.bookie_id == bookie_id), None)
+        return next((row for row in rows if row.bookie_id == bookie_id), None)
 
     async def _poll(self) -> None:
         async with contextlib.aclosing(self._poller.overviews(self._interval_s)) as overviews:
@@ -99,20 +99,24 @@ class ClusterView:
 
     def _note(self, overview: ClusterOverview) -> None:
         at_s, history = overview.at_s, self.history
-        is_known = any(one.adds_per_s is not None for one in overview.bookies)
+        is_known = any(bookie.adds_per_s is not None for bookie in overview.bookies)
         history.add("cluster/adds", at_s, overview.adds_per_s if is_known else None)
         history.add("cluster/bytes", at_s, overview.add_bytes_per_s if is_known else None)
-        p99s = [one.add.p99_s for one in overview.bookies if one.add is not None]
+        p99s = [bookie.add.p99_s for bookie in overview.bookies if bookie.add is not None]
         history.add("cluster/add_p99", at_s, 1000 * max(p99s) if p99s else None)
         marked = None if overview.healing is None else float(overview.healing.marked)
         history.add("cluster/marked", at_s, marked)
-        for one in overview.bookies:
-            name = f"bookie/{one.bookie_id}"
-            history.add(f"{name}/adds", at_s, one.adds_per_s)
-            history.add(f"{name}/bytes", at_s, one.add_bytes_per_s)
-            history.add(f"{name}/add_p99", at_s, None if one.add is None else 1000 * one.add.p99_s)
+        for bookie in overview.bookies:
+            name = f"bookie/{bookie.bookie_id}"
+            history.add(f"{name}/adds", at_s, bookie.adds_per_s)
+            history.add(f"{name}/bytes", at_s, bookie.add_bytes_per_s)
             history.add(
-                f"{name}/commit_p99", at_s, None if one.commit is None else 1000 * one.commit.p99_s
+                f"{name}/add_p99", at_s, None if bookie.add is None else 1000 * bookie.add.p99_s
+            )
+            history.add(
+                f"{name}/commit_p99",
+                at_s,
+                None if bookie.commit is None else 1000 * bookie.commit.p99_s,
             )
         if overview.cursors is self._cursors_shown:
             return  # lags are read less often than bookies
@@ -152,7 +156,7 @@ class Series:
 
     def last(self, count: int = POINTS_MAX) -> tuple[list[float], list[float | None]]:
         """Return times and values of the last points; None stands for a value that was not known."""
-        values = [None if math.isnan(one) else one for one in self.values[-count:]]
+        values = [None if math.isnan(value) else value for value in self.values[-count:]]
         return list(self.times_s[-count:]), values
 
 
@@ -261,7 +265,7 @@ class StreamIndex:
             rows += found[:room]
             left_out += len(found) - len(found[:room])
             await asyncio.sleep(0)
-        rows.sort(key=lambda one: one.path)
+        rows.sort(key=lambda row: row.path)
         self.rows, self.left_out, self.read_s = tuple(rows), left_out, time.time()
 
     async def _size_of(self, chain: Chain) -> int:
@@ -304,7 +308,7 @@ class StreamIndex:
                 chain.newest_time_us,
                 chain.is_sealed,
                 chain.owner,
-                array("q", (one.ledger_id for one in chain.rows[-LEDGERS_MAX:])),
+                array("q", (row.ledger_id for row in chain.rows[-LEDGERS_MAX:])),
             )
             for (snapshot, _, chain), size_bytes in zip(shown, sizes, strict=True)
         ]
@@ -351,7 +355,7 @@ class EventReader:
             if time.monotonic() - self._sources_s > SOURCES_S:
                 self._sources = await self._client.call_store(self._listed)
                 self._sources_s = time.monotonic()
-            wanted = [one for one in self._sources if bookie_id in ("", one.name)]
+            wanted = [source for source in self._sources if bookie_id in ("", source.name)]
             found = await asyncio.to_thread(
                 read_cluster_events, wanted, query, None, EVENTS_TIMEOUT_S
             )

@@ -103,7 +103,7 @@ def streams_of(context: Context) -> Sequence[StreamRow]:
     rows = context.view.streams.rows
     if context.principal.namespaces is None:
         return rows
-    return [one for one in rows if context.principal.is_allowed(one.namespace)]
+    return [row for row in rows if context.principal.is_allowed(row.namespace)]
 
 
 def cursors_of(context: Context) -> Sequence[CursorLag]:

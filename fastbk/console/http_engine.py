@@ -2,6 +2,8 @@
 
 uvicorn's server would take one TLS context for its whole life, and keeps a connection that never sends a request. So
 `HttpListener` accepts, as it does for the bookies' pages, and uvicorn speaks HTTP on each connection.
+
+Decision 164.
 """
 
 from __future__ import annotations
@@ -66,15 +68,15 @@ class HttpEngine:
         """Stop listening, let answers that are under way end, and close all connections."""
         if self._listener is not None:
             await self._listener.close()
-        for one in list(self._state.connections):
-            one.shutdown()
+        for connection in list(self._state.connections):
+            connection.shutdown()
         if tasks := list(self._state.tasks):
             _, late = await asyncio.wait(tasks, timeout=STOP_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        for one in list(self._state.connections):
-            if (transport := one.transport) is not None:
+        for connection in list(self._state.connections):
+            if (transport := connection.transport) is not None:
                 transport.abort()
 
     def _protocol(self) -> asyncio.Protocol:

@@ -106,7 +106,7 @@ class Renderer:
 
 def link(*words: object, **query: object) -> str:
     """Return the path of these words, each of which may have slashes; what is None or "" of the query is left out."""
-    path = "/" + "/".join(quote(str(one), safe="/@:+=~-_.") for one in words)
+    path = "/" + "/".join(quote(str(word), safe="/@:+=~-_.") for word in words)
     given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
@@ -154,10 +154,10 @@ def sparkline(
             x = (at - first) / span * width
             strokes[-1].append((x, height - 1 - value / top * (height - 3)))
         before = at
-    lines = [one for one in strokes if len(one) > 1]
-    path = "".join(_path(one) for one in lines)
+    lines = [stroke for stroke in strokes if len(stroke) > 1]
+    path = "".join(_path(line) for line in lines)
     area = "".join(
-        f"{_path(one)}L{one[-1][0]:.1f} {height}L{one[0][0]:.1f} {height}Z" for one in lines
+        f"{_path(line)}L{line[-1][0]:.1f} {height}L{line[0][0]:.1f} {height}Z" for line in lines
     )
     return head + Markup(
         '<path class="spark-area" d="{}"/><path class="spark-line" d="{}"/></svg>'

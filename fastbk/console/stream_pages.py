@@ -93,7 +93,11 @@ async def cursors(context: Context) -> Response:
     """List durable cursors, the longest unread first, with their lag over the last hour."""
     overview = context.view.overview
     low = context.query("q").lower()
-    rows = [one for one in cursors_of(context) if low in f"{one.stream} {one.cursor}".lower()]
+    rows = [
+        cursor
+        for cursor in cursors_of(context)
+        if low in f"{cursor.stream} {cursor.cursor}".lower()
+    ]
     number = context.number("page", 1, 1, max(1, -(-len(rows) // PAGE_ROWS)))
     return context.page(
         "cursors.html", rows=rows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS], count=len(rows), number=number,
@@ -132,13 +136,13 @@ async def namespace(context: Context) -> Response:
 def _totals(rows: Sequence[StreamRow]) -> list[tuple[str, int, int, int, int]]:
     """Return path, depth, streams, records and bytes of each namespace that has streams, or whose namespaces have."""
     totals: dict[str, list[int]] = {}
-    for one in rows:
-        words = one.namespace.split("/") if one.namespace else []
+    for row in rows:
+        words = row.namespace.split("/") if row.namespace else []
         for depth in range(len(words) + 1):
             total = totals.setdefault("/".join(words[:depth]), [0, 0, 0])
             total[0] += 1
-            total[1] += one.records
-            total[2] += one.size_bytes
+            total[1] += row.records
+            total[2] += row.size_bytes
     listed = sorted(totals)[:NAMESPACES_MAX]
     return [(path, path.count("/") + bool(path), *totals[path]) for path in listed]  # type: ignore[misc]
 
@@ -294,10 +298,10 @@ def shown_payload(payload: bytes, format_name: str) -> tuple[str, str, int]:
 def hex_lines(data: bytes) -> str:
     """Return bytes as `hexdump -C` does: offset, sixteen bytes, and what is ASCII of them."""
     lines = []
-    for at in range(0, len(data), _HEX_WIDTH):
-        row = data[at : at + _HEX_WIDTH]
+    for offset in range(0, len(data), _HEX_WIDTH):
+        row = data[offset : offset + _HEX_WIDTH]
         plain = "".join(chr(one) if 32 <= one < 127 else "." for one in row)
-        lines.append(f"{at:08x}  {row.hex(' '):<{3 * _HEX_WIDTH - 1}}  {plain}")
+        lines.append(f"{offset:08x}  {row.hex(' '):<{3 * _HEX_WIDTH - 1}}  {plain}")
     return "\n".join(lines)
 
 

@@ -319,8 +319,8 @@ def _flushed(
     options = StoreOptions(
         incarnation=incarnation,
         pair=pair,
-        read_cache_bytes=_STORE_BYTES,
-        block_cache_bytes=_STORE_BYTES,
+        read_cache_size_bytes=_STORE_BYTES,
+        block_cache_size_bytes=_STORE_BYTES,
     )
     ids: set[int] = set()
     since_s: float | None = None

@@ -97,7 +97,9 @@ def is_above(patterns: Sequence[str], path: str) -> bool:
     A pattern is exact up to its first wildcard; what it may match behind that is not worked out.
     """
     for pattern in patterns:
-        exact = next((pattern[:at] for at, one in enumerate(pattern) if one in _GLOBS), pattern)
+        exact = next(
+            (pattern[:index] for index, one in enumerate(pattern) if one in _GLOBS), pattern
+        )
         if (
             not path
             or exact.startswith(f"{path}/")
@@ -113,7 +115,7 @@ def _keep(kept: dict[str, V], key: str, value: V) -> None:
     kept[key] = value
 
 
-PATTERNS_SAID = 5
+PATTERNS_SHOWN = 5
 """Of a token's namespaces, in a refusal."""
 
 
@@ -188,8 +190,10 @@ class Access:
     @property
     def _limit(self) -> str:
         patterns = self.principal.namespaces or ()
-        more = f" and {len(patterns) - PATTERNS_SAID} more" if len(patterns) > PATTERNS_SAID else ""
-        return f"its token is limited to namespaces ({', '.join(patterns[:PATTERNS_SAID])}{more})"
+        more = (
+            f" and {len(patterns) - PATTERNS_SHOWN} more" if len(patterns) > PATTERNS_SHOWN else ""
+        )
+        return f"its token is limited to namespaces ({', '.join(patterns[:PATTERNS_SHOWN])}{more})"
 
     def _may_read(self, name: RecordName) -> bool:
         if name.is_of_stream:

@@ -245,9 +245,12 @@ def read_ledgers(
     access.check(Need(READ, "read"), "ledgers")
     rows: list[LedgerRow | None] = []
     sizes: list[int] = []
-    for at in range(0, len(request.ledger_ids), READ_AT_ONCE):
+    for offset in range(0, len(request.ledger_ids), READ_AT_ONCE):
         access.check_time()
-        some = [check_ledger_id(one) for one in request.ledger_ids[at : at + READ_AT_ONCE]]
+        some = [
+            check_ledger_id(ledger_id)
+            for ledger_id in request.ledger_ids[offset : offset + READ_AT_ONCE]
+        ]
         for ledger_id, found in zip(some, store.read_ledgers(some), strict=True):
             row = None if found is None else _ledger_row(access, ledger_id, found)
             rows.append(row)
@@ -391,10 +394,10 @@ def list_children(
         access.check_reading(path, name)
     lists: list[list[str]] = []
     sizes: list[int] = []
-    for at in range(0, len(request.paths), FOLDERS_AT_ONCE):
+    for offset in range(0, len(request.paths), FOLDERS_AT_ONCE):
         access.check_time()
-        found = store.records.children_of(request.paths[at : at + FOLDERS_AT_ONCE])
-        for name, below in zip(names[at:], found, strict=False):
+        found = store.records.children_of(request.paths[offset : offset + FOLDERS_AT_ONCE])
+        for name, below in zip(names[offset:], found, strict=False):
             visible = (
                 access.visible_names(name.owner, below) if name.kind is Kind.NAMES_FOLDER else below
             )
@@ -666,7 +669,8 @@ def draw_id(store: MetadataStore, access: Access) -> int:
 def list_bookies(store: MetadataStore) -> Sequence[messages.BookieRow]:
     """Return the live bookies."""
     return [
-        messages.BookieRow(service_text(one.service), one.writable) for one in store.list_bookies()
+        messages.BookieRow(service_text(bookie.service), bookie.writable)
+        for bookie in store.list_bookies()
     ]
 
 
@@ -695,7 +699,7 @@ def read_states(store: MetadataStore, access: Access, request: ReadStates) -> li
                     folders.append((subject[1:], name))
     if None in found:
         found[None] = _digest(
-            service_text(one.service) + str(one.writable) for one in store.list_bookies()
+            service_text(bookie.service) + str(bookie.writable) for bookie in store.list_bookies()
         )
     ledger_ids = [one for one in found if isinstance(one, int)]
     for ledger_id, ledger in _read(access, ledger_ids, store.read_ledgers, READ_AT_ONCE):
@@ -718,9 +722,11 @@ def _read(
     access: Access, keys: Sequence[T], read: Callable[[Sequence[T]], Sequence[V]], at_once: int
 ) -> Iterator[tuple[T, V]]:
     """Yield keys and what some calls of `read` return for them."""
-    for at in range(0, len(keys), at_once):
+    for offset in range(0, len(keys), at_once):
         access.check_time()
-        yield from zip(keys[at : at + at_once], read(keys[at : at + at_once]), strict=True)
+        yield from zip(
+            keys[offset : offset + at_once], read(keys[offset : offset + at_once]), strict=True
+        )
 
 
 def _ledger_state(access: Access, ledger_id: int, ledger: LedgerRead) -> str:

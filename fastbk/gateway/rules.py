@@ -218,9 +218,9 @@ def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
     }
     # A ledger that is attached to a stream says so, and what namespace that is of, once. Its retention deletes the
     # ledger then, and readers of the ledger lose it.
-    said = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
+    attaching = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
     return [
-        Need(_right_of_key(key, said - old.custom.keys()), f"edit {key[:40]} of")
+        Need(_right_of_key(key, attaching - old.custom.keys()), f"edit {key[:40]} of")
         for key in sorted(changed)
     ]
 
@@ -594,25 +594,25 @@ class _Judge:
         self._named: set[str] = set()
         self._entries: set[str] = set()
         self._new_pages = 0
-        if sum(one.name.kind is Kind.CHAIN for one in records) > CHAINS_MAX:
+        if sum(record.name.kind is Kind.CHAIN for record in records) > CHAINS_MAX:
             raise ForbiddenChange(f"one request changes {CHAINS_MAX} chains at most: send several")
-        for one in records:
-            if one.after is not None and len(one.after) > BYTES_MAX.get(
-                one.name.kind, VALUE_BYTES_MAX
+        for record in records:
+            if record.after is not None and len(record.after) > BYTES_MAX.get(
+                record.name.kind, VALUE_BYTES_MAX
             ):
-                limit = BYTES_MAX[one.name.kind]
+                limit = BYTES_MAX[record.name.kind]
                 raise ForbiddenChange(
-                    f"{one.name.label}: {len(one.after):,} bytes, of {limit:,} that one may have"
+                    f"{record.name.label}: {len(record.after):,} bytes, of {limit:,} that one may have"
                 )
-            if one.name.kind is Kind.ENTRY:
-                self._collect_entry(one)
-        for one in records:
-            needs = _RULES.get(one.name.kind, _other)(self, one)
-            self.judged.changes.append((one.name, needs))
-            if one.name.kind is Kind.USAGE:
-                self.judged.counted.add(one.name.owner)
-            elif one.name.is_of_namespace and one.name.kind is not Kind.ENTRY:
-                self.judged.namespaces.add(one.name.owner)
+            if record.name.kind is Kind.ENTRY:
+                self._collect_entry(record)
+        for record in records:
+            needs = _RULES.get(record.name.kind, _other)(self, record)
+            self.judged.changes.append((record.name, needs))
+            if record.name.kind is Kind.USAGE:
+                self.judged.counted.add(record.name.owner)
+            elif record.name.is_of_namespace and record.name.kind is not Kind.ENTRY:
+                self.judged.namespaces.add(record.name.owner)
         if unnamed := set(self._created) - self._named:
             raise ForbiddenChange(f"{min(unnamed)} gets a name and no record that has it")
         self._check_parents()
@@ -620,9 +620,9 @@ class _Judge:
 
     # --- names --------------------------------------------------------------------------------------------------
 
-    def _collect_entry(self, one: RecordChange) -> None:
-        before, after = _decoded(EntryRecord, one)
-        owner, name = one.name.owner, one.name.name
+    def _collect_entry(self, record_change: RecordChange) -> None:
+        before, after = _decoded(EntryRecord, record_change)
+        owner, name = record_change.name.owner, record_change.name.name
         self._entries.add(owner)
         for entry, sign in ((before, -1), (after, 1)):
             if entry is not None and (before is None or after is None):
@@ -887,12 +887,14 @@ class _Judge:
         return ChangeNeeds(needs=(Need(ADD, "append to"),), fresh=fresh)
 
 
-def _cursor_needs(one: RecordChange, holder: str) -> tuple[Need, ...]:
+def _cursor_needs(record_change: RecordChange, holder: str) -> tuple[Need, ...]:
     """Return what a new or changed cursor of a stream or pattern needs."""
     if not holder.isprintable():
         raise ForbiddenChange("the holder of a cursor is printable text")
     needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)
-    if len(one.after or b"") > max(READERS_CURSOR_BYTES_MAX, len(one.before or b"")):
+    if len(record_change.after or b"") > max(
+        READERS_CURSOR_BYTES_MAX, len(record_change.before or b"")
+    ):
         needs = (
             *needs,
             Need(ADD, f"keep a cursor of more than {READERS_CURSOR_BYTES_MAX} bytes of"),
@@ -900,9 +902,9 @@ def _cursor_needs(one: RecordChange, holder: str) -> tuple[Need, ...]:
     return needs
 
 
-def _other(judge: _Judge, one: RecordChange) -> ChangeNeeds:
+def _other(judge: _Judge, record_change: RecordChange) -> ChangeNeeds:
     del judge
-    if one.name.kind is Kind.MARK:
+    if record_change.name.kind is Kind.MARK:
         raise ForbiddenChange("marks of missing copies are changed as marks, not as records")
     return _needs_only(ADMIN, "change")
 
@@ -943,8 +945,14 @@ def _check_decodes(decode: Callable[[bytes], T], raw: bytes) -> T:
         raise ForbiddenChange(str(error)) from None
 
 
-def _decoded(kind: type[Tree], one: RecordChange) -> tuple[Tree | None, Tree | None]:
-    before = None if one.before is None else get(kind, one.before, one.path)
-    if one.after is None:
+def _decoded(kind: type[Tree], record_change: RecordChange) -> tuple[Tree | None, Tree | None]:
+    before = (
+        None
+        if record_change.before is None
+        else get(kind, record_change.before, record_change.path)
+    )
+    if record_change.after is None:
         return before, None
-    return before, _check_decodes(lambda raw: get(kind, raw, one.path), one.after)
+    return before, _check_decodes(
+        lambda raw: get(kind, raw, record_change.path), record_change.after
+    )

@@ -337,8 +337,8 @@ class Waits:
     def _fired(self, subject: Subject) -> None:
         watched = self._watched.get(subject)
         if watched is not None:
-            for one in watched.waiting:
-                one.set()
+            for waiter in watched.waiting:
+                waiter.set()
 
     def _leave(self, subjects: list[Subject], fired: asyncio.Event) -> None:
         now_s = asyncio.get_running_loop().time()

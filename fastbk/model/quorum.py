@@ -75,7 +75,9 @@ def every_write_set_has(good: Sequence[bool], write_quorum: int, ack_quorum: int
     )
 
 
-def lac_is_covered(answered: set[int], ensemble: int, write_quorum: int, ack_quorum: int) -> bool:
+def meets_every_ack_quorum(
+    answered: set[int], ensemble: int, write_quorum: int, ack_quorum: int
+) -> bool:
     """Return whether the answers of `answered` (indexes) must contain the newest acknowledged LAC.
 
     For every write set, fewer than Qa members are silent.

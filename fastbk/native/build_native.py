@@ -110,7 +110,7 @@ INDEX_SOURCES = [
     "index/hot_ledgers.c",
     "index/stream.c",
     "index/read.c",
-    "index/batch.c",
+    "index/read_batch.c",
     "index/list.c",
     "index/wait.c",
     "index/ledgers.c",

@@ -6,7 +6,7 @@ A status is >= 0 (a count, or nothing to say), -1..-4095 (-errno), or an FBK_E_*
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastbk.errors import Error, ProtocolError, StorageError
@@ -99,11 +99,27 @@ def ints_of(raw: CData, kind: type[DataclassInstance], *others: str) -> dict[str
     }
 
 
-def fill_struct(raw: CData, options: DataclassInstance, *others: str) -> None:
-    """Put the fields of a dataclass, but `others`, into the C struct `raw`."""
-    for name in type(options).__dataclass_fields__:
-        if name not in others:
-            setattr(raw, name, getattr(options, name))
+def fill_struct(
+    raw: CData, options: DataclassInstance, *by_hand: str, settings: Sequence[object] = ()
+) -> None:
+    """Put the fields of a dataclass into the C struct `raw`, and settings into the fields that are left.
+
+    With `settings`, sections of a configuration file, C gets each setting under the setting's own name, and no field
+    of C's is left out. `by_hand`: fields that the caller fills. Raises AttributeError: a field has no counterpart.
+    """
+    given = [name for name in type(options).__dataclass_fields__ if name not in by_hand]
+    for name in given:
+        setattr(raw, name, getattr(options, name))
+    if settings:
+        for name in {name for name, _ in ffi.typeof(raw).item.fields}.difference(given, by_hand):
+            setattr(raw, name, _setting_of(settings, name))
+
+
+def _setting_of(settings: Sequence[object], name: str) -> object:
+    for section in settings:
+        if hasattr(section, name):
+            return getattr(section, name)
+    raise AttributeError(f"C takes {name}, and no setting has that name")
 
 
 class NativeObject:
@@ -179,6 +195,8 @@ class ForeignInterface(Protocol):
     def unpack(self, cdata: CData, length: int) -> Any: ...
     def memmove(self, dest: object, src: object, n: int) -> None: ...
     def addressof(self, cdata: CData, *fields_or_indexes: str | int) -> Any: ...
+    def typeof(self, cdecl_or_cdata: str | CData) -> Any: ...
+    def list_types(self) -> Any: ...
     def sizeof(self, cdecl_or_cdata: str | CData) -> int: ...
     def offsetof(self, cdecl: str, *fields_or_indexes: str | int) -> int: ...
     def gc(self, cdata: CData, destructor: object, size: int = 0) -> Any: ...

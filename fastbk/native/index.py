@@ -43,15 +43,14 @@ class IndexOptions:
     Attributes:
         worker_segment_fds, worker_bell_fds: by worker. bell_fd, reader_fd: eventfds, non-blocking.
         watched_fds: up to four others whose being readable ends a step.
-        frame_bytes_max: longest frame in either direction.
         cache_bytes: of each of the two write caches, a multiple of 4096.
         cache_reserve_bytes: not given to normal adds, so that recovery adds have room.
-        flush_...: a flush is due when the cache holds so much, so much journal lies behind the mark, or
-            something unflushed is that old.
+        flush_...: a flush is due when the cache holds so much, or so much journal lies behind the mark.
         parked_bytes_max: copies that wait for a look at the disk.
-        waiters_max: long polls. requests_max: requests that wait for a disk.
+        requests_max: requests that wait for a disk.
         header_key: random, as the journal has it and no worker.
         seed: random; ids come from outside, and hash tables must not be at their mercy.
+        settings: [limits] and [ledgers], or others with their names: C takes the rest out of them.
     """
 
     epoch: int
@@ -62,18 +61,15 @@ class IndexOptions:
     journal_bell_fd: int
     worker_bell_fds: Sequence[int]
     reader_fd: int
-    frame_bytes_max: int
     cache_bytes: int
     cache_reserve_bytes: int
     flush_used_bytes: int
     flush_journal_bytes: int
-    flush_age_ns: int
+    parked_bytes_max: int
+    requests_max: int
     seed: int
+    settings: Sequence[object]
     watched_fds: Sequence[int] = ()
-    ledgers_max: int = 1_000_000
-    parked_bytes_max: int = 8 * 1024 * 1024
-    waiters_max: int = 65_536
-    requests_max: int = 1024
     header_key: bytes = NO_HEADER_KEY
 
 
@@ -150,7 +146,8 @@ class Index(NativeObject):
         """The size of each of the two write caches."""
         raw = ffi.new("struct fbk_index_options *")
         arrays = ("worker_segment_fds", "worker_bell_fds", "watched_fds", "header_key")
-        fill_struct(raw, options, *arrays)
+        by_hand = (*arrays, "worker_count", "settings")
+        fill_struct(raw, options, *by_hand, settings=options.settings)
         put_header_key(raw, options.header_key)
         raw.worker_count = worker_count
         for worker, fd in enumerate(options.worker_segment_fds):

@@ -51,14 +51,14 @@ class JournalOptions:
 
     Attributes:
         worker_segment_fds, worker_bell_fds: by worker. bell_fd: the journal's own, blocking.
-        depth: batches in flight, at most the disk's `depth_max`.
+        record_bytes_max: a batch holds at least one record of up to so much.
+        depth: batches in flight, at most the disk's `depth_max`. block_size_bytes: the disk's.
         quantum_bytes: taken from one ring before the next one's turn.
-        batch_bytes: a batch ends there, but holds at least one record of up to record_bytes_max.
-        second_batch_bytes: waiting bytes that start one more batch while one is in flight.
         predecessor_...: where replay ended; all 0 in a new bookie.
-        spin_us: it polls for so long while a batch is in flight, before it sleeps.
+        unconfirmed_ledgers_max: 0: no bound of their own.
         unsynced: batches are acknowledged once they are written, durable or not.
         header_key: random, as the index has it and no worker.
+        settings: [bookie], [limits] and [journal], or others with their names: C takes the rest out of them.
     """
 
     epoch: int
@@ -71,20 +71,17 @@ class JournalOptions:
     bookie_id: str
     incarnation: int
     record_bytes_max: int
+    depth: int
+    block_size_bytes: int
+    settings: Sequence[object]
     predecessor_file_id: int = 0
     predecessor_sequence: int = 0
     predecessor_crc: int = 0
     next_record_sequence: int = 0
-    depth: int = 2
     quantum_bytes: int = 64 * 1024
-    batch_bytes: int = 1024 * 1024
-    second_batch_bytes: int = 64 * 1024
-    block_size_bytes: int = 4096
-    ledgers_max: int = 1_000_000
-    unconfirmed_ledgers_max: int = 1_000_000
+    unconfirmed_ledgers_max: int = 0
     pair: int = 0
     unsynced: bool = False
-    spin_us: int = 0
     header_key: bytes = NO_HEADER_KEY
 
 
@@ -130,7 +127,8 @@ class Journal(NativeObject):
             raise ValueError(f"{worker_count} workers: must be 1..{lib.FBK_JOURNAL_WORKERS_MAX}")
         c_options = ffi.new("struct fbk_journal_options *")
         arrays = ("worker_segment_fds", "worker_bell_fds", "bookie_id", "header_key")
-        fill_struct(c_options, options, *arrays)
+        by_hand = (*arrays, "worker_count", "settings")
+        fill_struct(c_options, options, *by_hand, settings=options.settings)
         c_options.worker_count = worker_count
         for worker, fd in enumerate(options.worker_segment_fds):
             c_options.worker_segment_fds[worker] = fd

@@ -66,12 +66,15 @@ RUNS_MAX = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Bounds of a store, bytes and counts (`boundary/store.h`)."""
+    """Bounds of a store, bytes and counts (`boundary/store.h`).
+
+    A bookie's come from [ledgers], under the same names. Defaults are those of tools that open a store by themselves.
+    """
 
     incarnation: int
-    read_cache_bytes: int = 16 << 20
-    block_cache_bytes: int = 8 << 20
-    jobs_max: int = 1024
+    read_cache_size_bytes: int = 16 << 20
+    block_cache_size_bytes: int = 8 << 20
+    read_jobs_max: int = 1024
     pair: int = 0
     log_files_max: int = 256
     room_timeout_ms: int = 1000

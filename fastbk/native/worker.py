@@ -101,41 +101,20 @@ class WorkerPair:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What `Worker` needs. Descriptors stay the caller's and must stay open. Bounds as in `NetworkSettings`."""
+    """What `Worker` needs. Descriptors stay the caller's and must stay open."""
 
     worker: int
     epoch: int
     pairs: Sequence[WorkerPair]
     bell_fd: int
-    frame_size_bytes_max: int
-    batch_entries_max: int
-    connections_max: int
-    pending_requests_max: int
-    partial_frames_bytes_max: int
-    reply_backlog_bytes_max: int
-    unread_replies_bytes_max: int = 128 * 1024 * 1024
-    hello_timeout_ms: int = 10_000
-    frame_timeout_ms: int = 30_000
-    frame_bytes_per_s_min: int = 16 * 1024
-    write_timeout_ms: int = 60_000
-    turn_frames_max: int = 16_384
-    turn_bytes_max: int = 4 * 1024 * 1024
+    settings: Sequence[object]
+    """[bookie], [limits] and [network], or others with their names: C takes its bounds out of them."""
     receive_size_bytes: int = 256 * 1024
-    apache_requests_max: int = 32_768
-    apache_batch_bytes_max: int = 5 * 1024 * 1024
-    apache_digests_max: int = 65_536
-    apache_adds_pending_max: int = 0
-    apache_reads_pending_max: int = 0
-    apache_adds_in_progress_max: int = 0
-    apache_reads_in_progress_max: int = 0
-    spin_us: int = 0
-    """`poll` polls for so long while an add is under way; 0: not at all."""
+    """Of the buffer that all connections share."""
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
     has_quotas: bool = False
     """Whether `set_quota` may be called."""
-    is_audited: bool = False
-    """Whether `audits` has something."""
     is_admission_required: bool = False
     """A connection has no rights until `admit`, and else all."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
@@ -150,7 +129,8 @@ class Worker(NativeObject):
     def __init__(self, options: WorkerOptions) -> None:
         """Map the three segments of each pair. Raises OSError, LayoutError (another build, epoch or pair)."""
         c_options = ffi.new("struct fbk_worker_options *")
-        fill_struct(c_options, options, "pairs", "pair_of_shard")
+        by_hand = ("pairs", "pair_count", "pair_of_shard", "settings")
+        fill_struct(c_options, options, *by_hand, settings=options.settings)
         if len(options.pairs) > lib.FBK_PAIRS_MAX:
             raise ValueError(f"at most {lib.FBK_PAIRS_MAX} pairs, not {len(options.pairs)}")
         c_options.pair_count = len(options.pairs)
@@ -160,14 +140,12 @@ class Worker(NativeObject):
         super().__init__(
             create(lambda error: lib.fbk_worker_create(c_options, error), "start the worker")
         )
-        self.connections_max = options.connections_max
+        self.connections_max = int(c_options.connections_max)
         self._size = ffi.new("uint32_t *")
         pointer = lib.fbk_worker_receive_buffer(self.handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
         self._wanted = ffi.new("int64_t[]", DIGESTS_WANTED_MAX)
-        self._audits = ffi.new(
-            "struct fbk_worker_audit[]", lib.FBK_WORKER_AUDITS_MAX if options.is_audited else 0
-        )
+        self._audits = ffi.new("struct fbk_worker_audit[]", lib.FBK_WORKER_AUDITS_MAX)
         self._passed = ffi.new("uint8_t[]", PASSED_BYTES_MAX)
         self._full = shared
         self._tight = shared[:TIGHT_RECEIVE_BYTES]

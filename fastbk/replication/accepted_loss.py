@@ -32,7 +32,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
+from fastbk.model.quorum import meets_every_ack_quorum, missing_proof, write_set
 from fastbk.replication.actions import Found, MarkReplicas, ReadEntry, SendRequest, Sleep
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Gather, Procedure, Steps, attempt
@@ -180,7 +180,7 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
                 if answer.is_away:
                     self._away.add(bookie_id)
         shape = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        loss.may_still_acknowledge = not lac_is_covered(answered, *shape)
+        loss.may_still_acknowledge = not meets_every_ack_quorum(answered, *shape)
         # Some entries up to the LAC tell the length, should nothing be found behind it.
         self._first = max(0, loss.lac - metadata.ensemble_size + 1)
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.quorum import lac_is_covered
+from fastbk.model.quorum import meets_every_ack_quorum
 from fastbk.replication.actions import BookieRequest, Outcome, ReadLac, Reply
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Pacing, Replicas
@@ -115,7 +115,7 @@ class QuorumCoverage(Procedure[T]):
 
     def _is_covered(self, answered: set[int]) -> bool:
         metadata = self._metadata
-        return lac_is_covered(
+        return meets_every_ack_quorum(
             answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         )
 

@@ -80,6 +80,11 @@ class Client:
     tags_wanted: int = 0
 
 
+def is_admission_required(tls: TlsSettings, authentication: AuthenticationSettings) -> bool:
+    """Return whether anybody may be refused."""
+    return tls.mode == "require" or bool(authentication.methods)
+
+
 class Admission:
     """The rules of one bookie. Also keeps what files say of tokens, users and revocations."""
 
@@ -90,8 +95,14 @@ class Admission:
         authorization: AuthorizationSettings,
         cluster_id: str = "",
         server: str = "bookie",
+        refuse_more: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """Read the files. Raises ConfigError. `server`: what clients are told that refuses them."""
+        """Read the files. Raises ConfigError.
+
+        Args:
+            server: what clients are told that refuses them.
+            refuse_more: returns why a principal gets no further connection; "": it does.
+        """
         self._server = server
         self._kind = GATEWAYS if server == "gateway" else BOOKIES
         self._is_tls_required = tls.mode == "require"
@@ -105,13 +116,7 @@ class Admission:
         self._authorization = authorization
         self._is_limited = is_limited(authorization)
         self.files = AuthFiles(authentication)
-        self.refuse_more: Callable[[str], str] = lambda _: ""
-        """Returns why a principal gets no further connection; "": it does."""
-
-    @property
-    def is_required(self) -> bool:
-        """Whether anybody may be refused."""
-        return self._is_tls_required or bool(self._methods)
+        self._refuse_more = refuse_more
 
     def takes(self, method: str) -> bool:
         """Return whether clients authenticate themselves by a method here."""
@@ -211,7 +216,7 @@ class Admission:
     def _try_to(self, client: Client, principal: Principal) -> None:
         client.refusal = self.files.why_revoked(principal)
         if not client.refusal and client.principal.name != principal.name:
-            client.refusal = self.refuse_more(principal.name)
+            client.refusal = self._refuse_more(principal.name)
         if not client.refusal and principal.rights == NO_RIGHTS:
             client.refusal = (
                 f"{principal.name} has no role at this {self._server} ([authorization])"

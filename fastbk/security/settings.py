@@ -104,9 +104,7 @@ def _context(
         context.minimum_version = VERSIONS[settings.version_min]
         return context
 
-    context = RefreshedContext(files, make, refresh_s=settings.refresh_interval_s)
-    context.failed = _kept
-    return context
+    return RefreshedContext(files, make, refresh_s=settings.refresh_interval_s, failed=_kept)
 
 
 def _kept(reason: str) -> None:

@@ -141,11 +141,7 @@ def _reason_of(error: OSError | ValueError) -> str:
 
 
 class RefreshedContext:
-    """A context that is made anew when its files have changed. One thread.
-
-    Attributes:
-        failed: gets the reason when changed files make no context; the one before stays in use.
-    """
+    """A context that is made anew when its files have changed. One thread."""
 
     def __init__(
         self,
@@ -153,10 +149,14 @@ class RefreshedContext:
         make: Callable[[], Context],
         *,
         refresh_s: float = REFRESH_S,
+        failed: Callable[[str], None] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the first one. Raises ConfigError, as `make` does."""
-        self.failed: Callable[[str], None] = _kept
+        """Make the first one. Raises ConfigError, as `make` does.
+
+        `failed`: gets the reason when changed files make no context; the one before stays in use. None: it is logged.
+        """
+        self._failed = failed or _kept
         self._files = files
         self._make = make
         self._refresh_s = refresh_s
@@ -178,7 +178,7 @@ class RefreshedContext:
             try:
                 self._context = self._make()
             except Exception as error:  # noqa: BLE001 - whatever half a file leads to; a connection waits for this
-                self.failed(str(error))  # perhaps only the first of two files was replaced yet
+                self._failed(str(error))  # perhaps only the first of two files was replaced yet
             else:
                 self._stamp = stamp
         return self._context

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 1 << 17
 """Longest control message: fits a socket's buffer under the default limits of any user."""
+
+Offer: TypeAlias = "Callable[[dict[str, Any]], bool]"
+"""Hands a message to the supervisor, and never waits. False: it did not take it (`Child.offer`)."""
 
 EXIT_DONE = 0
 EXIT_FAILED = 1

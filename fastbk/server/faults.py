@@ -36,22 +36,25 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=FA
 class FaultInjection:
     """One bookie's faults, over all its boots."""
 
-    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
-        """`report`: gets the faults, as a message, once all children do as they say."""
+    def __init__(
+        self, report: Callable[[dict[str, Any]], None], boot: Callable[[], Boot | None]
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            report: gets the faults, as a message, once all children do as they say.
+            boot: returns the boot whose children are ready, if there is one.
+        """
         self._report = report
         self._faults = Faults()
-        self._boot: Boot | None = None
+        self._boot = boot
         self._unanswered = 0
 
-    def attach(self, boot: Boot) -> None:
-        """Inject into the children of a boot that are ready."""
-        self._boot, self._unanswered = boot, 0
+    def boot_is_ready(self) -> None:
+        """Inject into the children of the new boot."""
+        self._unanswered = 0
         if self._faults != Faults():
             self._send()
-
-    def detach(self) -> None:
-        """The boot is over."""
-        self._boot = None
 
     def take(self, message: dict[str, Any]) -> None:
         """Put these faults in place of those before. Raises msgspec.ValidationError."""
@@ -65,11 +68,11 @@ class FaultInjection:
             self._report(msgspec.to_builtins(self._faults))
 
     def _send(self) -> None:
-        if self._boot is None:
+        if (boot := self._boot()) is None:
             return
         message = msgspec.to_builtins(self._faults)
-        for process, child in self._boot.children.items():
+        for process, child in boot.children.items():
             if process.role in _ROLES:
                 child.send(message)
-                self._boot.ring(process)
+                boot.ring(process)
                 self._unanswered += 1

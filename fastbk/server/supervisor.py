@@ -18,7 +18,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbk.apache.http.answers import BookieFacts
 from fastbk.errors import Error
 from fastbk.native.process import kill_point
 from fastbk.observe import library_log, logs
@@ -52,6 +51,7 @@ from fastbk.server.supervision.unclean_start import end_life
 if TYPE_CHECKING:
     import socket
 
+    from fastbk.apache.http.answers import BookieFacts
     from fastbk.server.configuration.bookie_config import BookieConfig, Replayed
 
 READ_ONLY_POLL_S = 0.5
@@ -83,8 +83,9 @@ class Supervisor:
         self._config = config
         self._claim = claim
         self._accept_data_loss = accept_data_loss
-        self._lifeline = Lifeline(lifeline)
-        self._life = Lifecycle(time.monotonic())
+        self._lifeline = Lifeline(lifeline, lambda: self._ready_boot)
+        self._systemd = SystemdStates()
+        self._life = Lifecycle(time.monotonic(), self._systemd.changed)
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
         pauses = Backoff(
             config.bookie.crash_loop_pause_min_ms / 1e3, config.bookie.crash_loop_pause_max_ms / 1e3
@@ -92,12 +93,11 @@ class Supervisor:
         self._restarts = Restarts(budget, pauses)
         self._metrics = Metrics(self._life, budget, config.metrics.names)
         self._disks = DiskReports(self._life)
-        self._gc = GcAdmin()
+        self._gc = GcAdmin(lambda: self._ready_boot)
         self._audit = AuditLog(config.audit)
         self._events = events or EventLog("", "supervisor")
-        self._read_only_admin = ReadOnlyAdmin(config)
+        self._read_only_admin = ReadOnlyAdmin(config, lambda: self._ready_boot)
         self._monitor = Monitor(self._life, config.limits)
-        self._systemd = SystemdStates(self._life, self._monitor.watchdog)
         for source in (self._disks, self._monitor, self._audit, self._events):
             self._metrics.add_source(source.metric_lines)
         self._usage = ProcessUsage(os.getpid())
@@ -107,6 +107,8 @@ class Supervisor:
         self._pages = HttpPages()
         self._watch: ChildEvents | None = None
         self._boot: Boot | None = None
+        self._ready_boot: Boot | None = None
+        """The same, from the time on when its children are ready."""
         self._epoch = 0
         self._no_journal_reason = ""
         """Why this boot has no journal and serves reads only; empty when it has one."""
@@ -118,7 +120,8 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         self._lifeline.watch(lambda: self.stop("whoever started this bookie is gone"))
         async with contextlib.AsyncExitStack() as stack:
-            await self._systemd.begin(stack)
+            watchdog = self._monitor.watchdog
+            await self._systemd.begin(stack, lambda: not watchdog.is_data_frozen)
             if (claim := self._claim) is None:
                 claim = self._claim = Claim(
                     self._config, await asyncio.to_thread(lock_directories, self._config)
@@ -154,18 +157,22 @@ class Supervisor:
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
-            self._services = MetadataServices(self._membership, self._config.authentication)
+            self._services = MetadataServices(
+                self._membership, self._config.authentication, lambda: self._boot
+            )
             stack.push_async_callback(self._services.close)
-            self._begin_pages(stack)
+            slow = self._monitor.slow.answer
+            self._pages.begin(stack, self._facts, self._info, slow, self._events)
             return await self._boot_until_stopped()
 
-    def _begin_pages(self, stack: contextlib.AsyncExitStack) -> None:
-        facts = BookieFacts(
+    def _facts(self) -> BookieFacts:
+        from fastbk.apache.http.answers import BookieFacts  # imported with the pages
+
+        return BookieFacts(
             config=self._config, bookie_id=self._bookie_id, life=self._life, metrics=self._metrics, disks=self._disks,
             gc=self._gc, read_only=self._read_only_admin, set_read_only=self._ask_read_only, audit=self._audit.note,
             cluster_id=lambda: self._membership.cluster_id, log_level=LogLevel(lambda: self._boot),
         )  # fmt: skip
-        self._pages.begin(stack, facts, self._info, self._monitor.slow.answer, self._events)
 
     def stop(self, reason: str) -> None:
         """Begin to drain; asked a second time, kill at once (acknowledged data is safe either way)."""
@@ -246,16 +253,15 @@ class Supervisor:
                 "audit": self._audit.take,
                 FAULTS_TAKEN: self._lifeline.faults.taken,
             }
-            self._services.attach(boot)
             asked = {"event": self._events.take_message, **self._services.handlers}
             sequence = BootOrder(boot, watch, self._config, facts, told, asked)
             if self._stop_reason is not None:
                 raise StopRequested
             kill_point("supervisor.before_start")
             replayed = await sequence.start()
-            self._gc.attach(boot)
-            self._read_only_admin.attach(boot)
-            self._lifeline.faults.attach(boot)
+            self._ready_boot = boot
+            for part in (self._gc, self._read_only_admin, self._lifeline.faults):
+                part.boot_is_ready()
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             await self._pages.opened()
@@ -270,16 +276,10 @@ class Supervisor:
             self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
-            for part in (
-                self._services,
-                self._gc,
-                self._read_only_admin,
-                self._lifeline.faults,
-                self._metrics,
-            ):
-                part.detach()
+            self._watch = self._boot = self._ready_boot = None
+            self._services.boot_is_over()
+            self._metrics.detach()
             watch.close()
-            self._watch = self._boot = None
             await asyncio.to_thread(boot.close)
 
     def _new_boot(self, claim: Claim) -> Boot:

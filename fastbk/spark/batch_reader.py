@@ -194,10 +194,10 @@ def _in(found: PushedFilters, column: str, values: Sequence[object]) -> None:
 def _compare(
     found: PushedFilters,
     column: str,
-    one: Comparison,
+    comparison: Comparison,
 ) -> None:
-    value = one.value
-    if column == "stream" and isinstance(one, EqualTo):
+    value = comparison.value
+    if column == "stream" and isinstance(comparison, EqualTo):
         _in(found, column, [value])
         return
     if column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
@@ -206,9 +206,9 @@ def _compare(
         number, between = value, found.columns.setdefault(column, Between())
     else:
         return
-    if isinstance(one, EqualTo):
+    if isinstance(comparison, EqualTo):
         between.narrow(number, number)
-    elif isinstance(one, GreaterThan | GreaterThanOrEqual):
-        between.narrow(number + isinstance(one, GreaterThan), None)
+    elif isinstance(comparison, GreaterThan | GreaterThanOrEqual):
+        between.narrow(number + isinstance(comparison, GreaterThan), None)
     else:
-        between.narrow(None, number - isinstance(one, LessThan))
+        between.narrow(None, number - isinstance(comparison, LessThan))

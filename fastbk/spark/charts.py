@@ -102,7 +102,7 @@ def bars(
     `unit`: "B" and "B/s" are shown with binary prefixes, "" and anything else with decimal ones.
     """
     labels = list(amounts)
-    rows = [one if isinstance(one, Mapping) else {"": one} for one in amounts.values()]
+    rows = [amount if isinstance(amount, Mapping) else {"": amount} for amount in amounts.values()]
     series = list(dict.fromkeys(name for row in rows for name in row))
     ends = [0.0] * len(rows)
     for number, name in enumerate(series):
@@ -111,12 +111,12 @@ def bars(
         panel.barh(range(len(rows)), parts, 0.66, left=ends, color=shade)
         ends = [end + part for end, part in zip(ends, parts, strict=True)]
     top = max(ends, default=0.0)
-    for at, end in enumerate(ends):
+    for index, end in enumerate(ends):
         panel.annotate(
-            text_of(end, unit), (end, at), (5, 0), textcoords="offset points",
+            text_of(end, unit), (end, index), (5, 0), textcoords="offset points",
             va="center", fontsize=9, color=INK, family=FONT,
         )  # fmt: skip
-    panel.set_yticks(range(len(rows)), [shortened(one) for one in labels], parse_math=False)
+    panel.set_yticks(range(len(rows)), [shortened(label) for label in labels], parse_math=False)
     panel.set_ylim(max(len(rows), 2) - 0.4, -0.6)
     panel.set_xlim(0, (top or 1) * 1.14)  # room for the last number
     _amounts_on(panel.xaxis, top, unit)
@@ -197,7 +197,7 @@ def ticks_of(top: float, unit: str) -> list[float]:
         step = next(
             one * power for one in (1, 2, 5, 10) if one * power * TICKS_MAX >= top * 0.999_999
         )
-    return [at * step for at in range(math.floor(top / step * 1.000_001) + 1)]
+    return [index * step for index in range(math.floor(top / step * 1.000_001) + 1)]
 
 
 def text_of(amount: float, unit: str) -> str:
@@ -244,7 +244,7 @@ def _legend(panel: Axes, names: Sequence[str]) -> None:
     # Handed over: matplotlib passes by what is called "_name" if it looks for itself.
     drawn = panel.lines or panel.collections or panel.containers
     made = panel.legend(
-        list(drawn), [shortened(one) for one in names], loc="lower right", bbox_to_anchor=(1.0, 1.0),
+        list(drawn), [shortened(name) for name in names], loc="lower right", bbox_to_anchor=(1.0, 1.0),
         ncols=8, frameon=False, borderaxespad=0.2, handlelength=1.0, columnspacing=1.2,
         prop={"family": FONT, "size": 9},
     )  # fmt: skip

@@ -262,7 +262,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = min(most, max(1, bytes_max * entries // max(size_bytes, 1)))
         allowed = shares(backlogs, most)
         return Offsets(
-            {}, {one: start.ledgers.get(one, 0) + allowed[str(one)] for one in end.ledgers}
+            {},
+            {ledger: start.ledgers.get(ledger, 0) + allowed[str(ledger)] for ledger in end.ledgers},
         )
 
     # --- batches -------------------------------------------------------------------------------------------------

@@ -236,9 +236,9 @@ class OffsetResolver:
                 return now.stream.get(place).seq
             except NoSuchEntry:
                 continue  # behind an entry's last slot, or a segment's last entry
-        for one in now.stream.segments(dlsn.segment):
-            if one.number > dlsn.segment and one.first_seq >= 0:
-                return one.first_seq
+        for segment in now.stream.segments(dlsn.segment):
+            if segment.number > dlsn.segment and segment.first_seq >= 0:
+                return segment.first_seq
         return now.end.seq
 
     def find_seq(self, now: StreamBounds, start: StreamOffset, seq: int) -> StreamOffset:
@@ -261,9 +261,11 @@ class OffsetResolver:
     @staticmethod
     def _next_segment(now: StreamBounds, place: DLSN | int | str | datetime) -> StreamOffset:
         """Return the beginning of the first segment whose records are all behind or at a place, else the end."""
-        for one in now.stream.segments(now.first.dlsn.segment):
-            if one.first_seq >= 0 and is_behind(one, place):
-                return StreamOffset(DLSN(one.number, 0, 0), one.first_seq, now.end.stream_id)
+        for segment in now.stream.segments(now.first.dlsn.segment):
+            if segment.first_seq >= 0 and is_behind(segment, place):
+                return StreamOffset(
+                    DLSN(segment.number, 0, 0), segment.first_seq, now.end.stream_id
+                )
         return now.end
 
     def checked(
@@ -336,9 +338,9 @@ class OffsetResolver:
 
         Records that come would be passed by in silence until the place is reached.
         """
-        said = f"{what} was read up to {place}, and ends at {end} now: it lost records since, or the checkpoint is of"
+        text = f"{what} was read up to {place}, and ends at {end} now: it lost records since, or the checkpoint is of"
         if self.options.fail_on_data_loss:
-            raise DataLost(f"{said} another one, or was changed: {CHOICE}")
+            raise DataLost(f"{text} another one, or was changed: {CHOICE}")
         _log.warning(
             "spark.place_beyond_end", what=what, place=str(place), end=str(end), reason=ALLOWED
         )
@@ -359,8 +361,8 @@ class OffsetResolver:
         of ledgers, which have no times: this is for reports only.
         """
         most = sorted(waiting, key=lambda path: -waiting[path])[:AGED_MAX]
-        asked = [(path, done.streams[path]) for path in most if path in done.streams]
-        return round(1000 * max(in_parallel(lambda one: self._age_s(*one), asked), default=0.0))
+        sampled = [(path, done.streams[path]) for path in most if path in done.streams]
+        return round(1000 * max(in_parallel(lambda one: self._age_s(*one), sampled), default=0.0))
 
     def _age_s(self, path: str, at: StreamOffset) -> float:
         with suppress(Error):
@@ -400,7 +402,7 @@ class OffsetResolver:
 
     def ledger_ends(self) -> dict[int, tuple[int, int]]:
         """Return the ends of all ledgers that are there."""
-        found = {one: self.ledger_end(one) for one in self.options.ledgers}
+        found = {ledger: self.ledger_end(ledger) for ledger in self.options.ledgers}
         ends = {one: end for one, end in found.items() if end is not None}
         for one, (count, size_bytes) in ends.items():
             self.known[str(one)] = SizeEstimate(0, size_bytes / max(count, 1))

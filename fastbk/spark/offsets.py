@@ -325,7 +325,7 @@ def plan_stream(
         held = piece
     if held is not None and held.goes_on:
         # `end` is the beginning of the segment behind it, which nothing is wanted of.
-        more = max(records - held.records - sum(one.records for one in parts), 0)
+        more = max(records - held.records - sum(part.records for part in parts), 0)
         size_bytes = held.size_bytes + round(more * _record_bytes(segments))
         parts.append(Range(held.first, end, held.records + more, size_bytes))
     elif held is not None:
@@ -353,26 +353,31 @@ def _pieces(
     """Yield pieces of at most about `part_bytes`, each in one segment and at least an entry."""
     left = records
     record_bytes = _record_bytes(segments)
-    for one in segments:
-        begin = max(first, DLSN(one.number, 0, 0))
-        stop = end if one.is_open else min(end, DLSN(one.number, one.last_entry_id + 1, 0))
+    for segment in segments:
+        begin = max(first, DLSN(segment.number, 0, 0))
+        stop = (
+            end if segment.is_open else min(end, DLSN(segment.number, segment.last_entry_id + 1, 0))
+        )
         if begin >= stop:
             continue
-        if one.is_open and one.number < end.segment:
+        if segment.is_open and segment.number < end.segment:
             # The first of two open ones: only its reader finds out where it ends.
-            yield _Piece(begin, DLSN(one.number, begin.entry, begin.slot), 0, 0, goes_on=True)
+            yield _Piece(begin, DLSN(segment.number, begin.entry, begin.slot), 0, 0, goes_on=True)
             continue
         entries = max(stop.entry + (stop.slot > 0) - begin.entry, 1)
-        if one.is_open:
+        if segment.is_open:
             some, size_bytes = max(left, 0), round(max(left, 0) * record_bytes)
         else:
-            some = -(-one.records * entries // (one.last_entry_id + 1))
-            size_bytes = one.size_bytes * entries // (one.last_entry_id + 1)
+            some = -(-segment.records * entries // (segment.last_entry_id + 1))
+            size_bytes = segment.size_bytes * entries // (segment.last_entry_id + 1)
             left -= some
-        if bounds.leaves_out(one):
+        if bounds.leaves_out(segment):
             continue
         count = _count(entries, size_bytes, part_bytes)
-        cuts = [DLSN(one.number, begin.entry + entries * at // count, 0) for at in range(1, count)]
+        cuts = [
+            DLSN(segment.number, begin.entry + entries * index // count, 0)
+            for index in range(1, count)
+        ]
         for low, high in pairwise([begin, *cuts, stop]):
             yield _Piece(low, high, some // count, size_bytes // count)
 
@@ -388,7 +393,7 @@ def _count(entries: int, size_bytes: int, part_bytes: int) -> int:
 
 def _record_bytes(segments: Sequence[SegmentInfo]) -> float:
     """Return the average bytes of a record of the closed segments."""
-    closed = [one for one in segments if not one.is_open and one.records > 0]
+    closed = [segment for segment in segments if not segment.is_open and segment.records > 0]
     records = sum(one.records for one in closed)
     return sum(one.size_bytes for one in closed) / records if records else RECORD_BYTES
 
@@ -408,7 +413,7 @@ def plan_entries(
     if first >= end:
         return []
     count = _count(end - first, size_bytes, part_bytes)
-    cuts = [first + (end - first) * at // count for at in range(count + 1)]
+    cuts = [first + (end - first) * index // count for index in range(count + 1)]
     return [(low, high, size_bytes * (high - low) // (end - first)) for low, high in pairwise(cuts)]
 
 

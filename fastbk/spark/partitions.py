@@ -179,14 +179,19 @@ class ReadPlanner:
         tasks = [task for task in found if task is not None]
         options = self.resolver.options
         whole = [task.ranges(1 << 62, self.bounds) for task in tasks]
-        total_bytes = sum(one.size_bytes for ranges in whole for one in ranges)
+        total_bytes = sum(range_.size_bytes for ranges in whole for range_ in ranges)
         part_bytes = part_bytes_of(total_bytes, options.partitions_min, options.partition_bytes)
         return [
             StreamPart(
-                task.path, task.end.stream_id, one.first, one.end, one.records, one.size_bytes
+                task.path,
+                task.end.stream_id,
+                range_.first,
+                range_.end,
+                range_.records,
+                range_.size_bytes,
             )
             for task in tasks
-            for one in task.ranges(part_bytes, self.bounds)
+            for range_ in task.ranges(part_bytes, self.bounds)
         ]
 
     def _task(

@@ -32,7 +32,7 @@ def spark_schema(options: ReadOptions) -> StructType:
 def check_schema(given: StructType, options: ReadOptions) -> None:
     """Raise ConfigError unless the schema that Spark was given, as by `.schema(...)`, is that of the options."""
     ours = spark_schema(options)
-    if [(one.name, one.dataType) for one in given] != [(one.name, one.dataType) for one in ours]:
+    if [(one.name, one.dataType) for one in given] != [(our.name, our.dataType) for our in ours]:
         raise ConfigError(
             f"the columns are {ours.simpleString()}, and not {given.simpleString()}: leave .schema(...) out,"
             ' and choose columns by .select(...), .option("payload", "false"), .option("includeHeaders", "true")'

@@ -21,7 +21,7 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-_LINES_TOLD = 5
+_LINES_SHOWN = 5
 """Of a message of Spark's; what follows repeats it, mostly."""
 
 
@@ -48,16 +48,16 @@ def session(name: str, master: str | None = None, **settings: str) -> SparkSessi
 def as_error(error: Exception) -> Error | None:
     """Return what Spark complains of without the stacks of Python and Java; None: it is nothing of Spark's."""
     if isinstance(error, PySparkException):
-        said = (error.getMessage() or str(error)).removeprefix("[None] ")
+        message = (error.getMessage() or str(error)).removeprefix("[None] ")
     elif isinstance(error, Py4JJavaError):
-        said = str(error.java_exception)
+        message = str(error.java_exception)
     elif isinstance(error, Py4JError):
-        said = str(error)
+        message = str(error)
     else:
         return None
     # What is indented are places in sources, Java's and Python's, and causes with more of them.
-    kept = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
-    return Error(f"Spark: {' '.join(kept[:_LINES_TOLD])}")
+    kept = [line for line in message.splitlines() if line.strip() and not line[0].isspace()]
+    return Error(f"Spark: {' '.join(kept[:_LINES_SHOWN])}")
 
 
 def _session(name: str, master: str | None, settings: dict[str, str]) -> SparkSession:
@@ -67,8 +67,8 @@ def _session(name: str, master: str | None, settings: dict[str, str]) -> SparkSe
     # spark-submit's JVM is there, and knows what it was told
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
-        told = SparkConf()
-        defaults = {key: value for key, value in defaults.items() if not told.contains(key)}
+        given = SparkConf()
+        defaults = {key: value for key, value in defaults.items() if not given.contains(key)}
     builder = SparkSession.builder.appName(f"fastbk {name}")
     if master is not None:
         builder = builder.master(master)

@@ -122,7 +122,7 @@ def _place_of_task() -> TaskAttempt:
 
 
 def _written(messages: Messages) -> list[CommitMessage | None]:
-    return [cast("CommitMessage | None", one) for one in messages]
+    return [cast("CommitMessage | None", message) for message in messages]
 
 
 # --- the driver's part ----------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Committer:
             return
         key = received[0].place.key
         winners = [one for one in received if one.draft is not None]
-        count = sum(len(one.ledgers) for one in winners)
+        count = sum(len(winner.ledgers) for winner in winners)
         if count > LEDGERS_MAX:
             raise ConfigError(
                 f"the batch has {count} ledgers, and {LEDGERS_MAX} can become visible at once: write fewer partitions,"
@@ -204,7 +204,7 @@ class Committer:
         # Another query's commit, or a writer, may take the stream over between two steps of ours; or an answer is lost,
         # and the next look tells what became of it.
         _patiently(lambda: self._attach_once(winners, key, batch), COMMIT_S)
-        records = sum(one.records for one in winners)
+        records = sum(winner.records for winner in winners)
         _log.info("spark.committed", stream=self._options.stream, batch=batch, records=records)
 
     def _attach_once(self, winners: Sequence[CommitMessage], key: str, batch: int) -> None:
@@ -233,9 +233,9 @@ class Committer:
     def _drafts_of(self, winners: Sequence[CommitMessage]) -> list[Draft]:
         """Return the winners' drafts as they are now, none where they were attached. Raises DraftGone."""
         known = {draft.name: draft for draft in self._stream.drafts()}
-        found = [known.get(one.draft or "") for one in winners]
+        found = [known.get(winner.draft or "") for winner in winners]
         drafts = [draft for draft in found if draft is not None and not draft.is_given_up]
-        if [draft.ledgers for draft in drafts] == [one.ledgers for one in winners]:
+        if [draft.ledgers for draft in drafts] == [winner.ledgers for winner in winners]:
             return drafts
         batch, key = winners[0].place.batch, winners[0].place.key
         if batch <= self._stream.attached_number(key):
@@ -258,7 +258,11 @@ class Committer:
     def _sweep(self, key: str, batch: int) -> None:
         """Give up the drafts of this batch, and of those before it; what cannot be done now the next commit does."""
         try:
-            some = [one for one in self._stream.drafts() if one.key == key and one.number <= batch]
+            some = [
+                draft
+                for draft in self._stream.drafts()
+                if draft.key == key and draft.number <= batch
+            ]
             self._stream.give_up_drafts(some)
         except Error as error:
             _log.warning("spark.sweep_waits", stream=self._options.stream, reason=str(error))
@@ -280,4 +284,4 @@ def _patiently(act: Callable[[], None], limit_s: float) -> None:
 
 
 def _received(messages: Iterable[CommitMessage | None]) -> list[CommitMessage]:
-    return [one for one in messages if one is not None]
+    return [message for message in messages if message is not None]

@@ -151,7 +151,10 @@ class DirectoryCheck:
             self._disk,
             self._disk,
             StoreOptions(
-                incarnation=self._incarnation, read_cache_bytes=1 << 20, jobs_max=1, pair=self._pair
+                incarnation=self._incarnation,
+                read_cache_size_bytes=1 << 20,
+                read_jobs_max=1,
+                pair=self._pair,
             ),
         )
         live: dict[int, int] = {log.log_id: 0 for log in manifest.logs}

@@ -149,7 +149,10 @@ class Rebuild:
             self._disk,
             self._disk,
             StoreOptions(
-                incarnation=self._incarnation, read_cache_bytes=1 << 20, jobs_max=1, pair=self._pair
+                incarnation=self._incarnation,
+                read_cache_size_bytes=1 << 20,
+                read_jobs_max=1,
+                pair=self._pair,
             ),
         )
         try:

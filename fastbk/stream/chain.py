@@ -187,7 +187,9 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 
     def attached_number(self, key: str) -> int:
         """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
-        return next((one.number for one in self.attachments if one.key == key), NONE)
+        return next(
+            (attachment.number for attachment in self.attachments if attachment.key == key), NONE
+        )
 
     def row(self, number: int) -> Segment | None:
         """Return a row that is in no page."""
@@ -366,7 +368,9 @@ def _row_of(chain: Chain, ledger_id: int) -> Segment | None:
 
 
 def _doom(chain: Chain, *ledger_ids: int) -> Chain:
-    more = tuple(one for one in ledger_ids if one != NONE and one not in chain.doomed)
+    more = tuple(
+        ledger_id for ledger_id in ledger_ids if ledger_id != NONE and ledger_id not in chain.doomed
+    )
     if more and len(chain.doomed) + len(more) > DOOMED_MAX:
         raise MetadataConflict(
             f"stream {chain.stream_id}: {len(chain.doomed)} ledgers wait to be deleted: is a janitor running?",
@@ -515,9 +519,9 @@ def attach(
         raise MetadataConflict(f"stream {chain.stream_id} has an open segment: a writer has it")
     for ledger_id, contents in segments:
         chain = _attach_one(chain, ledger_id, contents, now_us)
-    others = [one for one in chain.attachments if one.key != key]
-    once = [one for one in others if one.key.startswith(ONCE)][:-ONCE_MAX]
-    kept = [one for one in others if one not in once][-(ATTACHMENTS_MAX - 1) :]
+    others = [attachment for attachment in chain.attachments if attachment.key != key]
+    once = [other for other in others if other.key.startswith(ONCE)][:-ONCE_MAX]
+    kept = [other for other in others if other not in once][-(ATTACHMENTS_MAX - 1) :]
     return replace(chain, attachments=(*kept, Attachment(key, number)))
 
 

@@ -95,12 +95,12 @@ def as_error(error: BaseException, doing: str) -> Error:
     """Return what callers are told of what ended `doing`: one of our errors as it is, anything else as a bug."""
     if isinstance(error, Error):
         return error
-    told = Error(
+    bug = Error(
         f"{doing} has ended by a bug of ours, please report it: {type(error).__name__}: {error}",
         outcome="unknown",
     )
-    told.__cause__ = error
-    return told
+    bug.__cause__ = error
+    return bug
 
 
 def clock_us() -> int:

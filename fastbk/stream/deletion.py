@@ -160,8 +160,8 @@ class Deleter:
         """
         segments = {row.ledger_id for row in rows}
         ledger_ids = [*(row.ledger_id for row in rows), *others]
-        for at in range(0, len(ledger_ids), TOGETHER):
-            some = ledger_ids[at : at + TOGETHER]
+        for offset in range(0, len(ledger_ids), TOGETHER):
+            some = ledger_ids[offset : offset + TOGETHER]
             await self.audit.record(
                 reason, *({"stream": stream_id, "ledger": ledger_id} for ledger_id in some)
             )
@@ -343,8 +343,8 @@ async def delete_unnamed_pages(client: Client, store: ChainStore, known: Version
 
 async def delete_records(client: Client, paths: Sequence[str]) -> None:
     """Delete records that nobody changes; those that are gone already are fine."""
-    for at in range(0, len(paths), PAGES_AT_ONCE):
-        some = paths[at : at + PAGES_AT_ONCE]
+    for offset in range(0, len(paths), PAGES_AT_ONCE):
+        some = paths[offset : offset + PAGES_AT_ONCE]
         for path, found in zip(some, await client.records.read_all(some), strict=True):
             if found is not None:
                 with suppress(MetadataConflict):  # somebody else has deleted it
@@ -419,9 +419,9 @@ async def _condemned(deleter: Deleter, store: ChainStore) -> VersionedChain:
         # Nobody can change such a chain, so no ledger comes to it; one page of a damaged chain is as bad as the chain.
         owner = stream_id.encode()
         mine = [
-            one.ledger_id
-            async for one in client.list_ledgers()
-            if one.metadata.custom.get(STREAM_KEY) == owner
+            ledger.ledger_id
+            async for ledger in client.list_ledgers()
+            if ledger.metadata.custom.get(STREAM_KEY) == owner
         ]
         await _fence(client, mine)
         await deleter.ledgers_of(stream_id, (), mine, REASON)

@@ -278,7 +278,7 @@ def _decode(path: str, raw: bytes) -> _State:
 
 ATTACHED_MAX = 2048
 """At once: with as many drafts the one change of metadata has some 700 KB, of the 1 MB that ZooKeeper takes."""
-LOOKED_AT_TOGETHER = 32
+READ_TOGETHER = 32
 
 
 async def attach(
@@ -376,7 +376,7 @@ async def _attach(
     async def contents(ledger_id: int) -> tuple[int, Contents]:
         return ledger_id, await _contents(context, ledger_id)
 
-    found = tuple(await gathered(contents, ledger_ids, LOOKED_AT_TOGETHER))
+    found = tuple(await gathered(contents, ledger_ids, READ_TOGETHER))
     now_us = clock_us()
 
     def decide(chain: Chain) -> Chain:

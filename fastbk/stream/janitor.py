@@ -531,7 +531,9 @@ class ByteCounts:
             store = ChainStore(self._records, found.stream_id, self._client.config.metadata_timeout)
             items = items_of(chain)
             held = await self._sizes.prove_new(store, items)
-            size_bytes -= sum(one.size_bytes for one in items) - sum(one.size_bytes for one in held)
+            size_bytes -= sum(item.size_bytes for item in items) - sum(
+                one.size_bytes for one in held
+            )
         for namespace_id in found.counted_in:
             self._counts[namespace_id] += size_bytes
 
@@ -539,11 +541,11 @@ class ByteCounts:
         """Write all counts, those of namespaces too that have no stream any more; all streams must have been met."""
         async for known in ids_below(self._records, STORED):
             missing = [one for one in known if one not in self._counts]
-            for at in range(0, len(missing), COUNTS_AT_ONCE):
-                await self._without_streams(missing[at : at + COUNTS_AT_ONCE])
+            for offset in range(0, len(missing), COUNTS_AT_ONCE):
+                await self._without_streams(missing[offset : offset + COUNTS_AT_ONCE])
         counted = list(self._counts)
-        for at in range(0, len(counted), COUNTS_AT_ONCE):
-            some = counted[at : at + COUNTS_AT_ONCE]
+        for offset in range(0, len(counted), COUNTS_AT_ONCE):
+            some = counted[offset : offset + COUNTS_AT_ONCE]
             paths = {one: stored_path(one) for one in some}
             found = await records_at(self._records, StoredRecord, paths, lambda _: StoredRecord())
             for namespace_id, where in paths.items():
@@ -694,7 +696,7 @@ class LeftSegments:
 
     def begin(self) -> None:
         """Another look at all chains begins: forget what the last one did not find open any more."""
-        for ledger_id in [one for one in self._readers if one not in self._open]:
+        for ledger_id in [reader for reader in self._readers if reader not in self._open]:
             del self._readers[ledger_id]
         for ledger_id in [one for one in self._stuck if one not in self._open]:
             del self._stuck[ledger_id]

@@ -183,8 +183,8 @@ class SegmentSlots:
     def __init__(self) -> None:
         self.trouble: Error | None = None
         self._trouble_since_s = 0.0
-        self._told_s: float | None = None
-        self._untold = 0
+        self._logged_s: float | None = None
+        self._unlogged = 0
         self._semaphore = asyncio.Semaphore(SLOTS_MAX)
 
     @property
@@ -195,10 +195,10 @@ class SegmentSlots:
     def log_wait(self, stream: str, error: Error) -> None:
         """Log that a segment of a stream's has to wait; a line a second, which counts those that were not named."""
         now_s = time.monotonic()
-        if self._told_s is not None and now_s - self._told_s < LINE_EVERY_S:
-            self._untold += 1
+        if self._logged_s is not None and now_s - self._logged_s < LINE_EVERY_S:
+            self._unlogged += 1
             return
-        others, self._untold, self._told_s = self._untold, 0, now_s
+        others, self._unlogged, self._logged_s = self._unlogged, 0, now_s
         _log.warning("stream.segment_waits", stream=stream, reason=str(error), others=others)
 
     async def __aenter__(self) -> None:

@@ -285,8 +285,8 @@ class SyncNamespace:
         """Yield the namespaces directly below, by name."""
 
         async def found() -> AsyncIterator[SyncNamespace]:
-            async for one in self._inner().namespaces(prefix):
-                yield SyncNamespace(self._loop, one.path)
+            async for namespace in self._inner().namespaces(prefix):
+                yield SyncNamespace(self._loop, namespace.path)
 
         return self._loop.iterate(found, LISTED_AT_ONCE)
 
@@ -532,11 +532,11 @@ class SyncStreamWriter:
         """Return this writer's figures now, what is on its way to the loop included."""
         writer = self._opened()
 
-        def told() -> StreamWriterStats:
+        def live_stats() -> StreamWriterStats:
             self._send()
             return writer.stats()
 
-        return self._loop.call_plain(told)
+        return self._loop.call_plain(live_stats)
 
     def open(self) -> None:
         """Take the stream over; `with` does it. Raises as the asyncio writer's."""
@@ -641,16 +641,16 @@ class SyncStreamWriter:
         size = sum(
             record_bytes(
                 data,
-                None if owned_keys is None else owned_keys[at],
-                b"" if raw is None else raw[at],
+                None if owned_keys is None else owned_keys[index],
+                b"" if raw is None else raw[index],
             )
-            for at, data in enumerate(datas)
+            for index, data in enumerate(datas)
         )
 
         def numbered(last: int) -> int:
             numbers.clear()
-            for at in range(len(datas)):
-                last = next_txid(None if wanted is None else wanted[at], last)
+            for index in range(len(datas)):
+                last = next_txid(None if wanted is None else wanted[index], last)
                 numbers.append(last)
             return last
 

@@ -146,9 +146,9 @@ class PageServer:
         """Return the answer to a request that is admitted."""
         path, _, query = target.partition("?")
         if (page := self._whole.get(path)) is not None:
-            asked = dict(parse_qsl(query, keep_blank_values=True))
+            arguments = dict(parse_qsl(query, keep_blank_values=True))
             return await page(
-                Request("GET" if method == "HEAD" else method, asked, body, principal)
+                Request("GET" if method == "HEAD" else method, arguments, body, principal)
             )
         handler = self._routes.get(("GET" if method == "HEAD" else method, path))
         if handler is not None:
@@ -291,13 +291,13 @@ _route_faults = LimitLog("http.route_failed", level="error")
 
 async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Response:
     try:
-        asked: dict[str, Any]
+        arguments: dict[str, Any]
         if method == "POST":
-            asked = decoded_object(body or b"{}")
+            arguments = decoded_object(body or b"{}")
         else:
-            asked = dict(parse_qsl(query, keep_blank_values=True))
+            arguments = dict(parse_qsl(query, keep_blank_values=True))
         async with asyncio.timeout(ROUTE_TIMEOUT_S):
-            return 200, JSON, printable_json(await handler(asked)) + b"\n"
+            return 200, JSON, printable_json(await handler(arguments)) + b"\n"
     except ConfigError as error:
         return _failed(400, str(error))
     except TimeoutError:

@@ -344,10 +344,10 @@ def body_size(head: Head, bytes_max: int, default: str = "") -> int | tuple[int,
 
 def encoded_answer(answer: Answer, *, is_last: bool) -> bytes:
     """Return the head of an answer."""
-    asks = "WWW-Authenticate: Bearer\r\n" if answer.status == 401 else ""
+    challenge = "WWW-Authenticate: Bearer\r\n" if answer.status == 401 else ""
     end = "Connection: close\r\n" if is_last else ""
     return (
-        f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, 'Error')}\r\nContent-Type: {answer.kind}\r\n{asks}"
+        f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, 'Error')}\r\nContent-Type: {answer.kind}\r\n{challenge}"
         f"Content-Length: {len(answer.body)}\r\n{end}Cache-Control: no-store\r\n\r\n"
     ).encode()
 

@@ -72,10 +72,10 @@ def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
         disk,
         worker_count=2,
         ring_bytes=256 * KIB,
-        batch_bytes=32 * KIB,
+        batch_size_bytes_max=32 * KIB,
         record_bytes_max=40 * KIB,
         journal_type=DirectJournal,
-        second_batch_bytes=4 * KIB,
+        second_batch_bytes_min=4 * KIB,
         quantum_bytes=8 * KIB,
         **predecessor,
     )

@@ -18,13 +18,22 @@ from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.segment import shard_of
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.expansion import expand
-from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards
-from fastbk.storage import offline_store, shard_move, small_files
+from fastbk.server.offline.shard_moves import (
+    COPYING,
+    MOVE_NAME,
+    MOVED,
+    Move,
+    decode_move,
+    end_move,
+    move_evenly,
+    move_shards,
+    write_move,
+)
+from fastbk.storage import offline_store, small_files
 from fastbk.storage.identity import even_shards
 from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
-from fastbk.storage.shard_move import COPYING, MOVED, Move
 from tests.fixtures.metadata import metadata
 from tests.fixtures.stopped_bookie import ME, StoppedBookie, killed_at, same
 
@@ -98,7 +107,7 @@ def test_a_move_cut_off_anywhere_is_undone_or_finished(
         killed_at(later, 1, tmp_path / f"died again {again}", lambda: end_move(bookie.config))
     done = end_move(bookie.config)
     assert not end_move(bookie.config)
-    assert done or not (bookie.folder / "ledgers.0" / shard_move.NAME).exists()
+    assert done or not (bookie.folder / "ledgers.0" / MOVE_NAME).exists()
     assert same(bookie.content(), before)
     assert not bookie.leftovers()
     bookie.settle()  # all identities agree
@@ -119,7 +128,7 @@ def test_what_cannot_be_read_stops_the_move_and_undoes_it(bookie: StoppedBookie)
             move_shards(bookie.config, SHARDS, 1, quietly)
         log.write_bytes(whole)
     assert read_shards(bookie.config) == even_shards(2)
-    assert not (bookie.folder / "ledgers.0" / shard_move.NAME).exists()
+    assert not (bookie.folder / "ledgers.0" / MOVE_NAME).exists()
     assert same(bookie.content(), before)
     assert not bookie.leftovers()
 
@@ -165,7 +174,7 @@ def test_a_move_is_not_ended_in_directories_that_are_not_its_own(bookie: Stopped
     """A target that is not mounted must not be taken for one that holds nothing (INV-D1)."""
     bookie.fill()
     with Disk(bookie.folder / "ledgers.0", "plain") as disk:
-        shard_move.write_move(
+        write_move(
             disk,
             str(bookie.folder / "ledgers.0"),
             Move(incarnation="00000000000000ff", source=0, target=1, shards=SHARDS, phase=MOVED),
@@ -177,15 +186,15 @@ def test_a_move_is_not_ended_in_directories_that_are_not_its_own(bookie: Stopped
 def test_a_record_is_read_as_written_and_nothing_else() -> None:
     move = Move(incarnation="00000000000000ff", source=0, target=1, shards=(3, 7), phase=COPYING)
     raw = small_files.encode(move)
-    assert shard_move.decode(raw) == move
+    assert decode_move(raw) == move
     for at in range(len(raw) - 1):
         damaged = bytearray(raw)
         damaged[at] ^= 1
         with suppress(CorruptDataError, FormatTooNewError):
-            assert shard_move.decode(bytes(damaged)) == move, "only white space"
+            assert decode_move(bytes(damaged)) == move, "only white space"
     for changed in ({"source": 1}, {"target": 8}, {"shards": (64,)}, {"phase": "x"}):
         with pytest.raises(CorruptDataError):
-            shard_move.decode(small_files.encode(msgspec.structs.replace(move, **changed)))
+            decode_move(small_files.encode(msgspec.structs.replace(move, **changed)))
 
 
 # --- expansion -----------------------------------------------------------------------------------------------------

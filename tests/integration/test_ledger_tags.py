@@ -191,7 +191,7 @@ async def test_appends_go_on_while_bookies_and_tokens_change(
             await cluster.start_bookie_async(number)
             await wait_until_async(
                 lambda: all(
-                    peer.adds.connection is not None for peer in client.pool._peers.values()
+                    peer.add_channel.connection is not None for peer in client.pool._peers.values()
                 ),
                 "all are back",
             )
@@ -202,8 +202,8 @@ async def test_appends_go_on_while_bookies_and_tokens_change(
         )
         await wait_until_async(
             lambda: all(
-                peer.adds.connection is not None
-                and peer.adds.connection.token == client.pool.token_renewal.token
+                peer.add_channel.connection is not None
+                and peer.add_channel.connection.token == client.pool.token_renewal.token
                 for peer in client.pool._peers.values()
             ),
             "all have it",

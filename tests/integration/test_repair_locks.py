@@ -184,7 +184,7 @@ async def test_a_run_leaves_a_ledger_whose_lock_it_lost(
             finally:
                 ended.append(one)
 
-        monkeypatch.setattr(metadata_calls, "LOOK_INTERVAL_S", 0.01)
+        monkeypatch.setattr(metadata_calls, "CHECK_INTERVAL_S", 0.01)
         monkeypatch.setattr(BookieRecovery, "_repaired", copies)
         plan = RecoveryPlan(even_if_alive=True, repair=SHORT)
         progress = await BookieRecovery(client, bookie_id, plan).run()

@@ -45,7 +45,7 @@ def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
             if until in line:
                 raise Cut
 
-        return archive.run(spark, uri, place, streams=stream.path, take_over=take_over, say=say)
+        return archive.run(spark, uri, place, streams=stream.path, take_over=take_over, report=say)
 
     append(stream, 60)
     # A run that ended after it had written and before its manifest has left records that do not count.
@@ -75,7 +75,7 @@ def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
     assert archive.records_of(spark, place).count() == 90
     # A restore that ends after the first of two runs goes on with the other one.
     with pytest.raises(Cut):
-        restore.run(spark, uri, place, stream.path, f"{space.path}/again", say=_cut)
+        restore.run(spark, uri, place, stream.path, f"{space.path}/again", report=_cut)
     found = restore.run(spark, uri, place, stream.path, f"{space.path}/again")
     assert found.records == 90
     again = space.stream("again")

@@ -49,7 +49,7 @@ def test_names_that_spark_or_a_list_would_take_for_something_else(
     (row,) = rebuild.state_of(spark, plan.to).collect()
     assert (bytes(row.key), bytes(row.value)) == (b"odd/a,b", b"2")
     said: list[str] = []
-    assert archive.run(spark, uri, place, pattern="od/.*", say=said.append) == []
+    assert archive.run(spark, uri, place, pattern="od/.*", report=said.append) == []
     assert said == ["no stream matches od/.*"]
 
 

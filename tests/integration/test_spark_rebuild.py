@@ -97,7 +97,7 @@ def test_the_state_is_that_of_a_replay_run_after_run(
             raise CutOff
 
     with pytest.raises(CutOff):
-        patiently(lambda: rebuild.run(spark, uri, plan, say=die_before_the_manifest))
+        patiently(lambda: rebuild.run(spark, uri, plan, report=die_before_the_manifest))
     assert folders(place, "state") == ["version=000001", "version=000002"]
     assert rebuild.last_line(spark, plan.to) == first
     changes.append(60)

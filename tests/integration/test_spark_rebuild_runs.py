@@ -66,7 +66,7 @@ def test_a_second_run_is_refused_and_one_that_was_taken_over_does_not_count(plac
             seen.append(place.run(take_over=True))
 
     with pytest.raises(StorageError, match="run 1 does not count"):
-        place.run(say=meanwhile)
+        place.run(report=meanwhile)
     assert [one.version for one in seen] == [2]
     assert place.folders("manifest") == [2]
     assert place.state() == {b"k%d" % (at % 50): at for at in range(10, 60)}
@@ -87,7 +87,7 @@ def test_a_run_that_was_killed_leaves_nothing_that_counts(place: Place) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        place.run(say=die)
+        place.run(report=die)
     dead = replace(Owner.this(), pid=1 << 22, java=0)
     assert claims.create("run=000002", dead.text())
     assert place.folders("state") == [1, 2] and place.folders("manifest") == [1]

@@ -86,11 +86,11 @@ main(int argc, char **argv)
         .reply_backlog_bytes_max = 8u << 20,
         .unread_replies_bytes_max = 128u << 20,
         .write_timeout_ms = 60000,
-        .frame_bytes_per_s_min = 16384,
+        .frame_rate_bytes_min = 16384,
         .turn_frames_max = 16384,
-        .turn_bytes_max = 4u << 20,
+        .turn_size_bytes_max = 4u << 20,
         .apache_requests_max = 32768,
-        .apache_batch_bytes_max = 5u << 20,
+        .apache_batch_read_bytes_max = 5u << 20,
         .apache_digests_max = 65536,
     };
     int32_t error, ends[2];

@@ -76,7 +76,7 @@ begin(void)
 {
     if (harness.worker_count == 0) {
         harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
-        harness.options.batch_bytes = 8192;
+        harness.options.batch_size_bytes_max = 8192;
         harness.options.ledgers_max = 16;
     }
     struct fbk_worker_segment *worker = harness.workers[0].segment;

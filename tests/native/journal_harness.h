@@ -69,9 +69,9 @@ harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes
     }
     options->depth = 2;
     options->quantum_bytes = 64 * 1024;
-    options->batch_bytes = 1024 * 1024;
+    options->batch_size_bytes_max = 1024 * 1024;
     options->record_bytes_max = (uint32_t)(ring_bytes / 3 & ~7ull);
-    options->second_batch_bytes = 64 * 1024;
+    options->second_batch_bytes_min = 64 * 1024;
     options->block_size_bytes = 4096;
     options->ledgers_max = 1000;
     options->incarnation = RIG_INCARNATION;

@@ -68,7 +68,7 @@ make_image(struct image *image, uint64_t batches, bool close)
     memset(image, 0, sizeof *image);
     struct harness *harness = &image->harness;
     harness_make(harness, 1, RING_BYTES, FILE_BYTES);
-    harness->options.batch_bytes = BATCH_BYTES;
+    harness->options.batch_size_bytes_max = BATCH_BYTES;
     harness_open(harness);
     CHECK_EQUAL(harness_roll(harness, 1, 1, 0x5a17), -1);
     for (uint64_t b = 0; b < batches; b++) {

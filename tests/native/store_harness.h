@@ -81,10 +81,10 @@ harness_begin(struct harness *harness, const char *name)
     CHECK(harness->io != NULL);
     harness->options = (struct fbk_store_options){
         .ledger_directory = harness->directory,
-        .read_cache_bytes = 1 << 20,
-        .block_cache_bytes = 1 << 18,
+        .read_cache_size_bytes = 1 << 20,
+        .block_cache_size_bytes = 1 << 18,
         .incarnation = RIG_INCARNATION,
-        .jobs_max = 64,
+        .read_jobs_max = 64,
         .log_files_max = 4,
         .room_timeout_ms = 50,
     };

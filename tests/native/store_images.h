@@ -114,10 +114,10 @@ images_store(struct images *images, const uint8_t *locations, uint64_t locations
     images->size_bytes[1] = log_bytes;
     struct fbk_store_options options = {
         .ledger_directory = "/x",
-        .read_cache_bytes = 1 << 20,
-        .block_cache_bytes = 1 << 16,
+        .read_cache_size_bytes = 1 << 20,
+        .block_cache_size_bytes = 1 << 16,
         .incarnation = IMAGE_INCARNATION,
-        .jobs_max = 2,
+        .read_jobs_max = 2,
         .log_files_max = 2,
         .room_timeout_ms = 1,
     };

@@ -110,7 +110,7 @@ test_two_workers_get_equal_shares(void)
 {
     struct harness harness;
     harness_make(&harness, 2, RING_BYTES, FILE_BYTES);
-    harness.options.batch_bytes = 256 * 1024;
+    harness.options.batch_size_bytes_max = 256 * 1024;
     harness_open(&harness);
     CHECK_EQUAL(harness_roll(&harness, 1, 1, 1), -1);
     for (int64_t id = 0; id < 3000; id++)
@@ -292,7 +292,7 @@ test_rolling_chains_the_files(void)
 {
     struct harness harness;
     harness_make(&harness, 1, RING_BYTES, 1536 * 1024);
-    harness.options.batch_bytes = 128 * 1024;
+    harness.options.batch_size_bytes_max = 128 * 1024;
     harness_open(&harness);
     harness_add(&harness, 0, 1, 0, 1, 0, 1000);
     /* there is no file yet */

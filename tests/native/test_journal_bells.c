@@ -131,7 +131,7 @@ main(int argc, char **argv)
     close(shared.options.bell_fd);
     shared.options.bell_fd = eventfd(0, EFD_CLOEXEC); /* read through the ring: blocking */
     shared.options.depth = io->depth_max < 2 ? 1 : 2;
-    shared.options.second_batch_bytes = 4096;
+    shared.options.second_batch_bytes_min = 4096;
     shared.journal = fbk_journal_create(io, &shared.options, &error);
     CHECK(shared.journal);
     pthread_t journal;

@@ -79,8 +79,8 @@ test_a_torn_batch_before_a_good_one(void)
     for (int acknowledged = 0; acknowledged < 2; acknowledged++) {
         struct harness harness;
         harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
-        harness.options.batch_bytes = BATCH_BYTES;
-        harness.options.second_batch_bytes = 8;
+        harness.options.batch_size_bytes_max = BATCH_BYTES;
+        harness.options.second_batch_bytes_min = 8;
         harness_open(&harness);
         harness_roll(&harness, 1, 1, 0x5a17);
         harness.disk.hold = true;
@@ -116,7 +116,7 @@ test_a_recycled_file(void)
     make_image(&old, 6, false);
     struct harness harness;
     harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
-    harness.options.batch_bytes = BATCH_BYTES;
+    harness.options.batch_size_bytes_max = BATCH_BYTES;
     harness.options.predecessor_file_id = 1;
     harness.options.predecessor_sequence = 2;
     harness.options.next_record_sequence = 4;

@@ -125,7 +125,7 @@ test_a_barrier_waits_for_what_is_in_flight(void)
 {
     struct harness harness;
     harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
-    harness.options.second_batch_bytes = 8;
+    harness.options.second_batch_bytes_min = 8;
     harness_open(&harness);
     CHECK_EQUAL(harness_roll(&harness, 1, 1, 1), -1);
     harness.disk.hold = true;

@@ -245,7 +245,7 @@ test_read_cache_is_bounded_and_pins_hold(void)
     struct harness harness;
     harness_begin(&harness, "cache");
     fbk_store_destroy(harness.store);
-    harness.options.read_cache_bytes = 64 * 4096;
+    harness.options.read_cache_size_bytes = 64 * 4096;
     harness_open(&harness);
     struct harness_entry entries[4000];
     uint64_t offset = 0;
@@ -265,7 +265,7 @@ test_read_cache_is_bounded_and_pins_hold(void)
         CHECK(fbk_store_cached(harness.store, i / 40, 40, 0) == NULL);
         fbk_store_release(harness.store, run);
         fbk_store_counts_get(harness.store, &counts);
-        CHECK(counts.cache_bytes <= harness.options.read_cache_bytes);
+        CHECK(counts.cache_bytes <= harness.options.read_cache_size_bytes);
         CHECK_EQUAL(counts.pinned_bytes, 0);
     }
     /* Pin until nothing fits any more: the answer is "later", not "no". */
@@ -283,7 +283,7 @@ test_read_cache_is_bounded_and_pins_hold(void)
     }
     CHECK(count > 10 && count < 64);
     fbk_store_counts_get(harness.store, &counts);
-    CHECK(counts.cache_bytes <= harness.options.read_cache_bytes);
+    CHECK(counts.cache_bytes <= harness.options.read_cache_size_bytes);
     for (int32_t i = 0; i < count; i++) {
         uint32_t size;
         const uint8_t *bytes = fbk_run_entry(pinned[i], 39, &size);
@@ -305,7 +305,7 @@ test_jobs_are_bounded(void)
 {
     struct harness harness;
     harness_begin(&harness, "jobs");
-    for (uint64_t i = 0; i < harness.options.jobs_max; i++)
+    for (uint64_t i = 0; i < harness.options.read_jobs_max; i++)
         CHECK_EQUAL(fbk_store_submit(harness.store, i, 1, 0, 0, 0, 0), 0);
     CHECK_EQUAL(fbk_store_submit(harness.store, 99, 1, 0, 0, 0, 0), FBK_E_FULL);
     while (fbk_store_reader_step(harness.store) == 1)
@@ -501,7 +501,7 @@ test_readers_beside_flushes(void)
     struct harness harness;
     harness_begin(&harness, "threads");
     fbk_store_destroy(harness.store);
-    harness.options.read_cache_bytes = 40 * 4096;
+    harness.options.read_cache_size_bytes = 40 * 4096;
     harness.options.room_timeout_ms = 20000;
     harness_open(&harness);
     struct crowd crowd = {.harness = &harness, .event_fd = eventfd(0, 0)};

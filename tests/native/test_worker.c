@@ -231,14 +231,14 @@ make_worker(void)
         .reply_backlog_bytes_max = QUEUE_BYTES / 2,
         .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS,
         .turn_frames_max = 1 + below(2) * 1000,
-        .turn_bytes_max = 1 + below(2) * 100000,
+        .turn_size_bytes_max = 1 + below(2) * 100000,
         .hello_timeout_ms = 1000000,
         .frame_timeout_ms = 1000000,
         .write_timeout_ms = 1000000,
-        .frame_bytes_per_s_min = 1,
+        .frame_rate_bytes_min = 1,
         .has_quotas = below(2),
         .apache_requests_max = 64,
-        .apache_batch_bytes_max = 20000,
+        .apache_batch_read_bytes_max = 20000,
         .apache_digests_max = 64,
     };
     memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);

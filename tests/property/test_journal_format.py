@@ -118,7 +118,7 @@ def test_decisions_and_content_agree_with_the_model(
             worker_count=2,
             ring_bytes=256 * 1024,
             quantum_bytes=1,
-            second_batch_bytes=1,
+            second_batch_bytes_min=1,
         )
         assert harness.journal is not None
         harness.journal.roll(file, 1, SALT, FILE_BYTES)

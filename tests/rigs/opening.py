@@ -44,7 +44,7 @@ def look(disks: Disks, keys: Iterable[Key], place: type[Life] = Life) -> Found:
             place.ledger_directory,
             disk,
             reader_disk,
-            StoreOptions(incarnation=place.incarnation, jobs_max=4),
+            StoreOptions(incarnation=place.incarnation, read_jobs_max=4),
         )
         checkpoint = Checkpoint(
             disk, place.ledger_directory, slots, manifest, place.settings,

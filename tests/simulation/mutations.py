@@ -40,7 +40,7 @@ _ALL = [
         "reading begins before enough bookies are fenced",
         (
             f"{_FENCE}._is_covered",
-            """return lac_is_covered(
+            """return meets_every_ack_quorum(
         answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
     )""",
             "return bool(answered) and bool(metadata)",

@@ -11,9 +11,11 @@ from fastbk.errors import (
     REPLICAS_SHOWN_MAX,
     ConfigError,
     Error,
+    InvariantError,
     NotEnoughBookies,
     PositionTruncated,
     WriterFailed,
+    check_invariant,
 )
 
 
@@ -76,3 +78,21 @@ def test_the_text_names_the_first_bookies_and_counts_the_others() -> None:
     assert error.replicas == why and error.copy().replicas == why
     few = NotEnoughBookies("too few", replicas=dict(list(why.items())[:REPLICAS_SHOWN_MAX]))
     assert str(few).endswith("bookie-7: read-only]")
+
+
+# A broken invariant ends the process: nothing that handles the world's errors may swallow it.
+
+
+def test_a_kept_invariant_says_nothing() -> None:
+    check_invariant(True, "INV-J1 holds")
+
+
+def test_a_broken_one_is_not_an_exception_to_handle() -> None:
+    def swallow() -> None:
+        try:
+            check_invariant(False, "INV-J1 acknowledged before its sync")
+        except Exception:
+            pass
+
+    with pytest.raises(InvariantError, match="INV-J1 acknowledged"):
+        swallow()

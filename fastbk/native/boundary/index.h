@@ -17,14 +17,14 @@ struct fbk_index_options {
     int32_t reader_fd; /* eventfd that reader threads ring */
     /* others that end fbk_index_step when readable; -1 = none */
     int32_t watched_fds[4];
-    uint32_t frame_bytes_max; /* longest frame in either direction */
+    uint32_t frame_size_bytes_max; /* longest frame in either direction */
     /* of each of the two write caches; a multiple of 4096 */
     uint64_t cache_bytes;
     uint64_t cache_reserve_bytes; /* of them not given to normal adds */
     /* FBK_INDEX_FLUSH when the active cache holds this much, */
     uint64_t flush_used_bytes;
     uint64_t flush_journal_bytes; /* or this much journal lies behind the mark, */
-    uint64_t flush_age_ns;        /* or something unflushed is this old */
+    uint32_t flush_interval_ms;   /* or something unflushed is this old */
     uint64_t ledgers_max;
     /* copies waiting for a look at the disk; one batch may go over */
     uint64_t parked_bytes_max;

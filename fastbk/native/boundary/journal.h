@@ -29,12 +29,12 @@ struct fbk_journal_options {
     int32_t bell_fd; /* own, blocking */
     int32_t index_bell_fd;
     int32_t worker_bell_fds[16];
-    uint32_t depth;            /* batches in flight, 1..8 and at most the disk's */
-    uint32_t quantum_bytes;    /* taken from one ring before the next one's turn */
-    uint32_t batch_bytes;      /* a batch ends there, but holds at least one record */
-    uint32_t record_bytes_max; /* header, payload, padding */
-    /* waiting bytes that start one more batch while one is in flight */
-    uint32_t second_batch_bytes;
+    uint32_t depth;                /* batches in flight, 1..8 and at most the disk's */
+    uint32_t quantum_bytes;        /* taken from one ring before the next one's turn */
+    uint32_t batch_size_bytes_max; /* a batch ends there, but holds at least one record */
+    uint32_t record_bytes_max;     /* header, payload, padding */
+    /* waiting bytes that start one more batch while one is in flight; 0: any */
+    uint32_t second_batch_bytes_min;
     uint32_t block_size_bytes; /* of the files; a power of two, 4096..65536 */
     uint64_t ledgers_max;
     /* of these, those that metadata was never seen to list (INV-G6); 0 = no bound of their own */

@@ -11,10 +11,10 @@ struct fbk_location;
 struct fbk_store_options {
     const char *ledger_directory;
     /* memory for runs kept after a disk read, pinned ones included */
-    uint64_t read_cache_bytes;
-    uint64_t block_cache_bytes; /* location blocks */
+    uint64_t read_cache_size_bytes;
+    uint64_t block_cache_size_bytes; /* location blocks */
     uint64_t incarnation;
-    uint32_t jobs_max; /* submitted and not yet collected */
+    uint32_t read_jobs_max; /* submitted and not yet collected */
     uint32_t pair;
     uint32_t log_files_max; /* entry logs kept open for reading */
     /* a read waits so long for pinned runs to be released, then TOO_MANY_REQUESTS */

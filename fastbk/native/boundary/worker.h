@@ -66,23 +66,22 @@ struct fbk_worker_options {
     uint32_t hello_timeout_ms;
     uint32_t frame_timeout_ms;
     /* a frame under way that is slower ends its connection */
-    uint32_t frame_bytes_per_s_min;
+    uint32_t frame_rate_bytes_min;
     /* replies of which nothing is read for so long end their connection */
     uint32_t write_timeout_ms;
     /* that a connection may have taken before others have their turn; refused ones count more */
     uint32_t turn_frames_max;
-    uint32_t turn_bytes_max;
+    uint32_t turn_size_bytes_max;
     /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t spin_us;
     /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
     uint32_t is_reads_only;
     uint32_t has_quotas; /* 1: fbk_worker_set_quota may be called */
-    uint32_t is_audited; /* 1: fbk_worker_audits has something */
     /* 1: a connection has no rights until fbk_worker_admit; 0: it has all from the beginning */
     uint32_t is_admission_required;
     /* Of all connections that speak Apache's protocols: */
-    uint32_t apache_requests_max;    /* unanswered ones; beyond it they are not read */
-    uint32_t apache_batch_bytes_max; /* a batch read's reply, as Apache counts it */
+    uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
+    uint32_t apache_batch_read_bytes_max; /* a batch read's reply, as Apache counts it */
     /* beyond it TOO_MANY_REQUESTS; 0: no such bound, as in the following */
     uint32_t apache_adds_pending_max;
     uint32_t apache_reads_pending_max;

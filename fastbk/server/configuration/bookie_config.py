@@ -152,6 +152,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One for each pair; only for the disk figures of Info."""
     shards: tuple[int, ...]
     """The pair of each shard: where a ledger's requests go."""
+    bookie: BookieSettings
     limits: LimitSettings
     settings: NetworkSettings
     tls: TlsSettings
@@ -162,9 +163,6 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_count: int = 1
     is_audited: bool = False
     """Whether there is an audit log."""
-    drain_timeout_ms: int
-    processors: tuple[int, ...] = ()
-    spin_us: int = 0
     reads_only_reason: str = ""
     """Not empty: there is no journal, and whatever would have to be written is refused."""
 
@@ -181,12 +179,11 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     pair: int
     worker_count: int
+    bookie: BookieSettings
     limits: LimitSettings
     settings: JournalSettings
     disk: DiskSettings
     replayed: Replayed
-    processors: tuple[int, ...] = ()
-    spin_us: int = 0
     refuses_adds: bool = False
     """From the start on, until told otherwise: normal adds."""
     header_key: str = ""

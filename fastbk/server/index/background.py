@@ -122,12 +122,18 @@ class DirectBackground:
 class Background:
     """The thread."""
 
-    def __init__(self, store: Store, post: Callable[[str, object], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        post: Callable[[str, object], None],
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         """Start it.
 
         Args:
             store: with a background disk that nobody else writes with.
             post: takes (name, task or TaskFailed) to the main loop.
+            beat: called before and after each slice, in the thread.
         """
         self._store = store
         self._post = post
@@ -135,8 +141,7 @@ class Background:
         self._change = threading.Condition()
         self._is_stopping = False
         self._turns = 0
-        self.beat: Callable[[], None] = lambda: None
-        """Called before and after each slice, in the thread."""
+        self._beat = beat
         self._thread = threading.Thread(target=self._run, name="background", daemon=True)
         self._thread.start()
 
@@ -175,8 +180,7 @@ class Background:
         lower_thread()
         while (task := self._next()) is not None:
             result: object = task
-            beat = self.beat
-            beat()
+            self._beat()
             try:
                 if not task.slice(self._store):
                     continue
@@ -184,7 +188,7 @@ class Background:
                 task.plan.abandon()
                 result = TaskFailed(task, error)
             finally:
-                beat()
+                self._beat()
             with self._change:
                 self._tasks.remove(task)
             self._post(task.name, result)
@@ -193,11 +197,11 @@ class Background:
 class FlushThread:
     """Runs jobs in order, in one thread: the only one that commits manifests and unlinks files."""
 
-    def __init__(self) -> None:
+    def __init__(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Start it. `beat`: called before and after each job, in the thread."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when a result waits."""
-        self.beat: Callable[[], None] = lambda: None
-        """Called before and after each job, in the thread."""
+        self._beat = beat
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], object]] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
@@ -233,13 +237,12 @@ class FlushThread:
         while (item := self._jobs.get()) is not None:
             name, job = item
             result: object
-            beat = self.beat
-            beat()
+            self._beat()
             try:
                 result = job()
             except BaseException as error:  # noqa: BLE001 - handed to the main loop, which decides
                 result = error
-            beat()
+            self._beat()
             self.post(name, result)
 
 

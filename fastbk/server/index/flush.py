@@ -62,6 +62,7 @@ class Flusher:
         *,
         background: Background | DirectBackground | None = None,
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
+        on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None,
         log: Callable[..., None] = lambda event, **values: None,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -72,6 +73,7 @@ class Flusher:
             disk: the one that `checkpoint` writes with. log: called with an event and its values.
             background: where merges are done; None: at once, in this thread.
             merge_bytes_per_s: read by merges and recounts, at most.
+            on_damage: told (ledger, first id, last id) of what a compaction found damaged.
         """
         self.failure = ""
         """Why the last flush failed; empty when it did not."""
@@ -110,9 +112,10 @@ class Flusher:
             log=log,
             clock_s=clock_s,
             monotonic_s=monotonic_s,
+            on_damage=on_damage,
+            on_forgotten=self._forgotten,
             merge_bytes_per_s=merge_bytes_per_s,
         )
-        self.upkeep.on_forgotten = self._forgotten
 
     @property
     def is_busy(self) -> bool:

@@ -65,16 +65,21 @@ class MaintenanceLoop:
         log: Callable[..., None],
         clock_s: Callable[[], float],
         monotonic_s: Callable[[], float],
+        on_damage: Callable[[list[tuple[int, int, int]]], None],
+        on_forgotten: Callable[[array[int]], None],
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
     ) -> None:
-        """Begin with nothing to do."""
+        """Begin with nothing to do.
+
+        Args:
+            on_damage: told (ledger, first id, last id) of what a compaction found damaged, once it counts.
+            on_forgotten: told which deleted ledgers are not known any more: their ids may be new ledgers' again.
+        """
         self.deleted: Collection[int] = ()
         """Ledgers whose deletion is flushed, and in the deletion log: their locations may go."""
         self.compaction = CompactionStatus()
-        self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
-        """Told (ledger, first id, last id) of what a compaction found damaged, once it counts."""
-        self.on_forgotten: Callable[[array[int]], None] = lambda ids: None
-        """Told which deleted ledgers are not known any more: their ids may come again, as those of new ledgers."""
+        self._on_damage = on_damage
+        self._on_forgotten = on_forgotten
         self.forgetting = Forgetting(index, store, clock_s, monotonic_s)
         self.room_bytes: Callable[[], int] = lambda: sys.maxsize
         """How much of the disk merges may take: what is above the floor."""
@@ -354,7 +359,7 @@ class MaintenanceLoop:
                 status.freed_bytes = sum(log.durable_bytes for log in change.dead_logs) - written
                 if counts.bad_ranges:
                     self._log("compaction.damage", runs=counts.bad_runs, entries=counts.bad_entries)
-                    self.on_damage(counts.bad_ranges)
+                    self._on_damage(counts.bad_ranges)
         status.error = str(committed.error) if change is None else ""
         self.compaction = status
         self._wants_recount = True  # what was deleted meanwhile was moved, too
@@ -400,7 +405,7 @@ class MaintenanceLoop:
     def _forget_in_memory(self) -> None:
         if (gone := self.forgetting.poll(is_recounting=self._recount_began_s >= 0)) is not None:
             self.deleted = ids_without(ascending(self.deleted), gone)
-            self.on_forgotten(gone)
+            self._on_forgotten(gone)
             self._log("index.forgotten", ledgers=len(gone))
 
 

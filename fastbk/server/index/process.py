@@ -63,20 +63,15 @@ EXIT_DRAIN_ROUNDS = 2
 
 def cache_options(config: IndexConfig) -> dict[str, Any]:
     """Return the sizes of caches and thresholds, and the key of headers' hashes."""
-    frame_bytes = config.limits.frame_size_bytes_max
     cache_bytes, reserve_bytes = write_cache_sizes(
         config.settings.write_cache_size_bytes, config.limits, config.worker_count
     )
     return {
-        "frame_bytes_max": frame_bytes,
         "cache_bytes": cache_bytes,
         "cache_reserve_bytes": reserve_bytes,
         "flush_used_bytes": cache_bytes // 2,
         "flush_journal_bytes": config.journal_limit_bytes // 4,
-        "flush_age_ns": config.settings.flush_interval_ms * 1_000_000,
-        "ledgers_max": config.limits.ledgers_max,
-        "parked_bytes_max": max(8 * MIB, frame_bytes),
-        "waiters_max": config.settings.waiters_max,
+        "parked_bytes_max": max(8 * MIB, config.limits.frame_size_bytes_max),
         "requests_max": REQUESTS_A_JOB * config.settings.read_jobs_max,
         "header_key": bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     }
@@ -122,9 +117,9 @@ class Parts:
             self.reader_disk,
             StoreOptions(
                 incarnation=config.incarnation,
-                read_cache_bytes=settings.read_cache_size_bytes,
-                block_cache_bytes=settings.block_cache_size_bytes,
-                jobs_max=settings.read_jobs_max,
+                read_cache_size_bytes=settings.read_cache_size_bytes,
+                block_cache_size_bytes=settings.block_cache_size_bytes,
+                read_jobs_max=settings.read_jobs_max,
                 pair=config.pair,
             ),
             self.background_disk,
@@ -141,9 +136,30 @@ class Parts:
         )
         self.disk_watch = disk_watch(child, config)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.jobs = FlushThread()
+        self.jobs = FlushThread(lambda: self.index.beat(BEAT_FLUSH))
+        self.index = self._new_index(child)
+        self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
+        beat = partial(self.index.beat, BEAT_BACKGROUND)
+        self.background = Background(self.store, self.jobs.post, beat)
+        self.digests = DigestTypes(child.offer)
+        self.scrubber = self._new_scrubber()
+        self.flusher = Flusher(
+            self.index,
+            self.store,
+            self.checkpoint,
+            self.jobs,
+            self.disk,
+            settings.directory,
+            background=self.background,
+            merge_bytes_per_s=settings.merge_rate_bytes,
+            on_damage=partial(self.scrubber.quarantine, reason="found damaged by a compaction"),
+            log=logs.warning,
+        )
+
+    def _new_index(self, child: Child) -> Index:
+        config = self.config
         workers = range(config.worker_count)
-        self.index = Index(
+        return Index(
             IndexOptions(
                 epoch=child.epoch,
                 segment_fd=child.fds["segment"],
@@ -155,29 +171,15 @@ class Parts:
                 reader_fd=self.reader_fd,
                 watched_fds=(child.control.fileno(), child.fds["gc"], self.jobs.fd),
                 seed=random_bits(63),
+                settings=(config.limits, config.settings),
                 **cache_options(config),
             ),
             self.store,
         )
-        self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
-        self.background = Background(self.store, self.jobs.post)
-        self.jobs.beat = partial(self.index.beat, BEAT_FLUSH)
-        self.background.beat = partial(self.index.beat, BEAT_BACKGROUND)
-        self.flusher = Flusher(
-            self.index,
-            self.store,
-            self.checkpoint,
-            self.jobs,
-            self.disk,
-            settings.directory,
-            background=self.background,
-            merge_bytes_per_s=settings.merge_rate_bytes,
-            log=logs.warning,
-        )
 
-    def scrubber(self, digests: DigestTypes) -> Scrubber:
-        """Return what looks for damage; everything it does with disks is done by the background thread."""
-        made = Scrubber(
+    def _new_scrubber(self) -> Scrubber:
+        """Return what looks for damage; all that it does with disks is done by the background thread."""
+        return Scrubber(
             self.index,
             self.checkpoint,
             self.background,
@@ -188,13 +190,9 @@ class Parts:
             self.config.journal_directory,
             self.config.incarnation,
             log=logs.warning,
-            digests=digests,
+            digests=self.digests,
             take_damage=lambda: take_damage(self.store),
         )
-        self.flusher.upkeep.on_damage = lambda ranges: made.quarantine(
-            ranges, "found damaged by a compaction"
-        )
-        return made
 
     def start_readers(self) -> None:
         """Start the threads that read disks; they spend their lives in C."""
@@ -218,8 +216,8 @@ class IndexLoop:
         self.checkpoint = parts.checkpoint
         self.jobs = parts.jobs
         self.explicit_lacs = parts.explicit_lacs
-        self.digests = DigestTypes(child.offer)
-        self.scrubber = parts.scrubber(self.digests)
+        self.digests = parts.digests
+        self.scrubber = parts.scrubber
         self.port = GcPort(
             child.fds["gc"],
             parts.index,

@@ -88,12 +88,9 @@ def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalO
         predecessor_crc=replayed.predecessor_crc,
         next_record_sequence=replayed.next_record_sequence,
         depth=depth_of(disk),
-        batch_bytes=config.settings.batch_size_bytes_max,
-        second_batch_bytes=max(config.settings.second_batch_bytes_min, 1),
         block_size_bytes=disk.block_size_bytes,
-        ledgers_max=config.limits.ledgers_max,
+        settings=(config.bookie, config.limits, config.settings),
         unconfirmed_ledgers_max=unconfirmed_ledgers_max(config.limits),
-        spin_us=config.spin_us,
         unsynced=config.settings.sync == UNSYNCED,
         header_key=bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     )
@@ -303,7 +300,7 @@ def serve(child: Child, loop: JournalLoop) -> None:
 def main(child: Child) -> None:
     """The journal's life after `configure`."""
     config = msgspec.convert(child.config, JournalConfig)
-    keep_to(config.processors)
+    keep_to(config.bookie.processors)
     settings = config.settings
     disk = Disk(settings.directory, settings.backend)
     journal = Journal(disk, journal_options(child, config, disk))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.worker import Worker
     from fastbk.security.admission import Client
+    from fastbk.server.child import Offer
 
 
 RECORDS_MAX = 400
@@ -55,8 +56,15 @@ class AuditTrail:
     """The records of one worker; without an audit log it keeps none, and events are all that it records."""
 
     def __init__(
-        self, worker: Worker, number: int, connections: Mapping[int, Audited], *, is_on: bool
+        self,
+        worker: Worker,
+        number: int,
+        connections: Mapping[int, Audited],
+        send: Offer,
+        *,
+        is_on: bool,
     ) -> None:
+        """`connections`: the open ones by slot; its owner keeps it."""
         self._worker = worker
         self._number = number
         self._connections = connections
@@ -64,8 +72,7 @@ class AuditTrail:
         self._records: list[dict[str, Any]] = []
         self._dropped = 0
         self._events = LedgerEvents()
-        self.send: Callable[[dict[str, Any]], bool] | None = None
-        """Hands a message to the supervisor; never waits."""
+        self._send = send
 
     def note(self, event: str, address: str, principal: str = "", **values: object) -> None:
         """Keep a record until the next sweep."""
@@ -111,7 +118,7 @@ class AuditTrail:
     def sweep(self) -> None:
         """Send what was kept."""
         self.take_requests()
-        while self._records and self.send is not None:
+        while self._records:
             part, self._records = self._records[:RECORDS_MAX], self._records[RECORDS_MAX:]
             message = {
                 "type": "audit",
@@ -119,7 +126,7 @@ class AuditTrail:
                 "records": part,
                 "dropped": self._dropped,
             }
-            if self.send(message):
+            if self._send(message):
                 self._dropped = 0
             else:
                 self._dropped += len(part)

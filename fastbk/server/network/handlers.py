@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.worker import Worker
     from fastbk.security.admission import Admission, Client
+    from fastbk.server.child import Offer
     from fastbk.server.configuration.bookie_config import WorkerConfig
     from fastbk.server.network.audit_trail import AuditTrail
 
@@ -79,13 +80,20 @@ class Handlers:
     """Knows what a hello and an info reply say."""
 
     def __init__(
-        self, config: WorkerConfig, worker: Worker, admission: Admission, audit: AuditTrail
+        self,
+        config: WorkerConfig,
+        worker: Worker,
+        admission: Admission,
+        audit: AuditTrail,
+        send: Offer,
+        reply: Callable[[Client, Callable[[], bytes]], None],
     ) -> None:
+        """`send`, `reply`: see `LedgerTags`."""
         self._config = config
         self._worker = worker
         self._admission = admission
         self._outcomes = AuthOutcomes(worker, audit)
-        self.tags = LedgerTags(worker, admission, audit, self._accepted)
+        self.tags = LedgerTags(worker, admission, audit, send, reply, self._accepted)
         self._reports = ClientReports(self._accepted)
         self._started_ns = time.monotonic_ns()
         self.frozen = ""
@@ -344,13 +352,13 @@ class DigestRequests:
     No add waits for this: an entry whose digest is not known yet is stored unverified, and counted.
     """
 
-    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop, send: Offer) -> None:
+        """`send`: what does not get to the supervisor C wants again in some seconds."""
         self._worker = worker
         self._loop = loop
+        self._send = send
         self._due: asyncio.TimerHandle | None = None
         self._next_s = 0.0
-        self.send: Callable[[dict[str, Any]], bool] | None = None
-        """Hands a message to the supervisor; never waits. What does not get there C wants again in some seconds."""
 
     def request_soon(self) -> None:
         """Ask for what C wants to know, unless a question is about to go out anyway."""
@@ -374,5 +382,4 @@ class DigestRequests:
         if not ledgers:
             return
         self._next_s = self._loop.time() + DIGESTS_INTERVAL_S
-        if self.send is not None:
-            self.send({"type": "digests_wanted", "ledgers": ledgers})
+        self._send({"type": "digests_wanted", "ledgers": ledgers})

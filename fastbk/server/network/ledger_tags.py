@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.worker import Worker
     from fastbk.security.admission import Admission, Client
+    from fastbk.server.child import Offer
     from fastbk.server.network.audit_trail import AuditTrail
 
 LEDGERS_MAX = 1024
@@ -47,30 +48,33 @@ class _Asked:
 
 
 class LedgerTags:
-    """One worker's.
-
-    Attributes:
-        send: hands a message to the supervisor; never waits. False: it did not take it.
-        reply: has an answer made and sent to a client, if it still has its connection.
-    """
+    """One worker's."""
 
     def __init__(
         self,
         worker: Worker,
         admission: Admission,
         audit: AuditTrail,
+        send: Offer,
+        reply: Callable[[Client, Callable[[], bytes]], None],
         accept: Callable[[int, bytes], bytes],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`accept`: returns the reply to a hello, given the request's id and what it gives the client."""
+        """Ask for nothing yet.
+
+        Args:
+            send: reaches the supervisor.
+            reply: has an answer made and sent to a client, if it still has its connection.
+            accept: returns the reply to a hello, given the request's id and what it gives the client.
+        """
         self._worker = worker
         self._admission = admission
         self._audit = audit
+        self._send = send
+        self._reply = reply
         self._accept = accept
         self._clock_s = clock_s
         self._asked: dict[int, _Asked] = {}
-        self.send: Callable[[dict[str, Any]], bool] = lambda _message: False
-        self.reply: Callable[[Client, Callable[[], bytes]], None] = lambda _client, _answer: None
 
     def answer(self, request_id: int, hello: Hello, client: Client) -> bytes:
         """Return the answer to a tag that is shown or asked for; b"": it comes later, by `reply`."""
@@ -84,7 +88,7 @@ class LedgerTags:
         """Answer those who wait for a ledger's tag with what the supervisor said."""
         ledger_id = int(message["ledger"])
         for client, request_id in self._take_waiting(ledger_id):
-            self.reply(client, partial(self._answer_late, request_id, client, ledger_id, message))
+            self._reply(client, partial(self._answer_late, request_id, client, ledger_id, message))
 
     def _answer_late(
         self, request_id: int, client: Client, ledger_id: int, message: dict[str, Any]
@@ -134,7 +138,7 @@ class LedgerTags:
         now_s = self._clock_s()
         asked = self._asked.get(ledger_id)
         if asked is None or now_s - asked.at_s > ANSWER_S_MAX:
-            if not self._has_room(now_s) or not self.send(
+            if not self._has_room(now_s) or not self._send(
                 {"type": "tag_wanted", "ledger": ledger_id}
             ):
                 return _error(

@@ -40,6 +40,7 @@ from fastbk.native.worker import (
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
+from fastbk.security.admission import Admission
 from fastbk.security.rights import NOBODY
 from fastbk.server.child import SupervisorGone
 from fastbk.server.network.acceptor import Acceptor
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.worker import Event, Worker
-    from fastbk.security.admission import Admission, Client
+    from fastbk.security.admission import Client
+    from fastbk.server.child import Offer
     from fastbk.server.configuration.bookie_config import WorkerConfig
     from fastbk.server.configuration.settings import NetworkSettings
 
@@ -72,26 +74,31 @@ class Network:
         self,
         worker: Worker,
         config: WorkerConfig,
-        admission: Admission,
         bell_fd: int,
         loop: asyncio.AbstractEventLoop,
+        send: Offer,
         number: int = 0,
     ) -> None:
+        """Read the files of certificates, tokens and users. Raises ConfigError. `send`: reaches the supervisor."""
         self.worker = worker
         self.loop = loop
-        self.admission = admission
+        self.quotas = Quotas(config.quotas, config.worker_count, worker)
+        self.admission = admission = Admission(
+            config.tls,
+            config.authentication,
+            config.authorization,
+            config.cluster_id,
+            refuse_more=self.quotas.refusal,
+        )
         hello_timeout_s = config.settings.hello_timeout_ms / 1000
         self._acceptor = (
             None if config.tls.mode == "off" else Acceptor(self, config.tls, hello_timeout_s)
         )
-        self.digests = DigestRequests(worker, loop)
+        self.digests = DigestRequests(worker, loop, send)
         self.connections: dict[int, Connection] = {}
-        self.audit = AuditTrail(worker, number, self.connections, is_on=config.is_audited)
-        self.quotas = Quotas(config.quotas, config.worker_count, worker)
+        self.audit = AuditTrail(worker, number, self.connections, send, is_on=config.is_audited)
         self._quota_waits = QuotaWaits()
-        admission.refuse_more = self.quotas.refusal
-        self.handlers = Handlers(config, worker, admission, self.audit)
-        self.handlers.tags.reply = self._reply
+        self.handlers = Handlers(config, worker, admission, self.audit, send, self._reply)
         self.apache = ApacheHandlers(config, worker, admission, self.audit)
         self.principals = Principals(
             admission, worker, config.authentication.refresh_interval_s, self.audit, self.quotas

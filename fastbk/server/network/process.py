@@ -13,7 +13,7 @@ from fastbk.limits import allow_descriptors
 from fastbk.native.segment import seal_segment
 from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
-from fastbk.security.admission import Admission
+from fastbk.security.admission import is_admission_required
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
 from fastbk.server.configuration.settings import has_quotas
@@ -33,47 +33,25 @@ def pair_descriptors(child: Child, pair: int) -> WorkerPair:
     )
 
 
-def worker_options(
-    child: Child, config: WorkerConfig, *, is_admission_required: bool
-) -> WorkerOptions:
+def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
     """Return what C needs, from configuration and descriptors."""
-    settings = config.settings
-    connections_max = allow_descriptors(settings.connections_max)
-    if connections_max < settings.connections_max:
+    wanted = config.settings.connections_max
+    connections_max = allow_descriptors(wanted)
+    if connections_max < wanted:
         logs.warning(
             "worker.connections_limited", connections_max=connections_max, by="RLIMIT_NOFILE"
         )
+    network = msgspec.structs.replace(config.settings, connections_max=connections_max)
     return WorkerOptions(
         worker=child.index,
         epoch=child.epoch,
         pairs=[pair_descriptors(child, pair) for pair in range(config.pair_count)],
         pair_of_shard=config.shards,
         bell_fd=child.fds["bell"],
-        frame_size_bytes_max=config.limits.frame_size_bytes_max,
-        batch_entries_max=config.limits.batch_entries_max,
-        connections_max=connections_max,
-        pending_requests_max=settings.pending_requests_max,
-        partial_frames_bytes_max=settings.partial_frames_bytes_max,
-        reply_backlog_bytes_max=settings.reply_backlog_bytes_max,
-        unread_replies_bytes_max=settings.unread_replies_bytes_max,
-        hello_timeout_ms=settings.hello_timeout_ms,
-        frame_timeout_ms=settings.frame_timeout_ms,
-        frame_bytes_per_s_min=settings.frame_rate_bytes_min,
-        write_timeout_ms=settings.write_timeout_ms,
-        turn_frames_max=settings.turn_frames_max,
-        turn_bytes_max=settings.turn_size_bytes_max,
-        apache_requests_max=settings.apache_requests_max,
-        apache_batch_bytes_max=settings.apache_batch_read_bytes_max,
-        apache_digests_max=settings.apache_digests_max,
-        apache_adds_pending_max=settings.apache_adds_pending_max,
-        apache_reads_pending_max=settings.apache_reads_pending_max,
-        apache_adds_in_progress_max=settings.apache_adds_in_progress_max,
-        apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
-        spin_us=config.spin_us,
+        settings=(config.bookie, config.limits, network),
         is_reads_only=bool(config.reads_only_reason),
         has_quotas=has_quotas(config.quotas),
-        is_audited=True,
-        is_admission_required=is_admission_required,
+        is_admission_required=is_admission_required(config.tls, config.authentication),
     )
 
 
@@ -110,23 +88,19 @@ async def until_drain(child: Child, network: Network) -> None:
 async def serve(child: Child) -> None:
     """Serve until drained."""
     config = msgspec.convert(child.config, WorkerConfig)
-    keep_to(config.processors)
-    admission = Admission(
-        config.tls, config.authentication, config.authorization, config.cluster_id
-    )
-    worker = Worker(worker_options(child, config, is_admission_required=admission.is_required))
+    if not config.bookie.spin_us:  # else journals have them to themselves
+        keep_to(config.bookie.processors)
+    worker = Worker(worker_options(child, config))
     for pair in range(config.pair_count):
         seal_segment(child.fds[f"segment.{pair}"])
-    network = Network(
-        worker, config, admission, child.fds["bell"], asyncio.get_running_loop(), child.index
-    )
-    network.digests.send = network.audit.send = network.handlers.tags.send = child.offer
+    loop = asyncio.get_running_loop()
+    network = Network(worker, config, child.fds["bell"], loop, child.offer, child.index)
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
     os.close(child.fds["listener"])
     child.ready(port=port)
     logs.info("worker.ready", port=port)
     await until_drain(child, network)
-    left = await network.drain(min(config.drain_timeout_ms / 1000, DRAIN_TIMEOUT_S_MAX))
+    left = await network.drain(min(config.bookie.drain_timeout_ms / 1000, DRAIN_TIMEOUT_S_MAX))
     network.stop()
     # Others may still have much under way: the journal must not run out of room over what nobody reads here.
     worker.leave()

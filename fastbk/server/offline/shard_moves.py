@@ -19,16 +19,63 @@ import msgspec
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.native.disk import Disk
+from fastbk.native.ffi import CorruptDataError
 from fastbk.native.ledger_state import DELETED
 from fastbk.native.process import kill_point
-from fastbk.native.segment import PAIRS_MAX
+from fastbk.native.segment import PAIRS_MAX, SHARD_COUNT
 from fastbk.observe import logs
 from fastbk.storage.identity import Identity, evened, read_identity, write_identity
-from fastbk.storage.shard_move import COPYING, MOVED, Move, read_move, remove_move, write_move
+from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.storage.identity import Shards
     from fastbk.storage.offline_store import OfflineStore
+
+MOVE_NAME = "move.json"
+"""The record of a move, in the first pair's ledger directory, from before the first byte is copied until all is done.
+
+Whoever finds it when the bookie is started or moved next, undoes the move (`COPYING`: the map still names the source)
+or finishes it (`MOVED`: the target holds everything durably; some identities may name the source still). So writing
+`MOVED` is the one step in which the shards change their pair, for all directories at once.
+"""
+FORMAT = 1
+COPYING, MOVED = "copying", "moved"
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """Shards on their way from the pair `source` to the pair `target`; `incarnation`: hex, of the bookie."""
+
+    incarnation: str
+    source: int
+    target: int
+    shards: tuple[int, ...]
+    phase: str = COPYING
+    format: int = FORMAT
+
+    def applied_to(self, shards: Shards) -> Shards:
+        """Return the map as it is after the move. Again is harmless."""
+        return tuple(
+            self.target if shard in self.shards else pair for shard, pair in enumerate(shards)
+        )
+
+
+def _check(move: Move, name: str) -> None:
+    pairs_are_right = move.source != move.target and all(
+        0 <= pair < PAIRS_MAX for pair in (move.source, move.target)
+    )
+    shards_are_right = all(0 <= shard < SHARD_COUNT for shard in move.shards)
+    if not pairs_are_right or not shards_are_right or move.phase not in (COPYING, MOVED):
+        raise CorruptDataError(f"{name}: says what cannot be")
+
+
+_FILE = SealedFile(MOVE_NAME, Move, FORMAT, _check)
+decode_move, read_move, write_move, remove_move = (
+    _FILE.decode,
+    _FILE.read,
+    _FILE.write,
+    _FILE.remove,
+)
 
 
 @dataclass(frozen=True)

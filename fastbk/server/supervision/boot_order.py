@@ -302,6 +302,7 @@ class BootOrder:
             port=self._facts.port,
             ledger_directories=self._config.ledgers.all_directories,
             shards=self._facts.shards,
+            bookie=self._config.bookie,
             limits=self._config.limits,
             settings=self._config.network,
             tls=self._config.tls,
@@ -311,9 +312,6 @@ class BootOrder:
             quotas=self._config.quotas,
             worker_count=self._boot.worker_count,
             is_audited=bool(self._config.audit.file),
-            drain_timeout_ms=self._config.bookie.drain_timeout_ms,
-            processors=() if self._config.bookie.spin_us else self._config.bookie.processors,
-            spin_us=self._config.bookie.spin_us,
             reads_only_reason=self._facts.reads_only_reason,
         )
 
@@ -323,12 +321,11 @@ class BootOrder:
             incarnation=self._facts.incarnation,
             pair=pair,
             worker_count=self._boot.worker_count,
+            bookie=self._config.bookie,
             limits=self._config.limits,
             settings=bookie_config.journal_settings(self._config, pair),
             disk=self._config.disk,
             replayed=replayed,
-            processors=self._config.bookie.processors,
-            spin_us=self._config.bookie.spin_us,
             refuses_adds=self._facts.refuses_adds,
             header_key=self._header_key(pair),
         )
@@ -450,9 +447,10 @@ class Lifeline:
     Our end of a SOCK_SEQPACKET socket, one JSON object a message; None: nobody is there, and nothing happens.
     """
 
-    def __init__(self, end: socket.socket | None) -> None:
+    def __init__(self, end: socket.socket | None, boot: Callable[[], Boot | None]) -> None:
+        """`boot`: returns the boot whose children are ready, if there is one."""
         self._end = end
-        self.faults = FaultInjection(self.send)
+        self.faults = FaultInjection(self.send, boot)
         self._remove_at_end: list[str] = []
         self.is_cut = False
         """The other end is gone."""

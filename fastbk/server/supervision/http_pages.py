@@ -61,13 +61,13 @@ class HttpPages:
     def begin(
         self,
         stack: AsyncExitStack,
-        facts: BookieFacts,
+        make_facts: Callable[[], BookieFacts],
         info: Handler,
         slow: Handler,
         events: EventLog,
     ) -> None:
         """Begin to import and open the pages. `info`: answers `/info`. `slow`: answers `/slow`. `events`: `/events`."""
-        self._opening = asyncio.create_task(self._open(stack, facts, info, slow, events))
+        self._opening = asyncio.create_task(self._open(stack, make_facts, info, slow, events))
         stack.push_async_callback(self._end)
 
     async def opened(self) -> None:
@@ -82,7 +82,7 @@ class HttpPages:
     async def _open(
         self,
         stack: AsyncExitStack,
-        facts: BookieFacts,
+        make_facts: Callable[[], BookieFacts],
         info: Handler,
         slow: Handler,
         events: EventLog,
@@ -94,6 +94,7 @@ class HttpPages:
         from fastbk.server.admin.apache_metrics import ApacheMetrics
         from fastbk.server.admin.pages import open_admin
 
+        facts = make_facts()
         metrics = ApacheMetrics(facts.config, facts.metrics, facts.disks, facts.gc)
         self._roll = metrics.roll
         if self._listener is not None:

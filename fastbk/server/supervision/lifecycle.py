@@ -53,7 +53,10 @@ _NEXT = {
 class Lifecycle:
     """The current state, since when and why."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(
+        self, now_s: float, on_change: Callable[[State, str], None] = lambda _state, _reason: None
+    ) -> None:
+        """`on_change`: called after each step."""
         self.state = State.STARTING
         self.since_s = now_s
         self.reason = "starting"
@@ -66,8 +69,7 @@ class Lifecycle:
         """That of the cluster, as it was read last."""
         self.crash_loop = ""
         """Why only reads are served until the next try, or nothing is; empty: neither."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after each step."""
+        self._on_change = on_change
 
     def go(self, state: State, reason: str, now_s: float) -> None:
         """Change the state. Raises ValueError for a step that a bookie never takes."""
@@ -76,7 +78,7 @@ class Lifecycle:
         self.state = state
         self.since_s = now_s
         self.reason = reason
-        self.on_change()
+        self._on_change(state, reason)
 
     def note(self, name: str, reason: str | None, concerns: Concern = "data") -> None:
         """Set a condition of readiness, or remove it (None)."""

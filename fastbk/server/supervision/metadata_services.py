@@ -57,26 +57,21 @@ READ_AT_ONCE_MAX = 64
 class MetadataReader(ABC, Generic[Found]):
     """One bookie's, over all its boots. All but `_read` is called on the loop."""
 
-    def __init__(self, name: str) -> None:
-        """`name`: of its thread and its task."""
+    def __init__(self, name: str, boot: Callable[[], Boot | None]) -> None:
+        """`name`: of its thread and its task. `boot`: returns the boot whose children ask, if there is one."""
         self._name = name
-        self._boot: Boot | None = None
+        self._boot = boot
         self._waiting: OrderedDict[LedgerId, set[Process]] = OrderedDict()
         self._thread: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def attach(self, boot: Boot) -> None:
-        """Answer the children of a new boot."""
-        self._boot = boot
-
-    def detach(self) -> None:
-        """The boot is over: no child waits for an answer any more."""
-        self._boot = None
+    def boot_is_over(self) -> None:
+        """No child waits for an answer any more."""
         self._waiting.clear()
 
     async def close(self) -> None:
         """Stop reading. A read under way ends by itself, and its answer is dropped."""
-        self.detach()
+        self.boot_is_over()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -105,7 +100,8 @@ class MetadataReader(ABC, Generic[Found]):
 
     def _send(self, process: Process, message: dict[str, Any]) -> None:
         """A child that does not read, or is gone, does without: it may request it again."""
-        child = None if self._boot is None else self._boot.children.get(process)
+        boot = self._boot()
+        child = None if boot is None else boot.children.get(process)
         if child is not None:
             child.send(message)
 
@@ -155,8 +151,8 @@ ANSWER_AGE_S_MAX = 60.0
 class DigestService(MetadataReader[DigestsRead]):
     """Answers what children want to know from the last minute's answers, or from metadata."""
 
-    def __init__(self, read: ReadLedgers) -> None:
-        super().__init__("digests")
+    def __init__(self, read: ReadLedgers, boot: Callable[[], Boot | None]) -> None:
+        super().__init__("digests", boot)
         self._read_ledgers = read
         self._answers: OrderedDict[LedgerId, tuple[KnownDigest | None, float]] = OrderedDict()
         self._is_away = False
@@ -244,12 +240,12 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
 
     def __init__(
         self,
-        read: Callable[[Sequence[LedgerId]], list[LedgerRead]],
+        read: ReadLedgers,
+        boot: Callable[[], Boot | None],
         key_file: str,
         audience: Callable[[], str],
     ) -> None:
-        """`read`: blocks, from any thread; raises Error."""
-        super().__init__("tags")
+        super().__init__("tags", boot)
         self._read_ledgers = read
         self._key_file = key_file
         self._audience = audience
@@ -318,11 +314,20 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
 class MetadataServices:
     """One bookie's, over all its boots."""
 
-    def __init__(self, membership: Membership, settings: AuthenticationSettings) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        settings: AuthenticationSettings,
+        boot: Callable[[], Boot | None],
+    ) -> None:
+        """`boot`: returns the boot whose children ask, if there is one."""
         read = membership.read_ledgers
-        self._digests = DigestService(read)
+        self._digests = DigestService(read, boot)
         self._tags = TagService(
-            read, settings.tag_key_file, lambda: settings.token_audience or membership.cluster_id
+            read,
+            boot,
+            settings.tag_key_file,
+            lambda: settings.token_audience or membership.cluster_id,
         )
 
     @property
@@ -330,15 +335,10 @@ class MetadataServices:
         """What takes the children's messages, by type."""
         return {"digests_wanted": self._digests.request, "tag_wanted": self._tags.request}
 
-    def attach(self, boot: Boot) -> None:
-        """Answer the children of a new boot."""
-        self._digests.attach(boot)
-        self._tags.attach(boot)
-
-    def detach(self) -> None:
-        """The boot is over: nobody waits for an answer any more."""
-        self._digests.detach()
-        self._tags.detach()
+    def boot_is_over(self) -> None:
+        """Nobody waits for an answer any more."""
+        self._digests.boot_is_over()
+        self._tags.boot_is_over()
 
     async def close(self) -> None:
         """Stop reading."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,14 +28,12 @@ from fastbk.server.process_table import GC
 from fastbk.storage import small_files
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.server.supervision.spawn import Boot
+    from fastbk.server.supervision.spawn import Boot, ChildProcess
     from fastbk.web.page_server import PageServer, Request, Response
-
-
-Send = Callable[[dict[str, Any]], bool]
-"""Hands a message to the gc process; False when it is gone."""
 
 
 class GcGone(StorageError):
@@ -48,8 +45,9 @@ class GcGone(StorageError):
 class GcAdmin:
     """One bookie's, over all its boots."""
 
-    def __init__(self) -> None:
-        self._send: Send | None = None
+    def __init__(self, boot: Callable[[], Boot | None]) -> None:
+        """`boot`: returns the boot whose children are ready, if there is one."""
+        self._boot = boot
         self._status: dict[str, Any] = {}
         self._suspended: set[str] = set()
         self._number = 0
@@ -66,18 +64,16 @@ class GcAdmin:
         ):
             admin.add_route("POST", f"/gc/{name}", handler)
 
-    def attach(self, boot: Boot) -> None:
-        """Speak to the gc process of a new boot, if it has one, and tell that what is suspended."""
+    def boot_is_ready(self) -> None:
+        """Tell the gc process of the new boot, if it has one, what is suspended."""
         self._lost = self._number
-        if GC not in boot.children:
-            return
-        self._send = boot.children[GC].send
-        if self._suspended:
-            self._send({"type": "gc_suspend", "what": sorted(self._suspended)})
+        if self._suspended and (gc := self._process) is not None:
+            gc.send({"type": "gc_suspend", "what": sorted(self._suspended)})
 
-    def detach(self) -> None:
-        """The boot is over."""
-        self._send = None
+    @property
+    def _process(self) -> ChildProcess | None:
+        boot = self._boot()
+        return None if boot is None else boot.children.get(GC)
 
     def take_status(self, message: dict[str, Any]) -> None:
         """Keep what gc told of itself."""
@@ -97,7 +93,7 @@ class GcAdmin:
     async def status(self, _: dict[str, Any]) -> object:
         """Answer GET /gc."""
         return {
-            "running": self._send is not None,
+            "running": self._process is not None,
             "runs_asked": self._number,
             "runs_lost": self._lost,
             **self._status,
@@ -130,7 +126,8 @@ class GcAdmin:
         return {"suspended": sorted(self._suspended)}
 
     def _order(self, message: dict[str, Any]) -> None:
-        if self._send is None or not self._send(message):
+        gc = self._process
+        if gc is None or not gc.send(message):
             raise GcGone(
                 "no gc process runs now: see /readyz for what the bookie is at; try again once it is ready"
             )
@@ -152,12 +149,13 @@ ASKED_POLL_S = 0.01
 class ReadOnlyAdmin:
     """One bookie's, over all its boots."""
 
-    def __init__(self, config: BookieConfig) -> None:
+    def __init__(self, config: BookieConfig, boot: Callable[[], Boot | None]) -> None:
+        """`boot`: returns the boot whose children are ready, if there is one."""
         self.is_forced = config.bookie.read_only
         self._persists = config.bookie.read_only_persists
         self._directory = config.ledgers.all_directories[0]
         self._is_asked = False
-        self._boot: Boot | None = None
+        self._boot = boot
         self._turn = asyncio.Lock()
 
     @property
@@ -174,14 +172,9 @@ class ReadOnlyAdmin:
         with Disk(self._directory, "plain", only_reads=True) as disk:
             self._is_asked = small_files.is_read_only_requested(disk, self._directory)
 
-    def attach(self, boot: Boot) -> None:
-        """Speak to the journals of a boot whose journals are ready."""
-        self._boot = boot
+    def boot_is_ready(self) -> None:
+        """Tell the journals of the new boot."""
         self._order()
-
-    def detach(self) -> None:
-        """The boot is over."""
-        self._boot = None
 
     async def request(self, metrics: Metrics, *, read_only: bool) -> None:
         """Have the journals refuse normal adds, or take them again; returns once they do, or after ASKED_WAIT_S.
@@ -193,8 +186,8 @@ class ReadOnlyAdmin:
         # Who asked may be gone before the disk is done: what is written down happens all the same.
         await asyncio.shield(asyncio.create_task(self._change(read_only)))
         deadline_s = time.monotonic() + ASKED_WAIT_S
-        while time.monotonic() < deadline_s and self._boot is not None:
-            journals = sum(process.role == "journal" for process in self._boot.children)
+        while time.monotonic() < deadline_s and (boot := self._boot()) is not None:
+            journals = sum(process.role == "journal" for process in boot.children)
             if metrics.journals_refusing() == (journals if read_only else 0):
                 return
             await asyncio.sleep(ASKED_POLL_S)
@@ -213,12 +206,12 @@ class ReadOnlyAdmin:
             small_files.write_read_only_request(disk, self._directory, is_read_only=read_only)
 
     def _order(self) -> None:
-        if self._boot is None:
+        if (boot := self._boot()) is None:
             return
-        for process, child in self._boot.children.items():
+        for process, child in boot.children.items():
             if process.role == "journal":
                 child.send({"type": "refuse_adds", "on": bool(self.reason)})
-                self._boot.ring(process)
+                boot.ring(process)
 
 
 PATH = "/log_level"

@@ -72,7 +72,7 @@ def run(
     streams: str | None = None,
     pattern: str | None = None,
     take_over: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> list[ArchivedStream]:
     """Archive what is new of these streams (with commas between, or all whose paths match); return the run's lines.
 
@@ -84,7 +84,7 @@ def run(
     with claimed(
         files_of(spark, f"{to}/claims"), lambda: _last_run(spark, to), take_over=take_over
     ) as claim:
-        return _run(spark, uri, to, streams, pattern, claim, say)
+        return _run(spark, uri, to, streams, pattern, claim, report)
 
 
 def _run(
@@ -94,7 +94,7 @@ def _run(
     streams: str | None,
     pattern: str | None,
     claim: Claim,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[ArchivedStream]:
     given = {"metadata": uri, "stream": streams, "streamPattern": pattern}
     options = {name: value for name, value in given.items() if value is not None}
@@ -103,7 +103,7 @@ def _run(
     done = ends_of(lines_before)
     nows = resolver.all_now()
     if not nows:
-        say(f"no stream matches {pattern}")
+        report(f"no stream matches {pattern}")
     stretches = [
         stretch
         for path, now in sorted(nows.items())
@@ -119,7 +119,7 @@ def _run(
         if (left := number_of(name, RUN)) and left < number and left not in counted:
             delete(spark, f"{to}/records/{name}")
     records = sum(one.end_seq - one.first_seq for one in stretches)
-    say(f"run {number}: {records:,} records of {len(stretches)} streams")
+    report(f"run {number}: {records:,} records of {len(stretches)} streams")
     # Both ends are positions, not "latest": a run is what it was planned to be.
     source = {
         **reading_of(uri, *(one.stream for one in stretches)),
@@ -131,19 +131,19 @@ def _run(
     place = f"{to}/records/{RUN}{number:06}"
     dated = rows.select("stream", *COLUMNS).withColumn("date", f.to_date("timestamp"))
     dated.write.mode("overwrite").partitionBy("stream", "date").parquet(place)
-    say(f"run {number}: written, being verified")
+    report(f"run {number}: written, being verified")
     written = sums_of(spark.read.schema(RECORDS).parquet(place), COLUMNS)
     lines = _verified(stretches, written, sums_of(rows, COLUMNS))
     claim.check()
     write_manifest(spark, f"{to}/manifest/{RUN}{number:06}", lines)
-    say(f"run {number}: {records:,} records are in the archive")
+    report(f"run {number}: {records:,} records are in the archive")
     return lines
 
 
 def _last_run(spark: SparkSession, to: str) -> int:
     """Return the highest number that a run has written under, whether it counts or not."""
-    names = [one for part in ("records", "manifest") for one in names_in(spark, f"{to}/{part}")]
-    return max((number_of(one, RUN) for one in names), default=0)
+    names = [name for part in ("records", "manifest") for name in names_in(spark, f"{to}/{part}")]
+    return max((number_of(name, RUN) for name in names), default=0)
 
 
 def stretch_of(path: str, now: StreamBounds, done: ArchivedStream | None) -> ArchivedStream:
@@ -165,15 +165,15 @@ def _verified(
 ) -> list[ArchivedStream]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lines = []
-    for one in stretches:
-        there, source = written.get(one.stream, Sums()), read.get(one.stream, Sums())
-        wanted = one.end_seq - one.first_seq
+    for stretch in stretches:
+        there, source = written.get(stretch.stream, Sums()), read.get(stretch.stream, Sums())
+        wanted = stretch.end_seq - stretch.first_seq
         if there != source or there.records != wanted or there.has_holes:
             raise StorageError(
-                f"{one.stream}: {wanted} records were to be archived, {there} were written and {source} read; this run"
-                " does not count: run it again"
+                f"{stretch.stream}: {wanted} records were to be archived, {there} were written and {source} read;"
+                " this run does not count: run it again"
             )
-        line = replace(one, records=there.records, bytes=there.size_bytes, hashes=there.hashes)
+        line = replace(stretch, records=there.records, bytes=there.size_bytes, hashes=there.hashes)
         lines.append(replace(line, archived_at=now))
     return lines
 

@@ -100,11 +100,13 @@ class AuditProgress:
         if path is None or not path.exists():
             return cls(wanted=wanted)
         try:
-            said = json.loads(path.read_text())
-            found = said["audited"]
+            content = json.loads(path.read_text())
+            found = content["audited"]
             bookies = {name: BookieAudited(**one) for name, one in found.pop("bookies").items()}
             audited = Audited(**found, bookies=bookies)
-            done = cls(audited, said["ledger_id"], said["last"], said["slices"], said["wanted"])
+            done = cls(
+                audited, content["ledger_id"], content["last"], content["slices"], content["wanted"]
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{path} is no progress file of an audit: {error!r}") from error
         if done.wanted != wanted:
@@ -244,8 +246,8 @@ async def _audited(
 def row_of(part: PartAudited) -> tuple[Any, ...]:
     """Return a unit's row, as ROWS has it."""
     copies = [
-        (one.bookie_id, one.due, one.good, one.size_bytes, one.bad_count, one.error)
-        for one in part.copies
+        (copy.bookie_id, copy.due, copy.good, copy.size_bytes, copy.bad_count, copy.error)
+        for copy in part.copies
     ]
     findings = list(findings_of(part))
     return (

@@ -302,8 +302,8 @@ def _made(files: Files, last_number: Callable[[], int], *, take_over: bool) -> C
 
 
 def _numbers(files: Files, kind: str = _RUN) -> list[int]:
-    names = [one.removeprefix(kind) for one in files.names() if one.startswith(kind)]
-    return sorted(int(one) for one in names if one.isdigit())
+    names = [name.removeprefix(kind) for name in files.names() if name.startswith(kind)]
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def _name(number: int, kind: str = _RUN) -> str:

@@ -18,7 +18,7 @@ PATTERN_CHARACTERS = "*?[]{}\\"
 
 def check_place(place: str) -> str:
     """Return it without slashes at its end. Raises ConfigError for one that has no name, or that Spark cannot read."""
-    if any(one in place for one in PATTERN_CHARACTERS):
+    if any(pattern_character in place for pattern_character in PATTERN_CHARACTERS):
         raise ConfigError(
             f"{place} has one of {PATTERN_CHARACTERS} in its name, which Spark takes for patterns: name another place"
         )
@@ -43,7 +43,7 @@ def number_of(name: str, prefix: str) -> int:
 
 def write_manifest(spark: SparkSession, place: str, lines: Sequence[Any]) -> None:
     """Write lines, of one dataclass of str and int, as JSON in one file of a folder, in place of what is there."""
-    made = spark.createDataFrame([astuple(one) for one in lines], _schema_of(type(lines[0])))
+    made = spark.createDataFrame([astuple(line) for line in lines], _schema_of(type(lines[0])))
     made.coalesce(1).write.mode("overwrite").json(place)
 
 
@@ -58,7 +58,7 @@ def read_manifests(spark: SparkSession, places: str, kind: type, more: str = "")
 
 
 def _schema_of(kind: Any) -> str:  # noqa: ANN401 -- a dataclass
-    return ", ".join(f"{one.name} {SQL_TYPES[str(one.type)]}" for one in fields(kind))
+    return ", ".join(f"{field.name} {SQL_TYPES[str(field.type)]}" for field in fields(kind))
 
 
 def delete(spark: SparkSession, place: str) -> None:

@@ -122,14 +122,14 @@ class Group:
     @property
     def key(self) -> str:
         """The idempotency key: the same files as they are now, for the same stream in the same form, have the same."""
-        said = [[one.uri, one.size_bytes, one.modified_ms] for one in self.files]
-        whole = json.dumps([said, sorted(self.plan.items())])
+        content = [[file.uri, file.size_bytes, file.modified_ms] for file in self.files]
+        whole = json.dumps([content, sorted(self.plan.items())])
         return f"ingest-{self.number}-{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the files."""
-        return sum(one.size_bytes for one in self.files)
+        return sum(file.size_bytes for file in self.files)
 
     def done(self, records: int, stream_id: str) -> Group:
         """Return it as it stands in the manifest when it is in the stream."""
@@ -143,23 +143,23 @@ class Group:
     def from_json(cls, text: str, name: str) -> Group:
         """Return what a manifest's file says. Raises ConfigError."""
         try:
-            said = json.loads(text)
-            files = tuple(FileStatus(**one) for one in said.pop("files"))
-            return cls(**said, files=files)
+            content = json.loads(text)
+            files = tuple(FileStatus(**one) for one in content.pop("files"))
+            return cls(**content, files=files)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{name} is no manifest of an ingest: {error!r}") from error
 
 
 def check_files(files: Iterable[FileStatus], plan: IngestPlan) -> None:
     """Raise ConfigError for names and sizes that cannot be taken."""
-    for one in files:
-        if any(character in one.path for character in PATTERN_CHARACTERS):
+    for file in files:
+        if any(character in file.path for character in PATTERN_CHARACTERS):
             raise ConfigError(
-                f"{one.path} has one of {PATTERN_CHARACTERS} in its name, which Spark takes for patterns: rename it"
+                f"{file.path} has one of {PATTERN_CHARACTERS} in its name, which Spark takes for patterns: rename it"
             )
-        if plan.format == "binary" and one.size_bytes > FILE_BYTES_MAX:
+        if plan.format == "binary" and file.size_bytes > FILE_BYTES_MAX:
             raise ConfigError(
-                f"{one.path} has {one.size_bytes:,} bytes, and a file that is one record {FILE_BYTES_MAX:,} at most"
+                f"{file.path} has {file.size_bytes:,} bytes, and a file that is one record {FILE_BYTES_MAX:,} at most"
             )
 
 
@@ -168,8 +168,8 @@ def check_done(done: Sequence[Group], plan: IngestPlan, stream_id: str | None) -
     for one in done:
         if dict(one.plan) != plan.kept:
             raise ConfigError(
-                f"{plan.manifest} is the manifest of an ingest of {_said(one.plan)}, and this one is of"
-                f" {_said(plan.kept)}: give each a place of its own"
+                f"{plan.manifest} is the manifest of an ingest of {_options_text(one.plan)}, and this one is of"
+                f" {_options_text(plan.kept)}: give each a place of its own"
             )
         if one.stream_id and one.stream_id != stream_id:
             raise ConfigError(
@@ -177,7 +177,7 @@ def check_done(done: Sequence[Group], plan: IngestPlan, stream_id: str | None) -
             )
 
 
-def _said(kept: Mapping[str, str | None]) -> str:
+def _options_text(kept: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in kept.items() if value is not None)
 
 
@@ -185,16 +185,16 @@ def left_of(
     files: Sequence[FileStatus], done: Sequence[Group], plan: IngestPlan
 ) -> list[FileStatus]:
     """Return the files that are still to be taken, in their order. Raises ConfigError for those that changed."""
-    taken = {one.uri: one for group in done for one in group.files}
+    taken = {file.uri: file for group in done for file in group.files}
     left: list[FileStatus] = []
-    for one in files:
-        before = taken.get(one.uri)
-        if before is None or (before != one and plan.changed == "again"):
-            left.append(one)
-        elif before != one and plan.changed == "refuse":
+    for file in files:
+        before = taken.get(file.uri)
+        if before is None or (before != file and plan.changed == "again"):
+            left.append(file)
+        elif before != file and plan.changed == "refuse":
             raise ConfigError(
-                f"{one.path} changed since it was taken (it had {before.size_bytes:,} bytes, and has"
-                f" {one.size_bytes:,}): --changed again takes all of it once more, --changed skip leaves it"
+                f"{file.path} changed since it was taken (it had {before.size_bytes:,} bytes, and has"
+                f" {file.size_bytes:,}): --changed again takes all of it once more, --changed skip leaves it"
             )
     return left
 
@@ -203,13 +203,13 @@ def groups_of(files: Sequence[FileStatus], first: int, plan: IngestPlan) -> list
     """Return the files in groups of at most plan.group_bytes, or of one that is larger, numbered from `first`."""
     groups: list[list[FileStatus]] = []
     size_bytes = 0
-    for one in files:
-        is_full = size_bytes + one.size_bytes > plan.group_bytes
+    for file in files:
+        is_full = size_bytes + file.size_bytes > plan.group_bytes
         if not groups or is_full or len(groups[-1]) >= GROUP_FILES_MAX:
             groups.append([])
             size_bytes = 0
-        groups[-1].append(one)
-        size_bytes += one.size_bytes
+        groups[-1].append(file)
+        size_bytes += file.size_bytes
     return [
         Group(number, tuple(some), plan.kept) for number, some in enumerate(groups, start=first)
     ]
@@ -247,7 +247,7 @@ def run(
     plan: IngestPlan,
     *,
     take_over: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Ingested:
     """Take what is left of these files, folders and patterns. take_over: another run that has the manifest is dead.
 
@@ -257,12 +257,12 @@ def run(
     """
     place = claims.files_of(spark, f"{plan.manifest}/claims")
     with claims.claimed(place, lambda: _last_number(spark, plan), take_over=take_over) as claim:
-        return _run(spark, uri, paths, plan, claim, say)
+        return _run(spark, uri, paths, plan, claim, report)
 
 
 def _last_number(spark: SparkSession, plan: IngestPlan) -> int:
     numbers = [name.split(".")[0].removeprefix("group-") for name in names_in(spark, plan.manifest)]
-    return max((int(one) for one in numbers if one.isdigit()), default=0)
+    return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
 def _run(
@@ -271,15 +271,15 @@ def _run(
     paths: Sequence[str],
     plan: IngestPlan,
     claim: claims.Claim,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Ingested:
     manifest = uri_of(spark, plan.manifest) + "/"
     files = sorted(
         {
-            one.uri: one
+            file.uri: file
             for path in paths
-            for one in files_of(spark, path)
-            if not one.uri.startswith(manifest)
+            for file in files_of(spark, path)
+            if not file.uri.startswith(manifest)
         }.values(),
         key=lambda one: one.uri,
     )
@@ -303,16 +303,18 @@ def _run(
         next_number = 1 + max((one.number for one in [*done, *again]), default=0)
         groups = [*again, *groups_of(left, next_number, plan)]
         records = 0
-        for at, group in enumerate(groups, 1):
+        for index, group in enumerate(groups, 1):
             size = f"{format_count(len(group.files), 'file')}, {format_size(group.size_bytes)}"
-            say(f"group {at} of {len(groups)}: {size}")
+            report(f"group {index} of {len(groups)}: {size}")
             claim.check()
             done.append(_taken(spark, uri, plan, group, stream))
             records += done[-1].records
-            say(f"group {at} of {len(groups)}: {done[-1].records:,} records are in {plan.stream}")
+            report(
+                f"group {index} of {len(groups)}: {done[-1].records:,} records are in {plan.stream}"
+            )
     return Ingested(
         len(done),
-        len({one.uri for group in done for one in group.files}),
+        len({file.uri for group in done for file in group.files}),
         sum(one.size_bytes for one in done),
         sum(max(0, one.records) for one in done),
         sum(len(one.files) for one in groups),

@@ -187,7 +187,7 @@ def run(
     plan: RebuildPlan,
     *,
     take_over: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> StateVersion:
     """Bring the state up to what is published now; return the manifest's line, the last one if nothing is new.
 
@@ -200,7 +200,7 @@ def run(
     table_schema = plan.value_schema()
     claims = files_of(spark, f"{plan.to}/claims")
     with claimed(claims, lambda: _last_number(spark, plan.to), take_over=take_over) as claim:
-        return _run(spark, uri, plan, table_schema, claim, say)
+        return _run(spark, uri, plan, table_schema, claim, report)
 
 
 def _run(
@@ -209,7 +209,7 @@ def _run(
     plan: RebuildPlan,
     table_schema: StructType | None,
     claim: Claim,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> StateVersion:
     options = reading_of(uri, plan.stream)
     resolver = OffsetResolver(read_options(options, streaming=False))
@@ -225,9 +225,9 @@ def _run(
         if last is not None:
             raise ConfigError(f"{plan.stream} has no records now: {plan.to} stays as it is")
         return replace(wanted, version=0)
-    say(f"version {number}: {wanted.records:,} new records of {plan.stream}")
+    report(f"version {number}: {wanted.records:,} new records of {plan.stream}")
     if before is None and wanted.first_seq > 0:
-        say(
+        report(
             f"version {number}: the stream begins at record {wanted.first_seq}, and so does the state"
         )
     reader = spark.read.format("fastbk").options(
@@ -242,7 +242,7 @@ def _run(
         rows = rows.unionByName(kept.withColumn("kept", (~f.col("deleted")).cast("int")))
     claim.check()
     line = _written(spark, rows, plan, wanted, before)
-    say(f"version {number}: {line.keys:,} keys written")
+    report(f"version {number}: {line.keys:,} keys written")
     claim.check()
     write_manifest(spark, f"{plan.to}/manifest/{VERSION}{number:06}", [line])
     _sweep(spark, plan.to, number)
@@ -451,7 +451,7 @@ def state_of(spark: SparkSession, to: str) -> DataFrame:
 
 def last_line(spark: SparkSession, to: str) -> StateVersion | None:
     """Return the line of the last version that counts, None if there is none."""
-    return max(_lines(spark, to), key=lambda one: one.version, default=None)
+    return max(_lines(spark, to), key=lambda line: line.version, default=None)
 
 
 def _lines(spark: SparkSession, to: str) -> list[StateVersion]:

@@ -34,7 +34,7 @@ def run(
     stream: str,
     to: str,
     *,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Sums:
     """Restore archived stream `stream` as the new stream `to`; return what both have.
 
@@ -61,7 +61,7 @@ def run(
             .options(stream=to, create="true", idempotencyKey=_key(number, line))
         )
         (writer if uri is None else writer.option("metadata", uri)).save()
-        say(f"run {number}: {line.records:,} records restored")
+        report(f"run {number}: {line.records:,} records restored")
     numbers = [number for number, _ in lines]
     wanted = _relative(source.where(f.col("run").isin(numbers)), lines[0][1].first_seq)
     reader = spark.read.format("fastbk").option("includeHeaders", "true")

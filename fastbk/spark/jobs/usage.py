@@ -87,7 +87,7 @@ def run(
     *,
     to: str | None = None,
     top: int = 20,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Usage:
     """Count what there is; with `to`, write a snapshot there and compare with the ones before.
 
@@ -101,11 +101,11 @@ def run(
     with fastbk.sync.connect(uri) as client:
         ranges = ranges_of(client, RANGE_LEDGERS)
         streams = [
-            (one.id, split_stream_path(one.path)[0] or ROOT, one.path)
-            for one in client.namespace("").streams(recursive=True)
+            (stream.id, split_stream_path(stream.path)[0] or ROOT, stream.path)
+            for stream in client.namespace("").streams(recursive=True)
         ]
         clock = Clock.over(int(taken.timestamp()), _first_made_s(client))
-    say(f"{len(streams):,} streams, about {len(ranges) * RANGE_LEDGERS:,} ledgers at most")
+    report(f"{len(streams):,} streams, about {len(ranges) * RANGE_LEDGERS:,} ledgers at most")
     counted = _counted(spark, uri, ranges, streams, clock).persist()
     try:
         return _usage_of(spark, counted, taken, clock, to, top)
@@ -296,14 +296,14 @@ def snapshots_in(spark: SparkSession, to: str | None, taken: datetime) -> list[d
         return []
     names = names_in(spark, f"{to}/snapshots")
     found = [stamp_of(name) for name in names if name.startswith(TAKEN)]
-    looked_at: dict[datetime, bool] = {}
+    has_files: dict[datetime, bool] = {}
     while found:
-        for one in set(compared(found, taken).values()) - set(looked_at):
+        for one in set(compared(found, taken).values()) - set(has_files):
             there = names_in(spark, _place_of(to, one))
-            looked_at[one] = any(not name.startswith(("_", ".")) for name in there)
-        if all(looked_at.get(one, True) for one in found):
+            has_files[one] = any(not name.startswith(("_", ".")) for name in there)
+        if all(has_files.get(one, True) for one in found):
             break
-        found = [one for one in found if looked_at.get(one, True)]
+        found = [one for one in found if has_files.get(one, True)]
     return found
 
 
@@ -343,7 +343,7 @@ def _history(
     reader = spark.read.schema(f"{SNAPSHOT}, taken string").option("basePath", f"{to}/snapshots")
     label = f.when(f.col("namespace").isin(list(names)), f.col("namespace")).otherwise(OTHERS)
     rows = reader.parquet(*places.values()).where("bookie is null")
-    found: dict[datetime, dict[str, int]] = {one: {} for one in places}
+    found: dict[datetime, dict[str, int]] = {place: {} for place in places}
     for row in rows.groupBy("taken", label.alias("label")).agg(*_sums("bytes")).collect():
         found[stamp_of(row["taken"])][row["label"]] = row["bytes"]
     return found

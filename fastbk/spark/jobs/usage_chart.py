@@ -17,16 +17,16 @@ SERIES_MAX = 5
 
 def draw(usage: Usage, path: Path) -> None:
     """Write the PNG. Raises ConfigError."""
-    every = {one.name: float(one.bytes) for one in usage.namespaces}
+    every = {namespace.name: float(namespace.bytes) for namespace in usage.namespaces}
     if rest := usage.total.bytes - sum(every.values()):
         every[OTHERS] = every.get(OTHERS, 0.0) + rest
     coloured = [name for name in every if name != OTHERS][:SERIES_MAX]
-    by_size = sorted(usage.bookies, key=lambda one: (-one.bytes, one.name))[:BOOKIES_MAX]
+    by_size = sorted(usage.bookies, key=lambda bookie: (-bookie.bytes, bookie.name))[:BOOKIES_MAX]
     bookies = {
         one.name: parts_of(one.parts, coloured) for one in sorted(by_size, key=lambda one: one.name)
     }
     namespaces = _others_last(largest(every, NAMESPACES_MAX))
-    held = sum(one.bytes for one in usage.bookies)
+    held = sum(bookie.bytes for bookie in usage.bookies)
     page = sheet(
         f"Usage: {format_size(usage.total.bytes)}, {format_size(held)} in all copies",
         f"{usage.taken:%-d %B %Y, %H:%M} UTC, {format_count(usage.total.ledgers, 'ledger')} ({usage.total.open:,} open:"

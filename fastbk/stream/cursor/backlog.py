@@ -59,17 +59,17 @@ async def backlogs_of(
     try:
         tail = await tail_position(context)
     except (DataLost, NoSuchLedger, NotEnoughBookies):
-        return [(one, None) for one in cursors]
-    for one in cursors:
-        mark_seq = one.mark_seq
+        return [(cursor, None) for cursor in cursors]
+    for cursor in cursors:
+        mark_seq = cursor.mark_seq
 
         def behind(first: int, end: int, mark_seq: int = mark_seq) -> list[tuple[int, int]]:
             return [(max(first, mark_seq), end)]
 
         try:
-            found.append((one, await _backlog(context, tail, one.mark, mark_seq, behind)))
+            found.append((cursor, await _backlog(context, tail, cursor.mark, mark_seq, behind)))
         except (DataLost, NoSuchLedger, NotEnoughBookies):
-            found.append((one, None))
+            found.append((cursor, None))
     return found
 
 
@@ -130,7 +130,7 @@ async def _oldest(context: StreamContext, mark: DLSN, mark_seq: int) -> Record |
 
 BY_CHARACTERS_MAX = 200
 """Of who moves a cursor, as its map says it."""
-ASK_S = 2.0
+BACKLOG_TIMEOUT_S = 2.0
 """How long bookies may take to tell how far the cursors of one stream are behind."""
 
 
@@ -198,17 +198,17 @@ class CursorGauges:
         if found.record is not None:
             cursors += await self._patterns.of_stream(found.record, stream_id)
         others = sum(len(some) for one, (some, _) in self._known.items() if one != stream_id)
-        told = cursors[: max(0, self._limit - others)]
-        left_out, now_us = len(cursors) - len(told), clock_us()
+        shown = cursors[: max(0, self._limit - others)]
+        left_out, now_us = len(cursors) - len(shown), clock_us()
         if not cursors:
             self._known.pop(stream_id, None)
             return
         # Named before bookies are asked: others of this pass count it meanwhile.
-        self._known[stream_id] = [_gauge(found.path, one, None, now_us) for one in told], left_out
-        if told:
+        self._known[stream_id] = [_gauge(found.path, one, None, now_us) for one in shown], left_out
+        if shown:
             gauges = [
                 _gauge(found.path, one, backlog, now_us)
-                for one, backlog in await self._backlogs(found, told)
+                for one, backlog in await self._backlogs(found, shown)
             ]
             self._known[stream_id] = gauges, left_out
 
@@ -217,11 +217,11 @@ class CursorGauges:
     ) -> list[tuple[CursorInfo, Backlog | None]]:
         if not self._is_away:
             try:
-                async with asyncio.timeout(ASK_S):
+                async with asyncio.timeout(BACKLOG_TIMEOUT_S):
                     return await backlogs_of(self._context(found), cursors)
             except (TimeoutError, Error):
                 self._is_away = True
-        return [(one, None) for one in cursors]
+        return [(cursor, None) for cursor in cursors]
 
     def _context(self, found: StreamSnapshot) -> StreamContext:
         client = self._client

@@ -45,7 +45,7 @@ class CursorDelivery:
         self._failure: Error | None = None
         self._parts: deque[Chunk] = deque()
         self._gap: Gap | None = None
-        self._is_told = False
+        self._is_reported = False
         self._expected = acks.mark_seq
         self._bound: int | None = None
         self._name = name
@@ -123,7 +123,7 @@ class CursorDelivery:
         """Take note of what came; return the gap before it, if something not done is missing."""
         first, expected = chunk.first_seq, self._expected
         gap, self._gap = self._gap, None
-        is_told, self._is_told = self._is_told and gap is None, False
+        is_reported, self._is_reported = self._is_reported and gap is None, False
         self._expected = first + len(chunk)
         if expected == NONE and (gap is None or self._acks.mark_seq != NONE):
             self._acks.first_is(first)
@@ -139,7 +139,7 @@ class CursorDelivery:
         missing = sum(high - low for low, high in self._acks.not_done(expected, first))
         if not missing:
             return None
-        if is_told:
+        if is_reported:
             self._pass(expected, first, chunk.first_dlsn)
             return None
         kind: Literal["trimmed", "lost"] = "lost" if gap is None else gap.kind
@@ -159,7 +159,7 @@ class CursorDelivery:
             return None
         if self._expected == NONE or gap.records is None:
             # How many there were the next record's number tells; that something is gone is told only once.
-            self._is_told = True
+            self._is_reported = True
             return self._missed(gap)
         first, end = self._expected, self._expected + gap.records
         missing = sum(high - low for low, high in self._acks.not_done(first, end))
@@ -204,7 +204,7 @@ class CursorDelivery:
         """Go on at the mark, whose number is not known."""
         await self._source.seek(mark)
         self._bound = 0
-        self._gap, self._failure, self._is_told = None, None, False
+        self._gap, self._failure, self._is_reported = None, None, False
         self._parts.clear()
         self._window.clear()
         self._window_bytes = 0

@@ -190,11 +190,11 @@ class SyncCursor(SyncHolder[Cursor[Gap], GapT], SyncOfOneStream[Cursor[Gap], Gap
         """Return this cursor's figures now; what was fetched counts as handed out."""
         inner = self._opened()
 
-        def told() -> CursorStats:
+        def live_stats() -> CursorStats:
             self._take_acks()
             return inner.stats()
 
-        return self._loop.call_plain(told)
+        return self._loop.call_plain(live_stats)
 
     @property
     def mark(self) -> DLSN:

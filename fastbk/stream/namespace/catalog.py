@@ -83,8 +83,8 @@ class Catalog:
             ids = self._known_ids(path)
             is_whole = len(ids) == len(path) + 1
             wanted = [
-                *(namespace_path(one) for one in ids),
-                *(usage_path(one) for one in ids),
+                *(namespace_path(identifier) for identifier in ids),
+                *(usage_path(identifier) for identifier in ids),
                 *(entry_path(above, name) for above, name in zip(ids, path, strict=False)),
                 *(entry_path(ids[-1], name) for name in names if is_whole),
             ]
@@ -99,12 +99,14 @@ class Catalog:
             levels = [
                 _level(
                     one,
-                    found[at],
-                    found[count + at],
-                    NamespaceRecord(ids[at - 1], path[at - 1]) if at else NamespaceRecord(),
-                    entries[at - 1] if at else Versioned(None, None),
+                    found[index],
+                    found[count + index],
+                    NamespaceRecord(ids[index - 1], path[index - 1])
+                    if index
+                    else NamespaceRecord(),
+                    entries[index - 1] if index else Versioned(None, None),
                 )
-                for at, one in enumerate(ids)
+                for index, one in enumerate(ids)
             ]
             if any(level.record.version is None for level in levels[1:]):
                 continue  # deleted between the reading of its name and of itself
@@ -118,8 +120,8 @@ class Catalog:
 
     def _known_ids(self, path: tuple[str, ...]) -> list[str]:
         ids = [ROOT_ID]
-        for at in range(len(path)):
-            known = self._ids.get(path[: at + 1])
+        for index in range(len(path)):
+            known = self._ids.get(path[: index + 1])
             if known is None:
                 break
             ids.append(known)
@@ -132,8 +134,8 @@ class Catalog:
         entries: Sequence[Versioned[EntryRecord | None]],
     ) -> bool:
         """Remember what the names stand for; return whether it is what was thought. Raises StreamNotFound."""
-        for at in range(min(len(path), len(entries))):
-            name, entry = path[: at + 1], entries[at].value
+        for index in range(min(len(path), len(entries))):
+            name, entry = path[: index + 1], entries[index].value
             if entry is None or entry.kind != "namespace":
                 self._ids.pop(name, None)
                 why = "create it first"
@@ -142,7 +144,7 @@ class Catalog:
                 elif name != path:
                     why = f"{label(name)} is not there"
                 raise StreamNotFound(f"there is no namespace {label(path)}: {why}")
-            if at + 1 >= len(ids) or ids[at + 1] != entry.id:
+            if index + 1 >= len(ids) or ids[index + 1] != entry.id:
                 if len(self._ids) >= IDS_KEPT:
                     self._ids.clear()
                 self._ids[name] = entry.id
@@ -206,9 +208,9 @@ class Catalog:
         It has to look whether what it wants is there already. Raises what it raises otherwise, and MetadataConflict
         or MetadataUnavailable when the time is over.
         """
-        asked_s = time.monotonic()
+        called_s = time.monotonic()
         async with self.lock:
-            if self._failed_s > asked_s and time.monotonic() > asked_s + self._timeout_s:
+            if self._failed_s > called_s and time.monotonic() > called_s + self._timeout_s:
                 raise MetadataUnavailable(
                     "changes before this one waited in vain for the metadata store",
                     outcome="not_written",
@@ -398,8 +400,8 @@ class PolicySource:
         self._last = effective([*(one.policy for one in above), own.policy])
         names = [one.name for one in above]
         self._bounds = [
-            (one_id, one.policy.bytes_max, "/".join(names[1 : at + 1]))
-            for at, (one_id, one) in enumerate(zip(self._ids, above, strict=True))
+            (one_id, one.policy.bytes_max, "/".join(names[1 : index + 1]))
+            for index, (one_id, one) in enumerate(zip(self._ids, above, strict=True))
             if one.policy.bytes_max
         ]
         self._versions = versions

@@ -95,8 +95,8 @@ async def entries_of(
 ) -> AsyncGenerator[list[tuple[str, EntryRecord]], None]:
     """Yield names in a namespace that begin with `prefix`, with what they stand for, some hundreds at a time."""
     names = await _names(catalog, namespace_id, prefix)
-    for at in range(0, len(names), NAMES_AT_ONCE):
-        some = names[at : at + NAMES_AT_ONCE]
+    for offset in range(0, len(names), NAMES_AT_ONCE):
+        some = names[offset : offset + NAMES_AT_ONCE]
         found = await entries_at(catalog.records, namespace_id, some)
         yield [(name, entry.value) for name, entry in found.items()]
 
@@ -105,8 +105,8 @@ async def _names(catalog: Catalog, namespace_id: str, prefix: str) -> list[str]:
     """Return names, sorted: all of them, some 100 bytes each, as their order is not that of the parts they lie in."""
     parts = await catalog.records.children(namespace_path(namespace_id))
     names: list[str] = []
-    for at in range(0, len(parts), PARTS_AT_ONCE):
-        some = [names_path(namespace_id, part) for part in parts[at : at + PARTS_AT_ONCE]]
+    for offset in range(0, len(parts), PARTS_AT_ONCE):
+        some = [names_path(namespace_id, part) for part in parts[offset : offset + PARTS_AT_ONCE]]
         for found in await catalog.records.children_of(some):
             names += [name for name in map(decode, found) if name.startswith(prefix)]
     return sorted(names)
@@ -226,8 +226,8 @@ async def list_streams(
                 ]
                 seen.update(one_id for _, one_id in below)
                 waiting += [((*where, name), one_id, "") for name, one_id in below]
-            for at in range(0, len(streams), STREAMS_AT_ONCE):
-                some = {one_id: name for name, one_id in streams[at : at + STREAMS_AT_ONCE]}
+            for offset in range(0, len(streams), STREAMS_AT_ONCE):
+                some = {one_id: name for name, one_id in streams[offset : offset + STREAMS_AT_ONCE]}
                 for info in await infos_of(catalog.records, where, some):
                     yield info
 
@@ -469,7 +469,11 @@ async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapsho
     namespaces = Namespaces(records)
     async for stream_ids in ids_below(records, STREAMS):
         found = records.each(
-            [path for one in stream_ids for path in (stream_path(one), chain_path(one))]
+            [
+                path
+                for stream_id in stream_ids
+                for path in (stream_path(stream_id), chain_path(stream_id))
+            ]
         )
         group = _Group[StreamSnapshot]()
         for stream_id in stream_ids:
@@ -521,7 +525,7 @@ async def ids_below(records: RecordCalls, folder: str) -> AsyncGenerator[list[st
         some = parts[at : at + together]
         at += len(some)
         listed = await records.children_of([part_path(folder, part) for part in some])
-        found = [one for ids in listed for one in ids]
+        found = [identifier for ids in listed for identifier in ids]
         together = max(together // 2, 1) if len(found) > FEW_IDS else min(2 * together, PARTS_MAX)
         yield found
 

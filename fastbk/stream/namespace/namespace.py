@@ -251,8 +251,8 @@ class Namespace:
     ) -> list[Stream]:
         """Create many streams, a hundred at a time: of each hundred all or none. Raises as `create_stream`."""
         every = list(dict.fromkeys(map(check_name, names)))
-        for at in range(0, len(every), STREAMS_AT_ONCE):
-            some = every[at : at + STREAMS_AT_ONCE]
+        for offset in range(0, len(every), STREAMS_AT_ONCE):
+            some = every[offset : offset + STREAMS_AT_ONCE]
             await self._create_some(some, checked_patch(policy), exist_ok=exist_ok)
         return [self.stream(name) for name in names]
 
@@ -617,8 +617,8 @@ async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
                 with suppress(StreamNotFound):  # somebody else has deleted or renamed it meanwhile
                     await delete_namespace(catalog, (*path, name), recursive=True)
         names = [name for name, entry in entries if entry.kind == "stream"]
-        for at in range(0, len(names), NAMES_AT_ONCE):
-            some = names[at : at + NAMES_AT_ONCE]
+        for offset in range(0, len(names), NAMES_AT_ONCE):
+            some = names[offset : offset + NAMES_AT_ONCE]
             ids = await unname(catalog, path, some, missing_ok=True)
             await delete_data(catalog, list(ids.values()))
 

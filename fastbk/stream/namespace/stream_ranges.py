@@ -27,7 +27,7 @@ from fastbk.stream.reader.stream_reader import average_bytes
 
 _log = LibraryLog("fastbk.stream")
 
-ASKED_TOGETHER = 64
+READ_TOGETHER = 64
 """Streams of which bookies are asked at once."""
 OPEN_MAX = 4096
 """Open segments that are kept open from one look to the next; others are opened anew."""
@@ -162,8 +162,8 @@ class StreamRanges:
     async def _listings(self, namespace_ids: Sequence[str]) -> list[_Listing]:
         """Return what lies in these namespaces; listed anew where their counts say that a name came or changed."""
         found: list[_Listing] = []
-        for at in range(0, len(namespace_ids), STREAMS_AT_ONCE):
-            some = namespace_ids[at : at + STREAMS_AT_ONCE]
+        for offset in range(0, len(namespace_ids), STREAMS_AT_ONCE):
+            some = namespace_ids[offset : offset + STREAMS_AT_ONCE]
             paths = {one: usage_path(one) for one in some}
             usages = await records_at(self._catalog.records, UsageRecord, paths)
             for one in some:
@@ -188,8 +188,8 @@ class StreamRanges:
     async def _read(self, found: Sequence[tuple[str, str]]) -> dict[str, StreamRange]:
         spans: dict[str, StreamRange] = {}
         unread: list[tuple[str, str, _CachedRange]] = []
-        for at in range(0, len(found), STREAMS_AT_ONCE):
-            some = found[at : at + STREAMS_AT_ONCE]
+        for offset in range(0, len(found), STREAMS_AT_ONCE):
+            some = found[offset : offset + STREAMS_AT_ONCE]
             read = self._catalog.records.each([chain_path(one) for _, one in some])
             for path, stream_id in some:
                 raw = await anext(read)
@@ -216,7 +216,7 @@ class StreamRanges:
         before = self._held.get(chain.stream_id)
         tails = {} if before is None else before.tails
         ledgers = {row.ledger_id for row in chain.open_rows}
-        await self._close([tails.pop(one) for one in list(tails) if one not in ledgers])
+        await self._close([tails.pop(tail) for tail in list(tails) if tail not in ledgers])
         held = _CachedRange(
             version, chain.open_rows, chain.trim, _closed_end(chain), _plain_first(chain), tails
         )
@@ -230,7 +230,7 @@ class StreamRanges:
             with suppress(StreamNotFound):  # deleted just now
                 spans[one[0]] = await self._read_range(*one)
 
-        await gathered(read, unread, ASKED_TOGETHER)
+        await gathered(read, unread, READ_TOGETHER)
 
     async def _read_range(self, path: str, stream_id: str, held: _CachedRange) -> StreamRange:
         context = self._catalog.reading(stream_id, path)
@@ -295,8 +295,8 @@ class StreamRanges:
         return first.dlsn, first.seq
 
     async def _forget(self, stream_ids: set[str]) -> None:
-        for one in stream_ids:
-            held = self._held.pop(one, None)
+        for stream_id in stream_ids:
+            held = self._held.pop(stream_id, None)
             if held is not None:
                 await self._close(list(held.tails.values()))
                 held.tails.clear()

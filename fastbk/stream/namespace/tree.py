@@ -195,20 +195,20 @@ def touched(place: Place, streams: int = 0, namespaces: int = 0) -> list[Change]
 
 def check_quota(place: Place, more: int) -> None:
     """Raise QuotaExceeded if one of the namespaces may not have so many streams more."""
-    for at, level in enumerate(place.levels):
+    for index, level in enumerate(place.levels):
         allowed, there = level.record.value.policy.streams_max or 0, level.usage.value.streams
         if 0 < allowed < there + more:
             raise QuotaExceeded(
-                f"{label(place.path[:at])} has {there} streams of {allowed}: delete some, or raise streams_max"
+                f"{label(place.path[:index])} has {there} streams of {allowed}: delete some, or raise streams_max"
             )
 
 
 def patches(place: Place) -> list[PolicyPatch]:
     """Return the policy patches from the root down to the namespace. Raises StorageError: one cannot be read."""
-    for at, level in enumerate(place.levels):
+    for index, level in enumerate(place.levels):
         if level.fault:
             raise StorageError(
-                f"the policy of {label(place.path[:at])} is not known: {level.fault}"
+                f"the policy of {label(place.path[:index])} is not known: {level.fault}"
             )
     return [level.record.value.policy for level in place.levels]
 
@@ -267,10 +267,10 @@ def stream_policy_set(
 ) -> list[Change]:
     """A stream has another patch."""
     where = stream_path(entry.value.id)
-    told = replace(entry.value, policy_changes=entry.value.policy_changes + 1)
+    counted = replace(entry.value, policy_changes=entry.value.policy_changes + 1)
     return [
         *touched(place),
-        Change(entry_path(place.here.id, record.value.name), put(told), entry.version),
+        Change(entry_path(place.here.id, record.value.name), put(counted), entry.version),
         Change(where, put(replace(record.value, policy=policy)), record.version),
     ]
 
@@ -333,9 +333,9 @@ def namespace_policy_set(place: Place, policy: PolicyPatch) -> list[Change]:
     ]
     if entry is not None:
         above = _above(place)
-        told = replace(entry, policy_changes=entry.policy_changes + 1)
+        counted = replace(entry, policy_changes=entry.policy_changes + 1)
         changes += [
             *touched(above),
-            Change(entry_path(above.here.id, place.path[-1]), put(told), here.entry.version),
+            Change(entry_path(above.here.id, place.path[-1]), put(counted), here.entry.version),
         ]
     return changes

@@ -114,12 +114,12 @@ class PatternAcks:
     @property
     def ranges(self) -> int:
         """Ranges done behind the marks, of all streams."""
-        return sum(len(one.ranges) for one in self._streams.values())
+        return sum(len(stream.ranges) for stream in self._streams.values())
 
     @property
     def gap_records(self) -> int:
         """Records that were gone before they were done, over the cursor's life."""
-        return self._gap_records + sum(one.gap_records for one in self._streams.values())
+        return self._gap_records + sum(stream.gap_records for stream in self._streams.values())
 
     def put_into(self, record: PatternRecord) -> PatternRecord:
         """Return the record with all of it. A stream of which nothing is done needs no place in it (INV-S20)."""
@@ -141,7 +141,7 @@ class PatternAcks:
             positions[stream_id] = known[1]
         for stream_id in self._written.keys() - positions.keys():
             del self._written[stream_id]
-        gaps = self._gaps + sum(one.gaps for one in self._streams.values())
+        gaps = self._gaps + sum(stream.gaps for stream in self._streams.values())
         return replace(
             record,
             positions=positions,
@@ -312,8 +312,8 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
     async def _unseen(self, space: str, stream_ids: list[str]) -> list[str]:
         """Return those of these streams, which no name that can be read stands for, that are there all the same."""
         records, kept = self._catalog.records, list[str]()
-        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
-            some = stream_ids[at : at + STREAMS_AT_ONCE]
+        for offset in range(0, len(stream_ids), STREAMS_AT_ONCE):
+            some = stream_ids[offset : offset + STREAMS_AT_ONCE]
             found = await records.read_all([stream_path(one) for one in some])
             for stream_id, raw in zip(some, found, strict=True):
                 unread = StreamRecord(space, self._names)
@@ -334,7 +334,7 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
         origin: Origin,
         context: StreamContext,
         how: How,
-        told: asyncio.Event,
+        arrived: asyncio.Event,
         turns: ReadTurns,
         size: int,
     ) -> tuple[StreamReader[Gap], CursorDelivery]:
@@ -354,7 +354,7 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
             tail=self._is_tailing,
             prefetch_bytes=size,
             on_gap="yield",
-            told=told,
+            arrived=arrived,
             turns=turns,
         )
         await reader.open()

@@ -220,12 +220,12 @@ class PatternRecords(Generic[GapT]):
     def lags(self) -> dict[str, Lag]:
         """How far what was handed out of each stream is behind what is known of it, by path; no I/O."""
         parts = self._opened().parts().values()
-        return {one.origin.path: one.reader.lag for one in parts if one.reader is not None}
+        return {part.origin.path: part.reader.lag for part in parts if part.reader is not None}
 
     def stats(self) -> dict[str, StreamReaderStats]:
         """Return the figures of each stream's reader now, by path; no I/O."""
         parts = self._opened().parts().values()
-        return {one.origin.path: one.reader.stats() for one in parts if one.reader is not None}
+        return {part.origin.path: part.reader.stats() for part in parts if part.reader is not None}
 
 
 class PatternReader(PatternRecords[GapT]):
@@ -290,7 +290,7 @@ class PatternReader(PatternRecords[GapT]):
         origin: Origin,
         context: StreamContext,
         how: How,
-        told: asyncio.Event,
+        arrived: asyncio.Event,
         turns: ReadTurns,
         size: int,
     ) -> tuple[StreamReader[Gap], _Direct]:
@@ -304,7 +304,7 @@ class PatternReader(PatternRecords[GapT]):
             tail=self._is_tailing,
             prefetch_bytes=size,
             on_gap=self._on_gap,
-            told=told,
+            arrived=arrived,
             turns=turns,
         )
         await reader.open()
@@ -319,7 +319,7 @@ class PatternReader(PatternRecords[GapT]):
     def positions(self) -> dict[str, DLSN]:
         """Where the next record of each stream lies, or will lie, by path: what another reader may begin at."""
         parts = self._opened().parts().values()
-        found = {one.origin.path: one.position for one in parts if one.position is not None}
+        found = {part.origin.path: part.position for part in parts if part.position is not None}
         chunk, at = self._chunk, self._at
         if chunk is not None and at < len(chunk) and chunk.stream in found:
             found[chunk.stream] = chunk[at:].first_dlsn
@@ -332,7 +332,7 @@ class PatternReader(PatternRecords[GapT]):
             return False
         parts = self._opened().parts().values()
         return all(
-            one.is_ended or (one.reader is not None and one.reader.caught_up()) for one in parts
+            part.is_ended or (part.reader is not None and part.reader.caught_up()) for part in parts
         )
 
 
@@ -485,7 +485,9 @@ class PatternSource:
             events = await anext(changes)
             self._space_id = (await self._catalog.place(self._path)).here.id
             found = [
-                one for one in events if one.what == "stream" and is_match(self._pattern, one.name)
+                event
+                for event in events
+                if event.what == "stream" and is_match(self._pattern, event.name)
             ]
             if len(found) > STREAMS_MAX:
                 raise self._too_many(len(found))
@@ -680,7 +682,7 @@ class PatternSource:
                             return item
                     if self._failure is not None:
                         raise self._failure.copy()
-                    if not self._is_tailing and all(one.is_ended for one in self._parts.values()):
+                    if not self._is_tailing and all(part.is_ended for part in self._parts.values()):
                         return None
                     await self._came.wait()
         except TimeoutError:

@@ -284,7 +284,7 @@ class PatternCursorInfo:
     @property
     def ranges(self) -> int:
         """Ranges done behind the marks, in all streams."""
-        return sum(len(one.firsts) for one in self.record.positions.values())
+        return sum(len(position.firsts) for position in self.record.positions.values())
 
     def is_expired(self, now_us: int) -> bool:
         """Whether nobody has used it for as long as it said."""
@@ -573,8 +573,8 @@ class PatternHolds:
             if raw is not None:
                 names.add(get_or(StreamRecord, raw.value, where, record).name)
         marks = [
-            one.mark_that_holds(stream_id, name)
-            async for one in self._infos(space, is_fresh=is_fresh)
+            info.mark_that_holds(stream_id, name)
+            async for info in self._infos(space, is_fresh=is_fresh)
             for name in names
         ]
         return [mark for mark in marks if mark is not None]

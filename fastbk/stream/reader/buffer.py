@@ -288,10 +288,10 @@ class ReadBuffer:
     def _readable(self, items: Sequence[Entries]) -> Chunk:
         """Return the entries before the one that cannot be decoded. Raises EntryUnreadable if there are none."""
         first, good = items[0], 0
-        datas = [data for one in items for run in one.runs for data in datas_of(run)]
+        datas = [data for item in items for run in item.runs for data in datas_of(run)]
         try:
-            for at, data in enumerate(datas):
-                chunk_of(first.segment, first.first_entry + at, [data], 0, 0)
+            for index, data in enumerate(datas):
+                chunk_of(first.segment, first.first_entry + index, [data], 0, 0)
                 good += 1
         except ProtocolError as error:
             if not good:
@@ -370,7 +370,7 @@ def unreadable_gap(chunk: Chunk, at: int) -> Gap:
 def _chunk_of_items(items: Sequence[Entries], max_bytes: int) -> Chunk:
     """Return entries that follow each other, of one segment, as a chunk; of compressed ones as many as fit."""
     first = items[0]
-    runs = [run for one in items for run in one.runs]
+    runs = [run for item in items for run in item.runs]
     if len(runs) == 1 and isinstance(runs[0], EntryTable):
         return chunk_of_run(
             first.segment, first.first_entry, runs[0], first.base_seq, first.base_txid, max_bytes

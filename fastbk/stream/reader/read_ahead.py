@@ -133,7 +133,7 @@ class ReadAhead:
         follower: ChainFollower,
         position: DLSN,
         size_bytes_max: int,
-        told: asyncio.Event,
+        arrived: asyncio.Event,
         end: DLSN | None = None,
         figures: ReadFigures | None = None,
         turns: ReadTurns | None = None,
@@ -151,7 +151,7 @@ class ReadAhead:
         self._end_at = end
         self._context = context
         self._follower = follower
-        self._told = told
+        self._arrived = arrived
         self._items: deque[Item] = deque()
         self._size_bytes = 0
         self._size_bytes_max = size_bytes_max
@@ -270,7 +270,7 @@ class ReadAhead:
             self.error = as_error(error, f"reading ahead in {self._context.name}")
             raise
         finally:
-            self._told.set()
+            self._arrived.set()
 
     def _is_past_end(self) -> bool:
         return self._end_at is not None and self.plan.place >= self._end_at
@@ -285,7 +285,7 @@ class ReadAhead:
         elif what is Next.WAIT:
             self._check_begin(DLSN(chain.next_number, 0, 0))
             self._is_waiting = True
-            self._told.set()
+            self._arrived.set()
             await self._follower.other_than(chain)
             self._is_waiting = False
         else:
@@ -388,7 +388,7 @@ class ReadAhead:
                 self._was_asked = True
                 self._check_begin(DLSN(row.number, ledger.last_known + 1, 0))
             self._tailing = ledger
-            self._told.set()
+            self._arrived.set()
             batches = ledger.tail_batches(plan.entry, *([] if self._turns is None else [self]))
         else:
             await self.begin()
@@ -486,7 +486,7 @@ class ReadAhead:
 
     def _put(self, item: Item) -> None:
         self._items.append(item)
-        self._told.set()
+        self._arrived.set()
 
 
 # --- the chain as a reader knows it ---------------------------------------------------------------
@@ -508,14 +508,14 @@ class ChainFollower:
         self,
         store: ChainStore,
         chain: Chain,
-        told: asyncio.Event,
+        arrived: asyncio.Event,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         """`told` is set whenever either attribute has changed; `failed()` is called when `failure` has."""
         self.chain = chain
         self.failure: Error | None = None
         self._store = store
-        self._told = told
+        self._arrived = arrived
         self._failed = failed
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -530,7 +530,7 @@ class ChainFollower:
 
     def _notify(self) -> None:
         self._changed.set()
-        self._told.set()
+        self._arrived.set()
         if self.failure is not None:
             self._failed()
 

@@ -113,13 +113,13 @@ class StreamReader(Generic[GapT]):
         tail: bool = True,
         prefetch_bytes: int = 8 << 20,
         on_gap: Literal["raise", "yield"] = "raise",
-        told: asyncio.Event | None = None,
+        arrived: asyncio.Event | None = None,
         turns: ReadTurns | None = None,
     ) -> None:
         """`end`: the first position that is not delivered. `tail` False: end behind what is visible when it is opened.
 
         `prefetch_bytes`: entries read ahead, at least 1, beside one batch and what is being handed out.
-        `told`, `turns`: of one of many readers: is set whenever something came, and bounds what all have read ahead.
+        `arrived`, `turns`: of one of many readers: is set whenever something came, and bounds what all have read ahead.
         """
         check_start(start)
         if end is not None:
@@ -133,7 +133,7 @@ class StreamReader(Generic[GapT]):
         self._is_tailing = tail
         self._prefetch_bytes = prefetch_bytes
         self._on_gap = on_gap
-        self._told = told or asyncio.Event()
+        self._arrived = arrived or asyncio.Event()
         self._turns = turns
         self._moved = asyncio.Event()
         self._ahead: ReadAhead | None = None
@@ -163,7 +163,7 @@ class StreamReader(Generic[GapT]):
             ends.append(await resolve(context, "latest"))
         position, from_key = await self._begin_of(self._start)
         self._follower = ChainFollower(
-            context.store, (await context.store.read()).chain, self._told, self._moved.set
+            context.store, (await context.store.read()).chain, self._arrived, self._moved.set
         )
         self._buffer = buffer_of(context, position, from_key, ends, keys_from)
         self._read_ahead()
@@ -205,7 +205,7 @@ class StreamReader(Generic[GapT]):
             follower,
             buffer.position,
             self._prefetch_bytes,
-            self._told,
+            self._arrived,
             buffer.end,
             self._figures,
             self._turns,
@@ -217,7 +217,7 @@ class StreamReader(Generic[GapT]):
         if self._source is not None:
             self._source.close()
         self._is_closed = True
-        self._told.set()
+        self._arrived.set()
         self._moved.set()
         self._retire()
         if self._retired:
@@ -343,7 +343,7 @@ class StreamReader(Generic[GapT]):
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    self._told.clear()
+                    self._arrived.clear()
                     buffer, follower = self._opened()
                     if follower.failure is not None:
                         self._moved.set()
@@ -372,7 +372,7 @@ class StreamReader(Generic[GapT]):
                         return chunk
                     if not buffer.has_items:
                         self._check_end_of_ahead()
-                        await self._told.wait()
+                        await self._arrived.wait()
         except TimeoutError:
             return None
 
@@ -387,7 +387,7 @@ class StreamReader(Generic[GapT]):
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(fill_s):
-                await self._told.wait()
+                await self._arrived.wait()
         except TimeoutError:
             return 0.0
         return max(fill_s - (time.monotonic() - began_s), 0.0)
@@ -412,7 +412,7 @@ class StreamReader(Generic[GapT]):
         if ahead is None or not (ahead.error is not None or ahead.is_trimmed):
             return
         self._retire()
-        self._told.set()  # begin anew
+        self._arrived.set()  # begin anew
         if ahead.error is not None:
             raise ahead.error.copy()
 

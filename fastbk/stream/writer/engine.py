@@ -183,8 +183,9 @@ class AppendEngine:
             bytes_in_flight=self.queue.unacked_bytes,
             appends_waiting=appends_waiting,
             segments=self.segments,
-            entries_resent=self._resent + sum(one.entries_resent for one in ledgers),
-            ensemble_changes=self._ensemble_changes + sum(one.ensemble_changes for one in ledgers),
+            entries_resent=self._resent + sum(ledger.entries_resent for ledger in ledgers),
+            ensemble_changes=self._ensemble_changes
+            + sum(ledger.ensemble_changes for ledger in ledgers),
             append_latency=self.clock.histogram.latency(),
             times_ahead=self.rolling.times_ahead,
         )
@@ -601,10 +602,10 @@ class WriterQueue:
     ) -> None:
         """Take records that are one entry. Raises as `put`, and then nothing has changed."""
         group, last = Group(is_atomic=True), self.last_txid
-        for at, payload in enumerate(payloads):
-            last = next_txid(None if txids is None else txids[at], last)
-            key = None if keys is None else keys[at]
-            group.add(payload, last, key, b"" if headers is None else headers[at])
+        for index, payload in enumerate(payloads):
+            last = next_txid(None if txids is None else txids[index], last)
+            key = None if keys is None else keys[index]
+            group.add(payload, last, key, b"" if headers is None else headers[index])
         self._check_size(group.size_bytes - HEAD_BYTES)
         group.waiters.append(waiter)
         self.groups.append(group)

@@ -684,8 +684,8 @@ def owned_batch(
         )
     owned_keys = None
     if keys is not None:
-        owned_keys = [None if one is None else owned_bytes(one, "key") for one in keys]
-    raw = None if headers is None else [put_headers(one) for one in headers]
+        owned_keys = [None if key is None else owned_bytes(key, "key") for key in keys]
+    raw = None if headers is None else [put_headers(header) for header in headers]
     return datas, txids, owned_keys, raw
 
 

@@ -52,8 +52,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the quota of the namespace itself is not looked at",
         (
             f"{CHANGES}:check_quota",
-            "for at, level in enumerate(place.levels):",
-            "for at, level in enumerate(place.levels[:-1]):",
+            "for index, level in enumerate(place.levels):",
+            "for index, level in enumerate(place.levels[:-1]):",
         ),
         seed=0,
     ),

@@ -74,7 +74,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "told-twice",
         "a cursor tells a truncation again, with the first record behind it",
-        ("fastbk.stream.cursor.delivery:CursorDelivery._track", "if is_told:", "if False:"),
+        ("fastbk.stream.cursor.delivery:CursorDelivery._track", "if is_reported:", "if False:"),
         seed=11,
     ),
     fault(

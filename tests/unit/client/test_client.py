@@ -740,7 +740,7 @@ async def test_a_release_that_was_never_made_is_made_later(monkeypatch: pytest.M
 async def test_work_ends_with_the_lock_that_it_is_done_under(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metadata_calls, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(metadata_calls, "CHECK_INTERVAL_S", 0.01)
     ended: list[str] = []
 
     async def work() -> None:

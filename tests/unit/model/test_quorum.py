@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fastbk.errors import ConfigError
 from fastbk.model.quorum import (
     check_quorums,
-    lac_is_covered,
     majority,
+    meets_every_ack_quorum,
     missing_proof,
     write_set,
     write_sets,
@@ -60,5 +60,5 @@ def test_coverage_means_no_ack_quorum_can_hide_among_the_silent(
         for members in write_sets(ensemble, write_quorum)
         for holders in combinations(members, ack_quorum)
     )
-    assert lac_is_covered(answered, ensemble, write_quorum, ack_quorum) == (not hidden)
+    assert meets_every_ack_quorum(answered, ensemble, write_quorum, ack_quorum) == (not hidden)
     assert missing_proof(write_quorum, ack_quorum) + ack_quorum == write_quorum + 1

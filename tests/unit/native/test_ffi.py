@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import re
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from fastbk.errors import Error, ProtocolError, StorageError
 from fastbk.native import ffi
+from fastbk.native._bookie import ffi as bookie
 from fastbk.native._client import lib
+from fastbk.native.build_native import NATIVE
 
 
 def test_no_error_passes_through() -> None:
@@ -54,3 +59,41 @@ def test_an_unknown_status_is_an_error_too() -> None:
     with pytest.raises(Error, match="-10999"):
         ffi.check(-10999, "call")
     assert issubclass(ffi.CorruptDataError, StorageError)
+
+
+# --- options of C objects ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Merging:
+    """A part of `struct fbk_merge_options`."""
+
+    merged_file_id: int
+
+
+def test_settings_fill_the_fields_of_their_names() -> None:
+    raw = bookie.new("struct fbk_merge_options *")
+    first = SimpleNamespace(created_s=2)
+    second = SimpleNamespace(created_s=9, forget_deleted_before_s=3)
+    ffi.fill_struct(raw, Merging(1), settings=(first, second))
+    assert (raw.merged_file_id, raw.created_s, raw.forget_deleted_before_s) == (1, 2, 3)
+    with pytest.raises(AttributeError, match="C takes forget_deleted_before_s, and no setting"):
+        ffi.fill_struct(raw, Merging(1), settings=(first,))
+
+
+def test_c_reads_each_of_its_options() -> None:
+    """None is left behind by what once read it."""
+    sources = "".join(path.read_text() for path in (NATIVE / "src").rglob("*.[ch]"))
+    options = {
+        name: {field for field, _ in bookie.typeof(name).fields}
+        for name in (f"struct {struct}" for struct in bookie.list_types()[1])
+        if name.endswith("_options")
+    }
+    assert len(options) >= 8
+    unread = {
+        f"{name}.{field}"
+        for name, fields in options.items()
+        for field in fields
+        if not re.search(rf"options(\.|->){field}\b", sources)
+    }
+    assert not unread

@@ -295,7 +295,7 @@ def test_a_batch_that_does_not_fit_waits_for_the_flush() -> None:
 
 
 def test_flush_is_due_by_journal_bytes_and_age() -> None:
-    for options in ({"flush_journal_bytes": 3 * 4096}, {"flush_age_ns": 1}):
+    for options in ({"flush_journal_bytes": 3 * 4096}, {"flush_interval_ms": 0}):
         harness = IndexHarness(**options)
         try:
             assert not harness.run() & FLUSH

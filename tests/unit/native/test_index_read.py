@@ -95,7 +95,7 @@ def test_batches_keep_their_limits(harness: IndexHarness) -> None:
 
 
 def test_a_reply_is_no_longer_than_a_frame() -> None:
-    harness = IndexHarness(frame_bytes_max=4096, ring_bytes=1 << 18)
+    harness = IndexHarness(frame_size_bytes_max=4096, ring_bytes=1 << 18)
     try:
         filled(harness, 1, list(range(10)), 1000)
         answer = harness.ask_one(harness.read_batch(1, 0))

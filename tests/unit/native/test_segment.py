@@ -26,6 +26,7 @@ from fastbk.native.segment import (
     reopen_read_only,
     seal_segment,
 )
+from fastbk.server.configuration.settings import LedgerSettings, LimitSettings
 from tests.fixtures.journal_harness import EPOCH, JournalHarness
 from tests.fixtures.os_errors import fails_with
 
@@ -254,12 +255,13 @@ def test_an_index_takes_segments_of_its_pair_alone(others: dict[str, int]) -> No
             journal_bell_fd=bell,
             worker_bell_fds=[bell],
             reader_fd=bell,
-            frame_bytes_max=65536,
             cache_bytes=1 << 20,
             cache_reserve_bytes=1 << 17,
             flush_used_bytes=1 << 19,
             flush_journal_bytes=1 << 30,
-            flush_age_ns=10**12,
+            parked_bytes_max=8 << 20,
+            requests_max=64,
+            settings=(LimitSettings(frame_size_bytes_max=65536), LedgerSettings()),
             seed=1,
         )
         Index(options, None).destroy()

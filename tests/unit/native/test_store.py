@@ -53,7 +53,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
     for folder in ("logs", "locations"):
         (tmp_path / folder).mkdir()
     with Disk(tmp_path, request.param) as disk, Disk(tmp_path, "plain") as reader_disk:
-        store = Store(tmp_path, disk, reader_disk, StoreOptions(incarnation=3, jobs_max=4))
+        store = Store(tmp_path, disk, reader_disk, StoreOptions(incarnation=3, read_jobs_max=4))
         yield store
         store.destroy()
 
@@ -280,7 +280,7 @@ def opened(folder: Path, read_cache_bytes: int) -> Iterator[Store]:
     for name in ("logs", "locations"):
         (folder / name).mkdir(exist_ok=True)
     with Disk(folder, "plain") as disk, Disk(folder, "plain") as reader_disk:
-        options = StoreOptions(incarnation=3, read_cache_bytes=read_cache_bytes)
+        options = StoreOptions(incarnation=3, read_cache_size_bytes=read_cache_bytes)
         caching_store = Store(folder, disk, reader_disk, options)
         try:
             yield caching_store

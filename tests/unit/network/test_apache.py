@@ -40,6 +40,7 @@ from tests.fixtures.worker_harness import (
     CHECK,
     FENCE,
     FORCE,
+    FRAME_SIZE_BYTES_MAX,
     LIST,
     MIB,
     READ,
@@ -562,7 +563,7 @@ async def test_a_fencing_batch_read_fences_first() -> None:
 
 async def test_a_bookies_own_bound_of_batch_reads() -> None:
     with WorkerHarness() as worker_harness:
-        async with served(worker_harness, apache_batch_bytes_max=36 + 2 * 104) as bookie:
+        async with served(worker_harness, apache_batch_read_bytes_max=36 + 2 * 104) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_batch(77, 10, 6))
             worker_harness.say(await bookie.take_request(), "batch", 16, *packed(ENTRIES))
@@ -795,7 +796,7 @@ async def test_a_batch_of_any_size_has_its_first_entry(size_bytes_max: int) -> N
             record = await bookie.take_request()
             assert (record.kind, record.ledger_id, record.entry_id) == (READ_BATCH, LEDGER, 7)
             limit = int.from_bytes(record.payload[12:16], "little")
-            assert 1 <= limit <= worker_harness.options().frame_size_bytes_max
+            assert 1 <= limit <= FRAME_SIZE_BYTES_MAX
             assert size_bytes_max > 37 or limit == 1
             await client.close()
 

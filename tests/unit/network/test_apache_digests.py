@@ -61,7 +61,7 @@ class Supervisor:
         self.questions = 0
         self.is_there = is_there
         self._digests = bookie.network.digests
-        self._digests.send = self._hear
+        bookie.supervisor.hear = self._hear
 
     def _hear(self, message: dict[str, Any]) -> bool:
         if not self.is_there:

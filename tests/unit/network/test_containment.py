@@ -176,7 +176,7 @@ async def test_a_round_over_many_connections_ends_the_one_that_raises(
     """The timer, once a second: it goes on, and reaches the others."""
     monkeypatch.setattr(network_module, "SWEEP_INTERVAL_S", 0.02)
     with WorkerHarness() as harness:
-        async with served(harness, authentication=users, is_audited=True) as bookie:
+        async with served(harness, authentication=users) as bookie:
             network = bookie.network
             bad, good = await known(bookie), await known(bookie)
             victim = next(iter(network.connections.values()))

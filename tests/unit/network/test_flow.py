@@ -299,7 +299,7 @@ async def test_a_slow_reader_gets_everything_in_order() -> None:
 async def test_memory_for_partial_frames_is_given_in_order() -> None:
     """A9: three clients begin frames that do not fit together; each gets its turn."""
     with WorkerHarness() as worker_harness:
-        bounds = {"partial_frames_bytes_max": 2 * MIB + 8192, "frame_bytes_per_s_min": 1}
+        bounds = {"partial_frames_bytes_max": 2 * MIB + 8192, "frame_rate_bytes_min": 1}
         async with served(worker_harness, **bounds) as bookie:
             clients = [await greeted(bookie) for _ in range(3)]
             adds = [frames.add(2, i, bytes([i]) * 1_000_000) for i in range(3)]
@@ -584,7 +584,7 @@ async def test_a_frame_may_take_longer_than_the_timeout_as_long_as_it_keeps_comi
     fast_sweeps: None,
 ) -> None:
     with WorkerHarness() as worker_harness:
-        bounds = {"frame_timeout_ms": 500, "frame_bytes_per_s_min": 1000}
+        bounds = {"frame_timeout_ms": 500, "frame_rate_bytes_min": 1000}
         async with served(worker_harness, **bounds) as bookie:
             client, stopping = await greeted(bookie), await greeted(bookie)
             add = frames.add(2, 1, bytes(400_000))

@@ -288,7 +288,7 @@ async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
             client, gone = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
             client.send(hello(2, TAG_WANTED, b"5"))
             assert (await said(client))[:2] == (2, BUSY), "nobody takes it to the supervisor"
-            tags.send = lambda message: not asked.append(message)  # type: ignore[func-returns-value]
+            bookie.supervisor.hear = lambda message: not asked.append(message)  # type: ignore[func-returns-value]
             gone.send(hello(3, TAG_WANTED, b"5"))
             client.send(hello(3, TAG_WANTED, b"5") + hello(4, TAG_WANTED, b"6") + frames.ping(5))
             assert answer_of(await client.frame()) == (5, OK), "what comes behind does not wait"
@@ -333,7 +333,7 @@ async def test_a_client_that_asks_for_all_tags_keeps_no_other_from_asking(
     with WorkerHarness() as harness:
         async with served(harness, tls_settings(issued), tokens) as bookie:
             tags = bookie.network.handlers.tags
-            tags.send = lambda _: True
+            bookie.supervisor.hear = lambda _: True
             hostile, honest = [
                 await entered(bookie, authority, limited("orders")) for _ in range(2)
             ]

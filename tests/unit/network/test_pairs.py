@@ -50,7 +50,10 @@ async def two_served(*, credit: int | None = None) -> AsyncIterator[tuple[Served
             first.grant(credit)
         pairs = [first.pair, second.pair]
         async with served(first, pairs=pairs, pair_of_shard=SHARDS) as bookie:
-            yield bookie, Served(second, bookie.worker, bookie.network, bookie.port)
+            yield (
+                bookie,
+                Served(second, bookie.worker, bookie.network, bookie.port, bookie.supervisor),
+            )
 
 
 async def greeted(bookie: Served) -> Client:

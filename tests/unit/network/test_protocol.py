@@ -39,6 +39,7 @@ from tests.fixtures.worker_harness import (
     CHECK,
     FENCE,
     FORCE,
+    FRAME_SIZE_BYTES_MAX,
     LIST,
     MIB,
     READ,
@@ -76,7 +77,7 @@ async def test_hello_says_limits_and_who_it_is() -> None:
             assert (request_id, status) == (9, OK)
             assert isinstance(reply, HelloReply)
             assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
-            assert reply.frame_size_bytes_max == worker_harness.options().frame_size_bytes_max
+            assert reply.frame_size_bytes_max == FRAME_SIZE_BYTES_MAX
             client.send(encode_info(10))
             request_id, status, info = decode_reply(await client.frame())
             assert isinstance(info, InfoReply)
@@ -188,7 +189,7 @@ async def test_large_frames_among_small_ones(rng: random.Random) -> None:
     with WorkerHarness() as worker_harness:
         async with served(worker_harness) as bookie:
             client = await greeted(bookie)
-            largest = worker_harness.options().frame_size_bytes_max - 1000
+            largest = FRAME_SIZE_BYTES_MAX - 1000
             sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
             bodies = [rng.randbytes(size) for size in sizes]
             for i, body in enumerate(bodies):
@@ -428,7 +429,7 @@ def small_batch(request_id: int, entry: bytes) -> bytes:
 async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
     """Our client fills a frame with the largest entry; another layout of Add takes less around it."""
     with WorkerHarness() as worker_harness:
-        frame_bytes_max = worker_harness.options().frame_size_bytes_max
+        frame_bytes_max = FRAME_SIZE_BYTES_MAX
         codec = LedgerCodec(LEDGER, DigestType.CRC32C, b"")
         largest = frame_bytes_max - codec.add_overhead_bytes
         async with served(worker_harness) as bookie:
@@ -447,7 +448,7 @@ async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
 
 async def test_so_do_the_entries_of_a_batch() -> None:
     with WorkerHarness() as worker_harness:
-        frame_bytes_max = worker_harness.options().frame_size_bytes_max
+        frame_bytes_max = FRAME_SIZE_BYTES_MAX
         empty = entry_bytes(0, b"", ledger_id=0, digest_type=DIGEST_NONE)
         largest = frame_bytes_max - 116
         async with served(worker_harness) as bookie:

@@ -129,9 +129,9 @@ def test_changed_files_make_a_new_context_and_broken_ones_none(
         files,
         lambda: server_context(files, "none", "[tls]"),
         refresh_s=10.0,
+        failed=failures.append,
         clock_s=lambda: now_s[0],
     )
-    refreshed.failed = failures.append
     first = refreshed.current()
     new = authority.issue(tmp_path / "new")
     os.replace(new.certificate_file, issued.certificate_file)

@@ -83,8 +83,13 @@ def posted() -> Posted:
 
 
 @pytest.fixture
-def background(store: Store, posted: Posted) -> Iterator[Background]:
-    made = Background(store, posted.post)
+def beats() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def background(store: Store, posted: Posted, beats: list[str]) -> Iterator[Background]:
+    made = Background(store, posted.post, lambda: beats.append("beat"))
     yield made
     made.stop()
 
@@ -108,10 +113,8 @@ def test_a_merge_does_not_wait_behind_a_compaction(background: Background, poste
 
 
 def test_the_heartbeat_is_odd_while_a_slice_is_under_way(
-    background: Background, posted: Posted
+    background: Background, posted: Posted, beats: list[str]
 ) -> None:
-    beats: list[str] = []
-    background.beat = lambda: beats.append("beat")
     gate = threading.Event()
     background.submit(task(Work("held", 1, [], gate)))
     wait_until(lambda: len(beats) == 1, "the slice begins")

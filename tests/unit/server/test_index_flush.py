@@ -56,14 +56,13 @@ def wait_readable(fd: int) -> None:
 
 
 def test_jobs_run_in_order_in_one_thread_and_errors_are_results() -> None:
-    jobs = FlushThread()
+    beats: list[str] = []
+    jobs = FlushThread(lambda: beats.append("beat"))
     names = []
 
     def fail() -> None:
         raise OSError(errno.EIO, "x")
 
-    beats: list[str] = []
-    jobs.beat = lambda: beats.append("beat")
     jobs.submit("a", threading.get_ident)
     jobs.submit("b", fail)
     jobs.submit("c", threading.get_ident)

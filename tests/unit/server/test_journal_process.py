@@ -41,7 +41,7 @@ class Service:
         disk.make_directory("/j")
         self.disk = disk
         self.harness = JournalHarness(
-            disk, ring_bytes=256 * KIB, batch_bytes=32 * KIB, record_bytes_max=40 * KIB
+            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
         )
         assert self.harness.journal is not None
         self.pool = JournalPool(
@@ -212,7 +212,7 @@ def test_a_file_that_is_still_being_made_is_not_waited_for(
     """On a disk that hangs the loop goes on hearing what it is asked; nothing is refused meanwhile."""
     with Disk(tmp_path, "plain") as disk:
         harness = JournalHarness(
-            disk, ring_bytes=256 * KIB, batch_bytes=32 * KIB, record_bytes_max=40 * KIB
+            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
         )
         assert harness.journal is not None
         pool = JournalPool(

@@ -9,7 +9,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -48,7 +48,11 @@ class Harness:
             worker(1): {},
             INDEX: {},
         }
-        self.service = DigestService(self.read)
+        self.children: dict[Process, SimpleNamespace] = {}
+        self.service = DigestService(self.read, self.boot)
+
+    def boot(self) -> Any:
+        return SimpleNamespace(children=self.children)
 
     def read(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
         self.reads.append(list(ledger_ids))
@@ -65,9 +69,8 @@ class Harness:
 
         return SimpleNamespace(send=send)
 
-    def attach(self, *processes: Process) -> None:
-        children = {process: self.child(process) for process in processes}
-        self.service.attach(cast("Any", SimpleNamespace(children=children)))
+    def begin(self, *processes: Process) -> None:
+        self.children = {process: self.child(process) for process in processes}
 
     def ask(self, process: Process, *ledgers: object) -> None:
         self.service.request(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
@@ -86,7 +89,7 @@ class Harness:
 @contextlib.asynccontextmanager
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     one = Harness(tmp_path)
-    one.attach(worker(0), worker(1), INDEX)
+    one.begin(worker(0), worker(1), INDEX)
     try:
         yield one
     finally:
@@ -166,8 +169,7 @@ async def test_what_is_requested_as_the_last_answer_leaves_is_read(
                 request_in(turns)
             return True
 
-        children = {worker(0): SimpleNamespace(send=send)}
-        here.service.attach(cast("Any", SimpleNamespace(children=children)))
+        here.children = {worker(0): SimpleNamespace(send=send)}
         here.ask(worker(0), first)
         await here.until(lambda: here.told[worker(0)] == {first: 1, second: 3})
 
@@ -238,12 +240,13 @@ async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:
         here.ask(worker(0), ledger)
         await here.until(lambda: here.reads)
         here.ask(worker(0), 5, 6)
-        here.service.detach()
+        here.children = {}
+        here.service.boot_is_over()
         here.may_read.set()
         await here.until(lambda: here.service._task is None)
         assert here.told[worker(0)] == {}
         assert here.reads == [[ledger]]
-        here.attach(worker(0))
+        here.begin(worker(0))
         here.ask(worker(1), ledger)
         here.ask(worker(0), ledger)
         assert here.told == {worker(0): {ledger: 3}, worker(1): {}, INDEX: {}}
@@ -268,9 +271,11 @@ class TagHarness:
         self.may_read = threading.Event()
         self.may_read.set()
         self.told: dict[Process, dict[int, dict[str, Any]]] = {worker(0): {}, worker(1): {}}
-        self.service = TagService(self.read, str(self.key_file), lambda: "cluster")
-        children = {process: SimpleNamespace(send=self.hear(process)) for process in self.told}
-        self.service.attach(cast("Any", SimpleNamespace(children=children)))
+        self.children = {process: SimpleNamespace(send=self.hear(process)) for process in self.told}
+        self.service = TagService(self.read, self.boot, str(self.key_file), lambda: "cluster")
+
+    def boot(self) -> Any:
+        return SimpleNamespace(children=self.children)
 
     def read(self, ledger_ids: Sequence[int]) -> list[LedgerRead]:
         self.reads.append(list(ledger_ids))
@@ -411,7 +416,8 @@ async def test_a_new_boot_hears_nothing_that_the_one_before_asked(tmp_path: Path
         here.ask(worker(0), 5)
         await wait_until_async(lambda: len(here.reads) == 1, "the read")
         here.ask(worker(0), 6)
-        here.service.detach()
+        here.children = {}
+        here.service.boot_is_over()
         here.may_read.set()
         await wait_until_async(lambda: here.service._task is None, "the read's end")
         assert here.told == {worker(0): {}, worker(1): {}}
@@ -431,8 +437,7 @@ async def test_what_is_asked_for_as_the_last_answer_leaves_is_read(tmp_path: Pat
                 asyncio.get_running_loop().call_soon(here.ask, worker(0), 6)
             return True
 
-        children = {worker(0): SimpleNamespace(send=told)}
-        here.service.attach(cast("Any", SimpleNamespace(children=children)))
+        here.children = {worker(0): SimpleNamespace(send=told)}
         here.ask(worker(0), 5)
         found = await here.heard(worker(0), 5, 6)
         assert [here.says(one).ledger_id for one in found] == [5, 6]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,14 +33,31 @@ def boot(sent: list[dict[str, Any]], *, is_alive: bool = True) -> Any:
     return cast("Any", SimpleNamespace(children={GC: SimpleNamespace(send=send)}))
 
 
+@dataclass
+class Boots:
+    """The boot under way, if there is one."""
+
+    now: Any = None
+
+    def begin(self, admin: GcAdmin, boot: Any) -> None:
+        self.now = boot
+        admin.boot_is_ready()
+
+
+def admin_of() -> tuple[GcAdmin, Boots]:
+    boots = Boots()
+    return GcAdmin(lambda: boots.now), boots
+
+
 def answer(what: Any) -> dict[str, Any]:
     found: dict[str, Any] = asyncio.run(what)
     return found
 
 
 def test_orders_reach_the_process_and_its_word_is_shown() -> None:
-    admin, sent = GcAdmin(), []  # type: ignore[var-annotated]
-    admin.attach(boot(sent))
+    admin, boots = admin_of()
+    sent: list[dict[str, Any]] = []
+    boots.begin(admin, boot(sent))
     assert answer(admin.run({}))["number"] == 1
     assert answer(admin.run({"what": ["minor"], "force": True}))["number"] == 2
     assert sent == [
@@ -57,25 +75,26 @@ def test_orders_reach_the_process_and_its_word_is_shown() -> None:
 
 
 def test_a_suspension_outlives_the_process() -> None:
-    admin, sent = GcAdmin(), []  # type: ignore[var-annotated]
-    admin.attach(boot(sent))
+    admin, boots = admin_of()
+    sent: list[dict[str, Any]] = []
+    boots.begin(admin, boot(sent))
     assert answer(admin.suspend({}))["suspended"] == ["ledgers", "major", "minor"]
     assert answer(admin.resume({"what": ["minor"]}))["suspended"] == ["ledgers", "major"]
     answer(admin.run({}))
-    admin.detach()
+    boots.now = None
     again: list[dict[str, Any]] = []
-    admin.attach(boot(again))
+    boots.begin(admin, boot(again))
     assert again == [{"type": "gc_suspend", "what": ["ledgers", "major"]}]
     assert answer(admin.status({}))["runs_lost"] == 1, "nobody will do that run"
 
 
 def test_without_a_process_orders_are_refused() -> None:
-    admin = GcAdmin()
+    admin, boots = admin_of()
     with pytest.raises(GcGone):
         answer(admin.run({}))
-    admin.attach(cast("Any", SimpleNamespace(children={INDEX: None})))
+    boots.begin(admin, cast("Any", SimpleNamespace(children={INDEX: None})))
     assert answer(admin.status({}))["running"] is False
-    admin.attach(boot([], is_alive=False))
+    boots.begin(admin, boot([], is_alive=False))
     with pytest.raises(GcGone):
         answer(admin.suspend({}))
     assert answer(admin.status({}))["suspended"] != [], "and the next process hears of it"
@@ -85,8 +104,8 @@ def test_without_a_process_orders_are_refused() -> None:
     "asked", [{"what": ["all"]}, {"what": "minor"}, {"what": [1]}, {"force": "yes"}]
 )
 def test_what_there_is_not_is_refused(asked: dict[str, Any]) -> None:
-    admin = GcAdmin()
-    admin.attach(boot([]))
+    admin, boots = admin_of()
+    boots.begin(admin, boot([]))
     with pytest.raises(ConfigError):
         answer(admin.run(asked))
 
@@ -99,7 +118,7 @@ def desk_of(folder: Path) -> ReadOnlyAdmin:
         {"ledgers": {"directory": str(folder)}, "bookie": {"read_only_persists": True}},
         BookieConfig,
     )
-    return ReadOnlyAdmin(config)
+    return ReadOnlyAdmin(config, lambda: None)
 
 
 def written(folder: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,24 +12,23 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.records import Change
-from fastbk.stream import chain_store, janitor
+from fastbk.stream import janitor
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.deletion import AuditFile, Event
 from fastbk.stream.janitor import Janitor, JanitorOptions, LeftSegments
 from fastbk.stream.options import WriterOptions
-from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
+from fastbk.stream.paths import chain_path, cursors_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
 from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
-from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan, RandomPlan
+from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan
 from tests.fixtures.streams import (
     as_client,
     chain_of,
     context_of,
-    mark_deleted,
     named_ledgers,
     new_stream,
     write_segments,
@@ -324,40 +322,6 @@ async def test_without_metadata_a_pass_ends_and_the_next_one_goes_on() -> None:
             await asyncio.sleep(0)
     stop.set()
     await running
-
-
-@pytest.mark.slow
-async def test_several_janitors_at_once_beside_a_writer(
-    rng: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S18: no ledger without a name, and none named that is not there, when all is over."""
-    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
-    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
-    for _ in range(10):
-        cluster = Cluster()
-        await new_stream(cluster, patch=PolicyPatch(retention_bytes=400))
-        await new_stream(cluster, "gone")
-        await write_segments(cluster.client(), 7, stream_id="gone")
-        await mark_deleted(cluster, "gone")
-        cluster.plan = RandomPlan(rng)
-        work = [asyncio.ensure_future(write_segments(cluster.client(), 20, records=2))]
-        work += [asyncio.ensure_future(janitor_of(cluster).pass_once()) for _ in range(3)]  # type: ignore[arg-type]
-        while not work[0].done():
-            await janitor_of(cluster).pass_once()
-        await asyncio.gather(*work)
-        cluster.plan = Plan()
-        await janitor_of(cluster).pass_once()
-        chain = await chain_of(cluster)
-        assert chain.end_seq == 40 and chain.head > 10
-        assert set(cluster.ledgers) == await named_ledgers(cluster), "S18"
-        folder = f"{pages_path('ab')}/"
-        kept = {path for path in cluster.records.values if path.startswith(folder)}
-        pages = {path.removeprefix(folder) for path in kept}
-        named = {chain_store.page_name(one) for one in chain.pages}
-        assert named <= pages
-        # Of a number that no chain has used yet: who wrote it and lost may still try again, so it stays for now.
-        assert all(int(one.partition("-")[0]) >= chain.next_page for one in pages - named)
-        assert not any(path.startswith(stream_path("gone")) for path in cluster.records.values)
 
 
 def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:

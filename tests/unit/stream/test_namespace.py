@@ -12,7 +12,6 @@ import pytest
 import fastbk
 from fastbk.errors import (
     ConfigError,
-    Error,
     MetadataConflict,
     MetadataUnavailable,
     NamespaceNotEmpty,
@@ -678,58 +677,6 @@ async def test_a_stream_made_anew_under_its_name_is_told(tmp_path: object) -> No
             ("created", "stream", "s"),
         ]
         assert after[0].id == first.id != after[1].id
-
-
-@pytest.mark.parametrize("turn", range(6))
-async def test_who_watches_knows_in_the_end_what_is_there(turn: int, seed: int) -> None:
-    """Names come and go at random while metadata is away, loses answers, and watchers list."""
-    rng = random.Random(seed + turn)
-    cluster = Cluster(RandomPlan(rng, away=0.03, lost=0.05))
-    quiet = Cluster(RandomPlan(rng), records=cluster.records, watchers=cluster.watchers)
-
-    def space_of(harness: Cluster) -> Namespace:
-        return Namespace(Catalog(harness.client()), "a")  # type: ignore[arg-type]
-
-    mine = space_of(quiet)
-    await mine.create()
-    known: dict[str, str] = {}
-    gone: set[str] = set()
-
-    async def watch() -> None:
-        async with aclosing(space_of(quiet).watch()) as events:
-            async for event in events:
-                if event.kind == "deleted":
-                    assert known.pop(event.id) == event.name
-                    gone.add(event.id)
-                elif event.kind == "renamed":
-                    assert known[event.id] == event.former
-                    known[event.id] = event.name
-                elif event.kind != "policy":
-                    assert event.id not in known and event.id not in gone
-                    known[event.id] = event.name
-
-    async def meddle() -> None:
-        space = space_of(cluster)
-        for _ in range(30):
-            name, other = (f"s{rng.randrange(5)}" for _ in range(2))
-            try:
-                match rng.randrange(4):
-                    case 0 | 1:
-                        await space.create_stream(name)
-                    case 2:
-                        await space.delete_stream(name)
-                    case _:
-                        await space.rename_stream(name, other)
-            except Error:
-                continue
-
-    watching = asyncio.create_task(watch())
-    await asyncio.gather(*(meddle() for _ in range(3)))
-    there = {info.id: info.name async for info in mine.streams()}
-    await wait_until_async(lambda: known == there, f"{known} becomes {there}", LIMIT_S)
-    assert await mine.stream_count() == len(there)
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
 
 
 # The policy in force: what held last goes on while metadata is away, or policies do not go

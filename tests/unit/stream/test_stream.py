@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
-import pytest
-
-from fastbk.errors import AppendUnknown, Error, MetadataUnavailable, StorageError, WriterFailed
+from fastbk.errors import AppendUnknown, MetadataUnavailable, StorageError, WriterFailed
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTxid
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
 from fastbk.stream.stream import truncate
-from fastbk.stream.writer.stream_writer import StreamWriter
-from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (
     chain_of,
     context_of,
@@ -92,62 +87,6 @@ async def test_an_open_segment_that_is_empty_and_made_ahead_is_not_cut() -> None
         last = await writer.append(b"")
     assert await truncate(context_of(cluster.client()), FAR) == DLSN(1, last.entry + 1, 0)
     writer.abort()
-
-
-async def life(seed: int) -> int:
-    """A writer that rolls and is taken over beside truncations: what comes later is never cut off before it came."""
-    rng, spared = random.Random(seed), asyncio.all_tasks()
-    cluster = Cluster()
-    await new_stream(cluster)
-    cluster.plan = RandomPlan(rng, away=0.05, lost=0.05)
-    moved = 0
-
-    async def write() -> None:
-        for _ in range(4):
-            client = cluster.client()
-            policy = StreamPolicy(roll_bytes=rng.choice([300, 2000]))
-            writer = StreamWriter(context_of(client, policy=policy), WriterOptions())
-            try:
-                await writer.open()
-                for _ in range(rng.randrange(25)):
-                    trim = (await chain_of(cluster)).trim
-                    dlsn = await writer.append(bytes(rng.randrange(200)))
-                    assert dlsn >= trim, "INV-S7: cut off before it was appended"
-            except Error:
-                pass
-            client.crash()
-
-    async def cut() -> None:
-        nonlocal moved
-        held = FIRST
-        while not writing.done():
-            await asyncio.sleep(0)
-            before = rng.choice([FAR, held._replace(entry=held.entry + rng.randrange(5))])
-            try:
-                found = await truncate(context_of(cluster.client()), before)
-            except Error:
-                continue
-            assert found >= held, "INV-S7: it fell"
-            assert found <= max(before, held)
-            moved += found > held
-            held = found
-
-    writing = asyncio.create_task(write())
-    await cut()
-    await writing
-    others = asyncio.all_tasks() - spared
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    return moved
-
-
-@pytest.mark.slow
-async def test_what_comes_after_a_cut_is_never_before_it(rng: random.Random) -> None:
-    moved = 0
-    for _ in range(25):
-        moved += await life(rng.getrandbits(32))
-    assert moved > 50
 
 
 # Defects that other log systems had, each shown not to be here; the README of streams names all

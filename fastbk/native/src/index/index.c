@@ -30,7 +30,7 @@ map_worker(struct fbk_index *index, uint32_t w)
         return error;
     /* The largest reply fits twice, so a full ring empties by itself. */
     if (worker->reply_ring.size_bytes <
-        2ull * (index->options.frame_bytes_max + sizeof(struct fbk_reply)))
+        2ull * (index->options.frame_size_bytes_max + sizeof(struct fbk_reply)))
         return -EINVAL;
     return 0;
 }

@@ -11,7 +11,7 @@
  *   bulk.c          batch reads and lists in fair, bounded turns
  *   stream.c        readers that go on and on: read-ahead
  *   read.c          Read, ReadLac, WriteLac, fences
- *   batch.c         ReadBatch
+ *   read_batch.c    ReadBatch
  *   list.c          ListEntries
  *   wait.c          long polls
  *   replay.c        journal batches at start

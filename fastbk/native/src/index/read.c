@@ -180,7 +180,7 @@ keep_to_a_frame(const struct fbk_index *index, uint32_t *body_bytes, int64_t bod
                 struct fbk_found *entry)
 {
     if (FBK_LIKELY(fbk_wire_read_lac_size(*body_bytes, entry->size_bytes) <=
-                   index->options.frame_bytes_max))
+                   index->options.frame_size_bytes_max))
         return;
     if (body_lac < (int64_t)fbk_load_be64(entry->data + 16))
         *body_bytes = 0;

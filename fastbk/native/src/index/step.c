@@ -66,7 +66,7 @@ flush_is_due(const struct fbk_index *index, uint64_t now_ns)
     return index->full || index->active->used_bytes >= options->flush_used_bytes ||
            index->journal_bytes - index->mark_journal_bytes >= options->flush_journal_bytes ||
            (index->oldest_ns && now_ns > index->oldest_ns &&
-            now_ns - index->oldest_ns >= options->flush_age_ns);
+            now_ns - index->oldest_ns >= options->flush_interval_ms * 1000000ull);
 }
 
 static bool

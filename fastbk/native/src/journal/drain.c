@@ -22,7 +22,7 @@ fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
      const struct fbk_record *record)
 {
     uint64_t end = (uint64_t)slot->content_bytes + record->size_bytes;
-    if (slot->descriptor.record_count > 0 && end > journal->options.batch_bytes)
+    if (slot->descriptor.record_count > 0 && end > journal->options.batch_size_bytes_max)
         return STOP_FULL;
     FBK_ASSERT(end <= journal->buffer_bytes);
     /* The last block is left for the closing batch. */
@@ -231,7 +231,7 @@ fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     if (rc < 0)
         return rc;
     /* Records that are only refused fill no batch: this bounds how many go into one. */
-    uint64_t most = 4ull * journal->options.batch_bytes;
+    uint64_t most = 4ull * journal->options.batch_size_bytes_max;
     uint64_t all = 0;
     bool full = false, any = true;
     journal->reads_only = fbk_cursor_load(&journal->index->reads_only);

@@ -29,8 +29,9 @@ options_ok(const struct fbk_io *io, const struct fbk_journal_options *options)
            block >= FBK_PAGE_BYTES && block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 &&
            block % io->block_size_bytes == 0 &&
            options->record_bytes_max >= sizeof(struct fbk_record) &&
-           options->record_bytes_max <= FBK_BATCH_BYTES_MAX / 2 && options->batch_bytes >= block &&
-           options->batch_bytes <= FBK_BATCH_BYTES_MAX / 2;
+           options->record_bytes_max <= FBK_BATCH_BYTES_MAX / 2 &&
+           options->batch_size_bytes_max >= block &&
+           options->batch_size_bytes_max <= FBK_BATCH_BYTES_MAX / 2;
 }
 
 static int32_t
@@ -91,8 +92,8 @@ fbk_journal_create(struct fbk_io *io, const struct fbk_journal_options *options,
     journal->last_file_id = options->predecessor_file_id;
     journal->last_crc = options->predecessor_crc;
     uint64_t largest = sizeof(struct fbk_batch_header) + (uint64_t)options->record_bytes_max;
-    if (largest < options->batch_bytes)
-        largest = options->batch_bytes;
+    if (largest < options->batch_size_bytes_max)
+        largest = options->batch_size_bytes_max;
     if (largest < 2ull * options->block_size_bytes)
         largest = 2ull * options->block_size_bytes;
     journal->buffer_bytes = fbk_round_up(largest, options->block_size_bytes);
@@ -165,7 +166,8 @@ needed_bytes(const struct fbk_journal *journal)
 {
     if (journal->need_roll || journal->closed || journal->slot_count == journal->options.depth)
         return 0;
-    return journal->slot_count == 0 ? 1 : journal->options.second_batch_bytes;
+    const uint32_t second_bytes = journal->options.second_batch_bytes_min;
+    return journal->slot_count == 0 || second_bytes == 0 ? 1 : second_bytes;
 }
 
 /* Batches are taken as long as enough waits and depth and room allow. */

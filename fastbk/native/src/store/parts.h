@@ -139,7 +139,7 @@ struct fbk_store {
     struct fbk_fetch *fetches;
 
     struct fbk_read_queue queue;
-    struct fbk_store_result *results; /* ring of jobs_max */
+    struct fbk_store_result *results; /* ring of read_jobs_max */
     uint64_t results_in, results_out;
     uint32_t jobs_under_way;
 

@@ -44,7 +44,7 @@ struct fbk_queued_job {
 };
 
 struct fbk_read_lane {
-    struct fbk_queued_job *heap; /* of jobs_max */
+    struct fbk_queued_job *heap; /* of read_jobs_max */
     uint32_t count;
     uint64_t now; /* tag of the job taken last */
     uint64_t next_tag[FBK_READ_FLOWS];

@@ -10,7 +10,7 @@ submit(struct fbk_store *store, const struct fbk_job *job)
     fbk_store_lock(store);
     if (store->stopping) {
         result = FBK_E_STOPPED;
-    } else if (store->jobs_under_way < store->options.jobs_max &&
+    } else if (store->jobs_under_way < store->options.read_jobs_max &&
                fbk_read_queue_put(&store->queue, job)) {
         store->jobs_under_way++;
         pthread_cond_signal(&store->work);
@@ -78,7 +78,7 @@ fbk_store_collect(struct fbk_store *store, struct fbk_store_result *results, int
     int32_t count = 0;
     fbk_store_lock(store);
     while (count < results_max && store->results_out < store->results_in) {
-        results[count++] = store->results[store->results_out++ % store->options.jobs_max];
+        results[count++] = store->results[store->results_out++ % store->options.read_jobs_max];
         store->jobs_under_way--;
     }
     fbk_store_unlock(store);
@@ -89,7 +89,7 @@ static void
 finish(struct fbk_store *store, const struct fbk_job *job, const struct fbk_store_result *result)
 {
     fbk_store_lock(store);
-    store->results[store->results_in++ % store->options.jobs_max] = *result;
+    store->results[store->results_in++ % store->options.read_jobs_max] = *result;
     store->counts.lookups += job->kind != FBK_JOB_AHEAD;
     if (result->status == FBK_S_CANNOT_TELL)
         store->counts.cannot_tell++;

@@ -24,7 +24,7 @@ static int32_t
 init_parts(struct fbk_store *store)
 {
     const struct fbk_store_options *options = &store->options;
-    store->results = calloc(options->jobs_max, sizeof *store->results);
+    store->results = calloc(options->read_jobs_max, sizeof *store->results);
     store->logs = calloc(options->log_files_max, sizeof *store->logs);
     store->set = calloc(1, sizeof *store->set);
     if (!store->results || !store->logs || !store->set)
@@ -32,11 +32,11 @@ init_parts(struct fbk_store *store)
     store->set->references = 1;
     for (uint32_t i = 0; i < options->log_files_max; i++)
         store->logs[i].handle = -1;
-    int32_t result = fbk_block_cache_init(&store->block_cache, options->block_cache_bytes);
+    int32_t result = fbk_block_cache_init(&store->block_cache, options->block_cache_size_bytes);
     if (result >= 0)
-        result = fbk_read_cache_init(&store->read_cache, options->read_cache_bytes);
+        result = fbk_read_cache_init(&store->read_cache, options->read_cache_size_bytes);
     if (result >= 0)
-        result = fbk_read_queue_init(&store->queue, options->jobs_max);
+        result = fbk_read_queue_init(&store->queue, options->read_jobs_max);
     if (result >= 0)
         result = fbk_file_writer_init(&store->writer, store->io);
     return result;
@@ -55,8 +55,8 @@ fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io,
     store->io = io;
     store->reader_io = reader_io;
     store->background_io = io;
-    if (store->options.jobs_max == 0)
-        store->options.jobs_max = 1;
+    if (store->options.read_jobs_max == 0)
+        store->options.read_jobs_max = 1;
     if (store->options.log_files_max == 0)
         store->options.log_files_max = 1;
     int length =
@@ -227,7 +227,7 @@ fbk_store_align_bytes(const struct fbk_store *store)
 uint64_t
 fbk_store_cache_bytes(const struct fbk_store *store)
 {
-    return store->options.read_cache_bytes;
+    return store->options.read_cache_size_bytes;
 }
 
 void

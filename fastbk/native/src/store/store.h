@@ -33,7 +33,7 @@
  *
  * Reading
  * fbk_store_submit: asks the readers for the run holding the smallest id in [first, last] on disk.
- * FBK_E_FULL when jobs_max are under way. lane, flow: whose turn it is (store/read_queue.h).
+ * FBK_E_FULL when read_jobs_max are under way. lane, flow: whose turn it is (store/read_queue.h).
  * fbk_store_submit_list: ids a ledger holds on disk as ascending (first, last) ranges from
  * first_entry_id on. fbk_store_submit_ahead: brings runs of the ledger from first_entry_id on into
  * the cache, up to about size_bytes_max, neighbours in one disk read (store/read_ahead.c).

@@ -132,9 +132,10 @@ start(struct fbk_worker *worker, struct fbk_connection *connection,
         }
         break;
     case FBK_APACHE_READ_BATCH:
-        context->size_bytes_max = message->size_bytes_max < worker->options.apache_batch_bytes_max
-                                      ? message->size_bytes_max
-                                      : worker->options.apache_batch_bytes_max;
+        context->size_bytes_max =
+            message->size_bytes_max < worker->options.apache_batch_read_bytes_max
+                ? message->size_bytes_max
+                : worker->options.apache_batch_read_bytes_max;
         if (context->flags & FBK_APACHE_FENCE) {
             context->step = FBK_STEP_FENCE;
             make_read(context, &request);

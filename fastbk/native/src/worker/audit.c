@@ -6,8 +6,6 @@ void
 fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection,
                uint32_t operation, int64_t ledger_id, uint32_t status)
 {
-    if (worker->audits == NULL)
-        return;
     if (worker->audit_count == FBK_WORKER_AUDITS_MAX) {
         worker->audits_dropped++;
         return;

@@ -16,7 +16,7 @@ static void input_over_end(struct fbk_worker *worker, struct fbk_connection *con
 
 /* ------------ frames under way */
 
-/* A frame under way earns time by its bytes: its deadline moves by 1/frame_bytes_per_s_min for
+/* A frame under way earns time by its bytes: its deadline moves by 1/frame_rate_bytes_min for
  * each, and is never further away than frame_timeout.  So a frame that keeps the least rate may be
  * as large as frames may be, and one that pauses has frame_timeout. */
 
@@ -37,7 +37,7 @@ fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, 
     if (fbk_connection_is_new(connection))
         return;
     int64_t left_us = (int32_t)(connection->deadline_us - worker->now_us);
-    int64_t earned_us = (int64_t)size_bytes * 1000000 / worker->options.frame_bytes_per_s_min;
+    int64_t earned_us = (int64_t)size_bytes * 1000000 / worker->options.frame_rate_bytes_min;
     int64_t most_us = (int64_t)worker->options.frame_timeout_ms * 1000;
     int64_t after_us = left_us + earned_us < most_us ? left_us + earned_us : most_us;
     if (after_us > 0) /* else it is over, and the next sweep says so */
@@ -78,7 +78,7 @@ fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wantin
     if (worker->closed_none && worker->now_us - worker->closed_none_us < FBK_RATE_AGE_US / 8)
         return false;
     struct fbk_connection *slowest = NULL;
-    uint64_t least = (uint64_t)worker->options.frame_bytes_per_s_min * FBK_CONTENDED_RATES;
+    uint64_t least = (uint64_t)worker->options.frame_rate_bytes_min * FBK_CONTENDED_RATES;
     for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
         struct fbk_connection *connection = &worker->connections[slot];
         uint64_t rate = connection != wanting ? rate_of(worker, connection) : UINT64_MAX;

@@ -234,7 +234,7 @@ static void
 end_turn(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     bool is_over = worker->turn_frames >= worker->options.turn_frames_max ||
-                   worker->turn_bytes >= worker->options.turn_bytes_max;
+                   worker->turn_bytes >= worker->options.turn_size_bytes_max;
     bool is_alive =
         connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
     if (!is_over || connection->blocked != 0 || !is_alive)

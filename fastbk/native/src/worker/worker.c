@@ -21,10 +21,9 @@ take_memory(struct fbk_worker *worker)
         fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     if (worker->options.has_quotas)
         fbk_quotas_init(worker);
-    if (worker->options.is_audited)
-        worker->audits = fbk_memory_take(FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
+    worker->audits = fbk_memory_take(FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     bool all = worker->connections && worker->free_slots && worker->dirty && worker->events &&
-               worker->receive_memory && (worker->audits || !worker->options.is_audited) &&
+               worker->receive_memory && worker->audits &&
                ((worker->quotas && worker->quota_ledgers) || !worker->options.has_quotas);
     int32_t error = all ? fbk_contexts_init(worker) : -ENOMEM;
     return error != 0 ? error : fbk_digests_init(worker);
@@ -46,7 +45,7 @@ are_options_sound(const struct fbk_worker_options *options)
 {
     return is_shard_map_sound(options) && options->worker < FBK_WORKERS_MAX &&
            options->connections_max > 0 && options->pending_requests_max > 0 &&
-           options->apache_requests_max > 1 && options->apache_batch_bytes_max > 0 &&
+           options->apache_requests_max > 1 && options->apache_batch_read_bytes_max > 0 &&
            options->apache_digests_max >= FBK_DIGEST_WAYS &&
            options->apache_digests_max <= 1u << 24 && options->batch_entries_max > 0 &&
            options->receive_size_bytes >= FBK_PAGE_BYTES &&
@@ -55,8 +54,8 @@ are_options_sound(const struct fbk_worker_options *options)
            options->reply_backlog_bytes_max >= options->frame_size_bytes_max &&
            options->reply_backlog_bytes_max < 1u << 30 &&
            options->unread_replies_bytes_max >= options->reply_backlog_bytes_max &&
-           options->turn_frames_max > 0 && options->turn_bytes_max > 0 &&
-           options->frame_bytes_per_s_min > 0 && options->write_timeout_ms <= 1000000 &&
+           options->turn_frames_max > 0 && options->turn_size_bytes_max > 0 &&
+           options->frame_rate_bytes_min > 0 && options->write_timeout_ms <= 1000000 &&
            options->hello_timeout_ms <= 1000000 && options->frame_timeout_ms <= 1000000;
 }
 

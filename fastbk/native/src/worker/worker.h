@@ -335,7 +335,7 @@ struct fbk_worker {
     struct fbk_quota *quotas;                /* FBK_QUOTAS_MAX; NULL: nobody has one */
     struct fbk_quota_ledgers *quota_ledgers; /* as many */
     uint64_t quotas_served_ns;
-    struct fbk_worker_audit *audits; /* FBK_WORKER_AUDITS_MAX; NULL: nobody wants to know */
+    struct fbk_worker_audit *audits; /* FBK_WORKER_AUDITS_MAX */
     uint32_t audit_count;
     uint64_t audits_dropped;
 

@@ -184,7 +184,7 @@ append(struct gather *gather, const struct part *part)
     if (gather->count > 0 &&
         (gather->bytes + part->size_bytes > gather->bytes_max ||
          fbk_wire_read_batch_size(gather->count + 1, gather->bytes + part->size_bytes) >
-             gather->index->options.frame_bytes_max))
+             gather->index->options.frame_size_bytes_max))
         return STEP_END;
     gather->parts[gather->count++] = *part;
     gather->bytes += part->size_bytes;
