@@ -11,7 +11,6 @@ A rate limit waits after work and not before it, since the size of a piece is of
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Callable
 
@@ -75,6 +74,8 @@ def allow_descriptors(connections_max: int) -> int:
     """Raise this process's limit of open files so that `connections_max` fit, as far as it may.
 
     Return how many connections fit: fewer than asked for only where the hard limit is lower."""
+    import resource  # most processes that limit their work have few files
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + OTHER_DESCRIPTORS
     if hard != resource.RLIM_INFINITY:

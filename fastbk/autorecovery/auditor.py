@@ -544,7 +544,7 @@ class Verification:
             await self._save(cycle)
             if cycle.ended_ms:
                 await self._client.call_store(
-                    partial(note_recoveries, found=tuple(self._recoveries))
+                    partial(note_recoveries, in_recovery=tuple(self._recoveries))
                 )
                 return
 

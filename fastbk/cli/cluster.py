@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from fastbk.admin.cluster import BookieState, MissingCopies
-    from fastbk.admin.cluster_events import ClusterEvents, EventSource
+    from fastbk.admin.cluster import BookieState, ClusterEvents, EventSource, MissingCopies
     from fastbk.autorecovery.state import Audit, ClusterState, WorkerReport
     from fastbk.client import Client
     from fastbk.meta.api import MetadataStore
@@ -675,7 +674,7 @@ class _Reading:
 
     def rest(self) -> ClusterEvents:
         """Print everything that is there and was not printed yet."""
-        from fastbk.admin.cluster_events import read_cluster_events
+        from fastbk.admin.cluster import read_cluster_events
 
         if time.monotonic() - self._sources_s > SOURCES_S:
             self._find_sources()
@@ -702,7 +701,7 @@ class _Reading:
 
     def _find_sources(self) -> None:
         """Find the pages by metadata; without it go on with those that are known. Raises Error if there are none."""
-        from fastbk.admin.cluster_events import further_pages
+        from fastbk.admin.cluster import further_pages
 
         try:
             self._sources = self._sources_of_metadata()
@@ -726,7 +725,7 @@ class _Reading:
         self._sources_s = time.monotonic()
 
     def _sources_of_metadata(self) -> list[EventSource]:
-        from fastbk.admin.cluster_events import event_pages
+        from fastbk.admin.cluster import event_pages
 
         uri = metadata_uri(self._options)
         with opened_store(uri) as store:

@@ -76,12 +76,12 @@ class Context(
 
     def environment(self) -> dict[str, str]:
         """Return the variables that clients read, for what this context gives."""
-        found = {
+        variables = {
             VARIABLES[name]: str(getattr(self, name)) for name in VARIABLES if getattr(self, name)
         }
         if self.tls or any(name.startswith("tls_") and getattr(self, name) for name in VARIABLES):
-            found["FASTBK_TLS"] = "1"
-        return found
+            variables["FASTBK_TLS"] = "1"
+        return variables
 
 
 VARIABLES = {
@@ -109,12 +109,12 @@ class Contexts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def named(self, name: str) -> Context:
         """Return a context. Raises ConfigError."""
-        if (found := self.contexts.get(name)) is None:
+        if (context := self.contexts.get(name)) is None:
             raise ConfigError(
                 f"no context {name!r} in {path()}; there are: {format_names(self.contexts)}."
                 " `fastbk context add` makes one"
             )
-        return found
+        return context
 
 
 def path() -> Path:
@@ -146,11 +146,11 @@ def changed() -> Iterator[Contexts]:
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        found = load()
-        yield found
+        contexts = load()
+        yield contexts
         with replaced(file) as draft:
             draft.chmod(FILE_MODE)
-            draft.write_text(_text(found), encoding="utf-8")
+            draft.write_text(_text(contexts), encoding="utf-8")
     finally:
         os.close(folder)
 
@@ -176,18 +176,20 @@ def apply(options: argparse.Namespace, environment: MutableMapping[str, str]) ->
         return
     if options.metadata or environment.get(URI_VARIABLE):
         return
-    found = load()
-    if name := environment.get(NAME_VARIABLE) or found.current:
-        for variable, value in found.named(name).environment().items():
+    contexts = load()
+    if name := environment.get(NAME_VARIABLE) or contexts.current:
+        for variable, value in contexts.named(name).environment().items():
             environment.setdefault(variable, value)
 
 
-def _text(found: Contexts) -> str:
+def _text(contexts: Contexts) -> str:
     """Return the file's text. A JSON string without control characters is a TOML string."""
-    lines = [f"current = {json.dumps(found.current)}"] if found.current else []
-    for name, one in sorted(found.contexts.items()):
+    lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
+    for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in msgspec.to_builtins(one).items()]
+        lines += [
+            f"{key} = {json.dumps(value)}" for key, value in msgspec.to_builtins(context).items()
+        ]
     return "\n".join(lines).lstrip() + "\n"
 
 
@@ -251,13 +253,13 @@ def _add(options: argparse.Namespace) -> int:
     if bool(files["tls_certificate_file"]) != bool(files["tls_key_file"]):
         raise ConfigError("--tls-certificate and --tls-key go together: give both or none")
     new = Context(metadata=options.metadata, tls=options.tls, user=options.user, **files)
-    with changed() as found:
-        if name not in found.contexts and len(found.contexts) >= CONTEXTS_MAX:
+    with changed() as contexts:
+        if name not in contexts.contexts and len(contexts.contexts) >= CONTEXTS_MAX:
             raise ConfigError(f"there are {CONTEXTS_MAX:,} contexts: remove some first")
-        found.contexts[name] = new
+        contexts.contexts[name] = new
         if options.use:
-            found.current = name
-        is_used = found.current == name
+            contexts.current = name
+        is_used = contexts.current == name
     text = f"context {name} is stored" + (
         " and in use" if is_used else f"; `fastbk context use {name}` uses it"
     )
@@ -269,7 +271,7 @@ def _checked_file(field: str, given: str) -> str:
     if not given:
         return ""
     file = os.path.abspath(os.path.expanduser(given))
-    if any(ord(one) < 32 or ord(one) == 127 for one in file):
+    if any(ord(character) < 32 or ord(character) == 127 for character in file):
         raise ConfigError(
             f"{_FILES[field][0]} {file!r}: a path with control characters cannot be stored"
         )
@@ -280,10 +282,10 @@ def _checked_file(field: str, given: str) -> str:
 def _use(options: argparse.Namespace) -> int:
     if options.none == (options.name is not None):
         raise ConfigError("give the NAME of a context, or --none")
-    with changed() as found:
+    with changed() as contexts:
         if options.name is not None:
-            found.named(options.name)
-        found.current = options.name or ""
+            contexts.named(options.name)
+        contexts.current = options.name or ""
     if (other := os.environ.get(URI_VARIABLE)) and options.name:
         note(f"{URI_VARIABLE}={other} is set here and comes first: run `unset {URI_VARIABLE}`")
     text = f"context {options.name} is in use" if options.name else "no context is in use"
@@ -291,10 +293,10 @@ def _use(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    found = load()
+    contexts = load()
     facts = [
-        {"name": name, "metadata": one.metadata, "in_use": name == found.current}
-        for name, one in sorted(found.contexts.items())
+        {"name": name, "metadata": context.metadata, "in_use": name == contexts.current}
+        for name, context in sorted(contexts.contexts.items())
     ]
     if not facts:
         return print_answer(
@@ -307,23 +309,23 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    found = load()
-    name = options.name or found.current
+    contexts = load()
+    name = options.name or contexts.current
     if not name:
         raise ConfigError(
             "no context is in use: give the NAME of one; `fastbk context list` has all"
         )
-    variables = found.named(name).environment()
-    facts = {"name": name, "in_use": name == found.current, "environment": variables}
+    variables = contexts.named(name).environment()
+    facts = {"name": name, "in_use": name == contexts.current, "environment": variables}
     return print_answer(options, facts, *(f"{key}={value}" for key, value in variables.items()))
 
 
 def _remove(options: argparse.Namespace) -> int:
-    with changed() as found:
-        found.named(options.name)
-        del found.contexts[options.name]
-        if found.current == options.name:
-            found.current = ""
+    with changed() as contexts:
+        contexts.named(options.name)
+        del contexts.contexts[options.name]
+        if contexts.current == options.name:
+            contexts.current = ""
     return print_answer(
         options, {"name": options.name, "removed": True}, f"context {options.name} is removed"
     )

@@ -15,7 +15,8 @@ from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import ByteProgress, add_verb, metadata_uri, note, print_answer
+from fastbk.cli.options import add_verb, metadata_uri, note, print_answer
+from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream_options import (
     LOST,
     add_on_gap,

@@ -17,8 +17,6 @@ from fastbk.cli import data_files
 from fastbk.cli.data_files import add_password, opened_input, password_of, read_chunks, read_lines
 from fastbk.cli.options import (
     DIGESTS,
-    ByteProgress,
-    ProgressLine,
     add_common,
     add_confirmation,
     add_verb,
@@ -30,12 +28,12 @@ from fastbk.cli.options import (
     opened_store,
     print_answer,
     print_json,
-    rate_of,
     run_client_verb,
     run_verb,
     table,
     text_or_base64,
 )
+from fastbk.cli.progress import ByteProgress, ProgressLine, rate_of
 from fastbk.cli.terminal import add_watch, write_payload
 from fastbk.errors import (
     BufferFull,

@@ -14,17 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fastbk.cli.ledger import print_audited, progress_of
-from fastbk.cli.options import (
-    ProgressLine,
-    add_json,
-    add_metadata,
-    metadata_uri,
-    note,
-    print_answer,
-    rate_of,
-    size_of,
-    table,
-)
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer, table
+from fastbk.cli.progress import ProgressLine, rate_of, size_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size, format_span_s
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 from fastbk.cli import data_files
 from fastbk.cli.data_files import opened_input, read_lines
 from fastbk.cli.options import (
-    ByteProgress,
     add_common,
     add_confirmation,
     add_verb,
@@ -27,6 +26,7 @@ from fastbk.cli.options import (
     some_of,
     table,
 )
+from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream_options import (
     EXAMPLES,
     LOST,

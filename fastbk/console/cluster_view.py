@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from fastbk.admin.cluster_events import ClusterEvents, EventSource, event_pages, read_cluster_events
+from fastbk.admin.cluster import ClusterEvents, EventSource, event_pages, read_cluster_events
 from fastbk.errors import Error, StorageError
 from fastbk.meta.rollback import read_hold
 from fastbk.observe import logs

@@ -45,24 +45,24 @@ def read_last_backup(store: MetadataStore) -> LastBackup | None:
 
     Raises MetadataUnavailable.
     """
-    (found,) = store.records.read([BACKUP_PATH])
-    return None if found is None else decode_backup(found.value)
+    (stored,) = store.records.read([BACKUP_PATH])
+    return None if stored is None else decode_backup(stored.value)
 
 
 def backup_age_s(store: MetadataStore, now_ms: int) -> float:
     """Return how old the newest backup is; infinite if none is known. Raises MetadataUnavailable."""
-    found = read_last_backup(store)
-    return math.inf if found is None else found.age_s(now_ms)
+    backup = read_last_backup(store)
+    return math.inf if backup is None else backup.age_s(now_ms)
 
 
 def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     """Store that this backup was taken, unless a newer one was. Raises MetadataUnavailable, MetadataConflict."""
     for _ in range(TRIES_MAX):
-        (found,) = store.records.read([BACKUP_PATH])
-        before = None if found is None else decode_backup(found.value)
+        (stored,) = store.records.read([BACKUP_PATH])
+        before = None if stored is None else decode_backup(stored.value)
         if before is not None and before.began_ms >= taken.began_ms:
             return
-        version = None if found is None else found.version
+        version = None if stored is None else stored.version
         try:
             store.records.change([Change(BACKUP_PATH, msgspec.json.encode(taken), version)])
         except MetadataConflict:
@@ -100,13 +100,13 @@ def unfinished_recoveries(store: MetadataStore) -> list[LedgerId]:
 
     A record that nobody can read says nothing, and is named (INV-M17). Raises MetadataUnavailable.
     """
-    (found,) = store.records.read([RECOVERIES_PATH])
-    return [] if found is None else _in_recovery(store, _recoveries(found.value).unfinished)
+    (stored,) = store.records.read([RECOVERIES_PATH])
+    return [] if stored is None else _in_recovery(store, _recoveries(stored.value).unfinished)
 
 
-def note_recoveries(store: MetadataStore, found: Iterable[LedgerId]) -> None:
+def note_recoveries(store: MetadataStore, in_recovery: Iterable[LedgerId]) -> None:
     """Take in what a check of all ledgers found in recovery. Raises MetadataUnavailable, MetadataConflict."""
-    listed = set(found)
+    listed = set(in_recovery)
     for _ in range(TRIES_MAX):
         (stored,) = store.records.read([RECOVERIES_PATH])
         before, version = Recoveries(), None
@@ -140,8 +140,8 @@ def _in_recovery(store: MetadataStore, ledger_ids: Sequence[LedgerId]) -> list[L
     """Return those that are in recovery now. One with damaged metadata is left out: the check of all logs it."""
     return [
         ledger_id
-        for ledger_id, one in zip(ledger_ids, store.read_ledgers(ledger_ids), strict=True)
-        if one is not None
-        and not isinstance(one, BadRecord)
-        and one.metadata.state is LedgerState.IN_RECOVERY
+        for ledger_id, ledger in zip(ledger_ids, store.read_ledgers(ledger_ids), strict=True)
+        if ledger is not None
+        and not isinstance(ledger, BadRecord)
+        and ledger.metadata.state is LedgerState.IN_RECOVERY
     ]

@@ -295,7 +295,7 @@ def place_hold(store: HasRecords, hold: Hold) -> Hold:
         record = _decode_or_new(found)
         there = record.hold
         if there is not None:
-            added = tuple(one for one in hold.reasons if one not in there.reasons)
+            added = tuple(reason for reason in hold.reasons if reason not in there.reasons)
             if not added or len(there.reasons) >= REASONS_MAX:
                 return there
             hold = msgspec.structs.replace(there, reasons=there.reasons + added)

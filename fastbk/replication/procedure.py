@@ -194,19 +194,7 @@ class Procedure(Generic[T]):
         steps = self._running_steps
         assert steps is not None
         self._shared.now_s = now_s
-        while True:
-            # Who keeps an error, or is given it, does not keep the frames that it was raised in before.
-            try:
-                if isinstance(outcome, Error):
-                    wanted = steps.throw(outcome.with_traceback(None))
-                else:
-                    wanted = steps.send(outcome)
-            except StopIteration as end:
-                self._finish(end.value, now_s)
-                return
-            except Error as error:
-                self._fail(error.with_traceback(None), now_s)
-                return
+        while (wanted := self._advance_steps(steps, outcome)) is not None:
             if not isinstance(wanted, Procedure):
                 self._act(wanted, self._resume)
                 return
@@ -216,11 +204,25 @@ class Procedure(Generic[T]):
             self._parts.append(part)
             part.begin(now_s)
             if not part.is_finished:
-                part._when_finished = partial(self._part_ended, part)
+                part._when_finished = partial(self._resume_after, part)
                 return
             outcome = self._outcome_of(part)
+        self._end(now_s)
 
-    def _part_ended(self, part: Procedure[Any], now_s: float) -> None:
+    def _advance_steps(self, steps: Steps[T], outcome: object) -> Action | Procedure[Any] | None:
+        """Return what the steps wait for after an outcome; None: they have ended, and the result or error is kept."""
+        # Who keeps an error, or is given it, does not keep the frames that it was raised in before.
+        try:
+            if isinstance(outcome, Error):
+                return steps.throw(outcome.with_traceback(None))
+            return steps.send(outcome)
+        except StopIteration as end:
+            self._result = end.value
+        except Error as error:
+            self.error = error.with_traceback(None)
+        return None
+
+    def _resume_after(self, part: Procedure[Any], now_s: float) -> None:
         self._resume(self._outcome_of(part), now_s)
 
     def _outcome_of(self, part: Procedure[Any]) -> object:

@@ -7,7 +7,7 @@ the metadata (INV-M1) decides, so whoever comes later goes on. The steps:
 2. Every member of the last ensemble is fenced, until the answers are covered (`FenceEnsemble`).
 3. Reading starts behind the best LAC heard, never below the last fragment: what lies before is final.
 4. Entry after entry is proven to exist or to be missing (`ReadForRecovery`), by the ensembles of step 1.
-5. What exists is written again in strict order, to its whole write set (`RewriteEntries`).
+5. What exists is written again in strict order, to its whole write set (`RewriteEntries`). `RewriteTail` does 4 and 5.
 6. The first entry that is missing is the end; when everything before it is on Qa bookies, one compare-and-set closes
    the ledger: last entry, length and the fragments that failing bookies made necessary, all at once or not at all.
 7. Entries behind the first missing one were never acknowledged and are ignored.

@@ -12,7 +12,7 @@ RAW = re.compile(r"std(?:out|err)\.buffer|sys\.__std|os\.write\(\s*(?:1|2|sys)|/
 ALLOWED = {
     "cli/terminal.py": "the way out itself",
     "cli/stream_options.py": "lines of JSON, which are printable",
-    "cli/options.py": "clears its line",
+    "cli/progress.py": "clears its line",
     "admin/http_tool.py": "JSON for the bookie that started it",
     "observe/logs.py": "lines of the log, escaped there",
 }

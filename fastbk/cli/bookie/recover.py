@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from fastbk import exit_codes
 from fastbk.cli.options import (
-    ProgressLine,
     add_json,
     add_metadata,
     exit_without_consent,
     metadata_uri,
     note,
     print_answer,
-    rate_of,
 )
+from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_names, format_size
 

@@ -15,17 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import (
-    ProgressLine,
-    add_config,
-    add_json,
-    need_linux,
-    note,
-    print_answer,
-    print_json,
-    rate_and_left,
-    rate_of,
-)
+from fastbk.cli.options import add_config, add_json, need_linux, note, print_answer, print_json
+from fastbk.cli.progress import ProgressLine, rate_and_left, rate_of
 from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.limits import RateLimit

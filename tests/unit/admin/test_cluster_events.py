@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.cluster_events import DOWN, EventSource, event_pages, read_cluster_events
+from fastbk.admin.cluster import DOWN, EventSource, event_pages, read_cluster_events
 from fastbk.admin.page_client import AdminClient
 from fastbk.errors import ConfigError
 from fastbk.meta import open_store

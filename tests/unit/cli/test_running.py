@@ -18,7 +18,8 @@ import pytest
 
 from fastbk.cli import __main__ as cli
 from fastbk.cli import terminal
-from fastbk.cli.options import ProgressLine, note, rate_and_left, table
+from fastbk.cli.options import note, table
+from fastbk.cli.progress import ProgressLine, rate_and_left
 from fastbk.cli.terminal import fitting, repeated
 from fastbk.errors import MetadataUnavailable
 from fastbk.observe import logs

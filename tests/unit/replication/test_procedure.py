@@ -174,6 +174,21 @@ def test_errors_of_actions_and_parts_are_raised_in_the_steps() -> None:
     assert error.__traceback__ is None, "it would keep everything that the steps had"
 
 
+def test_an_error_after_the_end_of_a_part_says_nothing_of_that() -> None:
+    def nap(_: Straight) -> Steps[object]:
+        return (yield Sleep(1.0))
+
+    def steps(_: Straight) -> Steps[object]:
+        yield from Straight(nap)
+        raise NotEnoughBookies("no")
+
+    straight = started(steps)
+    straight.completed(1, None, 1.0)
+    with pytest.raises(NotEnoughBookies) as caught:
+        straight.value()
+    assert caught.value.__context__ is None
+
+
 def test_whatever_is_no_error_of_ours_comes_out_at_the_driver() -> None:
     def steps(_: Straight) -> Steps[object]:
         yield ReadMetadata()
