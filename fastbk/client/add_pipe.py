@@ -485,7 +485,7 @@ class TracedPipe(AddPipe):
     # --- admission ---------------------------------------------------------------------------------------------
 
     def admit_one(self, data: bytes, size: int) -> asyncio.Future[EntryId]:
-        """As `AddPipe` does."""
+        """Do the same as `AddPipe`."""
         self._begin(1, size)
         return super().admit_one(data, size)
 

@@ -75,7 +75,7 @@ class LocalFiles:
         return True
 
     def read(self, name: str) -> str | None:
-        """As Files says."""
+        """See Files."""
         with suppress(FileNotFoundError):
             return (self._folder / name).read_text()
         return None

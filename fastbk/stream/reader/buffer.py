@@ -444,7 +444,7 @@ class TracedBuffer(ReadBuffer):
         }
 
     def next_record(self) -> Record:
-        """As `ReadBuffer` does."""
+        """Do the same as `ReadBuffer`."""
         record = super().next_record()
         if record.headers:
             self._received(record)
