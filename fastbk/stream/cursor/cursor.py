@@ -388,6 +388,7 @@ class Cursor(CursorHolder[_Parts, DLSN, GapT]):
             tail=self._is_tailing,
             prefetch_bytes=self._prefetch_bytes,
             on_gap="yield",
+            start_seq=acks.mark_seq,
         )
         reader.consumer = self
         await reader.__aenter__()

@@ -781,6 +781,13 @@ async def first_mark(context: StreamContext, start: Start, *, raises: bool) -> t
                 raise truncated(context.name, f"record {start.seq}", chain.trim)
             return FIRST, start.seq
         return found or await position_behind(context, tail), start.seq
+    if start == "latest":
+        # With its number, a mark behind the last record of a segment that is deleted later is no gap.
+        tail = await tail_position(context)
+        mark = await position_behind(context, tail)
+        if tail is None:
+            return mark, 0
+        return mark, tail.seq + 1 if mark == tail.next else NONE
     return await clamped_start(context, start), NONE
 
 

@@ -356,6 +356,7 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
             on_gap="yield",
             arrived=arrived,
             turns=turns,
+            start_seq=acks.mark_seq,
         )
         await reader.open()
         name = f"{origin.path} {self.name}"

@@ -44,10 +44,14 @@ class ReadBuffer:
         from_key: Key | None,
         ends: Sequence[DLSN | Key],
         keys_from: DLSN = FIRST,
+        start_seq: int = NONE,
     ) -> None:
         """Records before `from_key` are not handed out, nor what is not before one of `ends`.
 
-        `keys_from`: what lies before it reaches no key of `ends`.
+        Args:
+            keys_from: what lies before it reaches no key of `ends`.
+            start_seq: number of the record at `position`, NONE where it is not known. With it a start behind the last
+                record of a segment that is gone by now is no gap.
         """
         self.ahead: ReadAhead | None = None
         self.is_over = False
@@ -59,6 +63,7 @@ class ReadBuffer:
         self._name = name
         self._ends = ends
         self._keys_from = keys_from
+        self._start = position, start_seq
         self.move_to(position, from_key)
 
     def move_to(self, position: DLSN, from_key: Key | None = None) -> None:
@@ -167,13 +172,16 @@ class ReadBuffer:
         begins = trim.entry == 0 and trim.slot == 0
         if has_no_records_before(trim, chain, position):
             return 0
-        if self.next_seq == NONE or not begins:
+        next_seq = self.next_seq
+        if next_seq == NONE and position == self._start[0]:
+            next_seq = self._start[1]
+        if next_seq == NONE or not begins:
             return None
         first = chain.row(trim.segment)
         if first is not None and first.base_seq != NONE:
-            return max(first.base_seq - self.next_seq, 0)
+            return max(first.base_seq - next_seq, 0)
         if trim.segment == chain.head:
-            return max(chain.head_seq - self.next_seq, 0)
+            return max(chain.head_seq - next_seq, 0)
         return None
 
     def pass_by(self, gap: Gap) -> None:
@@ -414,12 +422,13 @@ def buffer_of(
     from_key: Key | None,
     ends: Sequence[DLSN | Key],
     keys_from: DLSN = FIRST,
+    start_seq: int = NONE,
 ) -> ReadBuffer:
     """Return a reader's buffer, with spans or without."""
     tracer = tracer_of(context.client.config.tracing)
     if tracer is None:
-        return ReadBuffer(context.name, position, from_key, ends, keys_from)
-    return TracedBuffer(context.name, position, from_key, ends, tracer, keys_from)
+        return ReadBuffer(context.name, position, from_key, ends, keys_from, start_seq)
+    return TracedBuffer(context.name, position, from_key, ends, tracer, keys_from, start_seq)
 
 
 class TracedBuffer(ReadBuffer):
@@ -433,8 +442,9 @@ class TracedBuffer(ReadBuffer):
         ends: Sequence[DLSN | Key],
         tracer: Tracer,
         keys_from: DLSN = FIRST,
+        start_seq: int = NONE,
     ) -> None:
-        super().__init__(name, position, from_key, ends, keys_from)
+        super().__init__(name, position, from_key, ends, keys_from, start_seq)
         self._tracer = tracer
         self._span_name = f"receive {name}"
         self._attributes = {

@@ -23,7 +23,7 @@ from fastbk.observe.meter import (
     receiving,
 )
 from fastbk.option_checks import checked_integer, checked_timeout
-from fastbk.stream.chain import Chain
+from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.context import ContextLike, clock_us, context_of, one_at_a_time
 from fastbk.stream.options import GapT
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start, check_start
@@ -115,11 +115,13 @@ class StreamReader(Generic[GapT]):
         on_gap: Literal["raise", "yield"] = "raise",
         arrived: asyncio.Event | None = None,
         turns: ReadTurns | None = None,
+        start_seq: int = NONE,
     ) -> None:
         """`end`: the first position that is not delivered. `tail` False: end behind what is visible when it is opened.
 
         `prefetch_bytes`: entries read ahead, at least 1, beside one batch and what is being handed out.
         `arrived`, `turns`: of one of many readers: is set whenever something came, and bounds what all have read ahead.
+        `start_seq`: number of the record at `start`, if that is a position; NONE where it is not known.
         """
         check_start(start)
         if end is not None:
@@ -129,6 +131,7 @@ class StreamReader(Generic[GapT]):
             raise ConfigError(f'on_gap is {on_gap!r}: "raise" or "yield"')
         self._given = context
         self._start: Start = start
+        self._start_seq = start_seq
         self._end_at = end
         self._is_tailing = tail
         self._prefetch_bytes = prefetch_bytes
@@ -165,7 +168,7 @@ class StreamReader(Generic[GapT]):
         self._follower = ChainFollower(
             context.store, (await context.store.read()).chain, self._arrived, self._moved.set
         )
-        self._buffer = buffer_of(context, position, from_key, ends, keys_from)
+        self._buffer = buffer_of(context, position, from_key, ends, keys_from, self._start_seq)
         self._read_ahead()
         meter = meter_of(context.client.config.tracing)
         if meter is not None:

@@ -18,7 +18,7 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
-from fastbk.stream.chain import truncate
+from fastbk.stream.chain import drop_deleted, mark_deleting, truncate
 from fastbk.stream.cursor import state
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
@@ -337,6 +337,23 @@ async def test_a_new_one_begins_where_it_is_told_and_an_old_one_at_its_mark(
         await write(cluster.client(), [2])
         assert (await cursor.backlog()).records == 2
         assert [one.seq for one in await take(cursor, 2)] == [4, 5]
+
+
+async def test_a_mark_behind_a_segment_that_is_gone_is_no_gap(cluster: Cluster) -> None:
+    """Its janitor deletes what all cursors have done; a holder that comes later has missed nothing."""
+    await write(cluster.client(), [4])
+    async with opened(cluster) as cursor:
+        cursor.ack((await take(cursor, 4))[-1])
+    store = context_of(cluster.client()).store
+    async with Cursor(context_of(cluster.client()), "late", "latest") as late:
+        assert late.mark_seq == 4
+    await write(cluster.client(), [2])  # the newest closed segment is never deleted
+    await store.change(lambda chain: drop_deleted(mark_deleting(chain, 2), 2, 4))
+    for name in ("c", "late"):
+        async with Cursor(context_of(cluster.client()), name, on_gap="yield") as cursor:
+            assert await cursor.read(timeout=0) is None, "nothing was read ahead yet"
+            assert [one.seq for one in await take(cursor, 2)] == [4, 5]
+            assert cursor.gap_records == 0
 
 
 async def test_records_that_are_gone_are_told_and_counted_once(cluster: Cluster) -> None:
