@@ -255,7 +255,7 @@ class Peer:
         return PendingRequest(self, build, timeout_s, tell, tag)
 
     async def request(self, build: Build, timeout_s: float) -> Answer:
-        """Send a request other than a writer's add and return its answer; raises what `ask` tells."""
+        """Send a request other than a writer's add and return its answer. Raises what `send_request` reports."""
         future: asyncio.Future[Answer | Error] = asyncio.get_running_loop().create_future()
 
         def on_outcome(outcome: Answer | Error) -> None:

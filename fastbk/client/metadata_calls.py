@@ -144,7 +144,7 @@ class MetadataCalls:
         self._watches: list[Watch] = []
         self._callbacks: dict[_ClientWatch, Callable[[], None]] = {}
         self._waiting: deque[_Waiting] = deque()
-        self._is_read_due = False
+        self._is_hand_over_due = False
         self._listing: _Listing | None = None
         self._is_single = not (isinstance(uri, str) and (is_zookeeper(uri) or is_gateway(uri)))
 
@@ -179,9 +179,11 @@ class MetadataCalls:
                     return await loop.run_in_executor(self._executor, self._call_store, call)
                 settled: asyncio.Future[T] = loop.create_future()
                 self._waiting.append(_Waiting(call, settled))
-                if not self._is_read_due:
-                    self._is_read_due = True
-                    loop.call_soon(self._ask, loop)  # behind all that this turn of the loop calls
+                if not self._is_hand_over_due:
+                    self._is_hand_over_due = True
+                    loop.call_soon(
+                        self._hand_over, loop
+                    )  # behind all that this turn of the loop calls
                 return await settled
         except TimeoutError:
             raise self._unanswered(limit_s) from None
@@ -194,8 +196,8 @@ class MetadataCalls:
             hint = "is ZooKeeper running, and are host and port right?"
         return MetadataUnavailable(f"{where} did not answer within {limit_s:g} s: {hint}")
 
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_read_due = False
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_hand_over_due = False
         if self._executor is not None and self._waiting:
             self._executor.submit(self._call_waiting, loop)
 
@@ -383,7 +385,7 @@ class MetadataCalls:
         """End the threads, and the store if it was opened here."""
         for watch in self._watches:
             watch.close()
-        self._ask(asyncio.get_running_loop())  # what was called in this turn of the loop
+        self._hand_over(asyncio.get_running_loop())  # what was called in this turn of the loop
         executor, self._executor = self._executor, None
         if executor is not None:
             if self._store is not None and isinstance(self._uri, str):

@@ -4,7 +4,7 @@ A procedure gives each action with a tag, and `Procedure.completed(tag, outcome,
 it was withdrawn. Outcomes: `SendRequest` a Reply or an Error (NotEnoughBookies: not reached, or the connection was
 lost; QuorumTimeout: no answer in time), `ReadMetadata` a VersionedLedger or an Error, `UpdateMetadata` the new version
 or an Error (MetadataConflict: not done; MetadataUnavailable: it may have taken effect), `ReadIdentity` a
-VersionedIdentity, None (the bookie has none, as Apache's) or an Error, `Choose` a mapping index -> bookie id,
+VersionedIdentity, None (the bookie has none, as Apache's) or an Error, `Choose` a Replaced,
 `MarkReplicas` None or an Error, `Sleep` None.
 """
 

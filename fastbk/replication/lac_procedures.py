@@ -1,8 +1,8 @@
 """Asking bookies for a ledger's LAC: the last entry that is known to be acknowledged.
 
-Only what a good digest covers counts (P19): the LAC inside an entry, or the body that a writer told explicitly. The
-number a bookie puts beside them is never used. Entries of earlier fragments are acknowledged, so the result is never
-below the last fragment's first entry - 1.
+Only what a good digest covers counts (the simulator's script P19): the LAC inside an entry, or the body that a writer
+sent explicitly. The number a bookie puts beside them is never used. Entries of earlier fragments are acknowledged, so
+the result is never below the last fragment's first entry - 1.
 
 For the driver: ordinary procedures; the value is the LAC, -1 if nothing is acknowledged. They ask for ReadLac without
 waiting, and Sleep. The metadata handed in should be fresh: they ask the last ensemble that it names. A closed ledger

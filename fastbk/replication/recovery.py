@@ -314,7 +314,7 @@ class RewriteTail(Procedure[None]):
 # Both ask with FENCE: a bookie answers such a read only when the fence is durable, so every answer
 # that is counted comes from a bookie that the old writer can no longer complete an add on. Fencing
 # only the first read is not enough: the message to one bookie may be lost, and an add later
-# completes there (P1).
+# completes there (the simulator's script P1).
 
 
 @dataclass(slots=True)
@@ -355,7 +355,7 @@ class FenceEnsemble(QuorumCoverage[Fenced]):
         request = ReadEntry(-1, fence=True, high_priority=True)
         super().__init__(ledger_id, metadata, pacing, request, lost)
         fragment = metadata.fragments[-1]
-        # Earlier fragments are final: nothing below the last one's start is in doubt (P2).
+        # Earlier fragments are final: nothing below the last one's start is in doubt (the simulator's script P2).
         self._fenced = Fenced(fragment.first_entry_id - 1)
 
     def _record_reply(self, index: int, outcome: Outcome) -> bool:
@@ -364,7 +364,7 @@ class FenceEnsemble(QuorumCoverage[Fenced]):
         if found is None:
             self._replicas.record_reply(bookie_id, outcome)
             return bookie_id in self._replicas.absent
-        # Only what this digest covers; the number beside the entry counts for nothing (P19).
+        # Only what this digest covers; the number beside the entry counts for nothing (the simulator's script P19).
         self._fenced.lac = max(self._fenced.lac, found.lac)
         self._fenced.highest = max(self._fenced.highest, found.entry_id)
         self._fenced.largest_bytes = max(self._fenced.largest_bytes, len(found.data))
@@ -386,8 +386,9 @@ class ReadForRecovery(Procedure[Found | None]):
     """Decides whether one entry exists: the result is a good copy, or None when it was never acknowledged for certain.
 
     All of its write set is asked at once. One good copy decides "exists". "Missing" takes NO_ENTRY or NO_LEDGER from
-    Qw - Qa + 1 bookies, and is decided as soon as they are there, whatever the others may say (P5). When all have
-    answered and neither is true, those that are away or busy are asked again, then it fails and says why.
+    Qw - Qa + 1 bookies, and is decided as soon as they are there, whatever the others may say (the simulator's
+    script P5). When all have answered and neither is true, those that are away or busy are asked again, then it fails
+    and says why.
 
     `is_acknowledged`: the entry is known to be so; then its bookies were wrong to say no, and all of them must.
     """
@@ -748,7 +749,7 @@ class RewriteEntries(Procedure[None]):
         for pending in self._pending.values():
             for index in self._write_set(pending.found.entry_id):
                 if index in fresh:
-                    # The replaced bookie's copy does not count in this fragment (P12).
+                    # The replaced bookie's copy does not count in this fragment (the simulator's script P12).
                     if index in pending.acks:
                         pending.acks.discard(index)
                         self.copies_missing += 1

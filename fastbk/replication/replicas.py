@@ -87,7 +87,7 @@ class Replicas:
         self.closed: ClientClosed | None = None
 
     def record_reply(self, bookie_id: BookieId, outcome: Outcome) -> None:
-        """Take the outcome of an Ask that gave nothing good."""
+        """Take the outcome of a SendRequest that gave nothing good."""
         self.passing.discard(bookie_id)
         if isinstance(outcome, Reply):
             self._record_answer(bookie_id, outcome)

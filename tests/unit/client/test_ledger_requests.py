@@ -125,5 +125,5 @@ def test_a_lac_is_told_with_its_own_body_however_often(kind: DigestType) -> None
     for request_id, lac in enumerate((0, 0, 1, 0), 1):
         body = make_lac_body(LEDGER, lac, kind, b"pw")
         frame = bytes(requests.frame(WriteLac(lac), request_id))
-        expected = put_write_lac(request_id, LEDGER, lac, requests.adds.master_key, body)
+        expected = put_write_lac(request_id, LEDGER, lac, requests.add_codec.master_key, body)
         assert frame == bytes(expected)

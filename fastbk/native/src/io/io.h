@@ -1,7 +1,7 @@
 /* The one seam between fastbk and a disk: a few calls and a way to collect completions.  Two
- * backends: io/uring.c and io/plain.c (pwritev2, preadv2); tests have a third,
- * tests/native/fake_disk.  Everything a bookie stores goes through here, the manifest and identity
- * files included.
+ * backends: io/uring.c with io/uring_queue.c, and io/plain.c (pwritev2, preadv2); tests have a
+ * third, tests/native/fake_disk.  Everything a bookie stores goes through here, the manifest and
+ * identity files included.
  *
  * Decision 30. */
 #pragma once

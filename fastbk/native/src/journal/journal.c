@@ -246,8 +246,8 @@ spin(struct fbk_journal *journal, struct fbk_io_completion *completions, int32_t
     return 0;
 }
 
-static int32_t
 /* *rung: by no worker */
+static int32_t
 sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *rung)
 {
     struct fbk_io_completion completions[FBK_JOURNAL_DEPTH_MAX];

@@ -68,8 +68,7 @@ latency_add(struct fbk_worker *worker, struct latency_run *run, uint32_t receive
     run->count++;
 }
 
-/* Answers what was placed, in order, up to `end`; the first `count` exceptions are ours,
- * ascending. */
+/* One turn of acknowledging what was placed, in order, up to what the journal has published. */
 struct acknowledging {
     uint64_t acks;
     struct latency_run latency;
