@@ -340,8 +340,8 @@ def at_hand(harness: Harness, reader: SyncStreamReader, records: int) -> None:  
 
     async def there() -> None:
         while inner._ahead is None or inner._ahead.plan.next_seq < records:
-            inner._told.clear()
-            await inner._told.wait()
+            inner._arrived.clear()
+            await inner._arrived.wait()
 
     harness.loop.call(there)
 
