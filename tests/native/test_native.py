@@ -325,7 +325,9 @@ def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path
     )
     assert all(spent > 0 for spent in answer["cpu_us_per_entry"].values())
     entry_bytes = 16384 if "entry=16384" in more else 1024
-    assert answer["disk_bytes_per_entry"] >= entry_bytes
+    # What was under way when the measuring began may have been written before, and is acknowledged behind it.
+    written = answer["disk_bytes_per_entry"] * answer["adds"]
+    assert written >= (answer["adds"] - 64) * entry_bytes
     assert list(tmp_path.iterdir()) == []
 
 
