@@ -14,11 +14,9 @@ from tools.structure import lone_modules, read_modules
 STAY: dict[str, str] = {
     "client/connecting.py": "one connection is opened there; the pool keeps many",
     "replication/member_health.py": "with it the writer's machine has more than 1,000 lines",
-    "spark/batch_reader.py": "one of Spark's three faces, whole: a range that is fixed",
-    "spark/micro_batches.py": "one of Spark's three faces, whole: what comes",
-    "spark/sink.py": "one of Spark's three faces, whole: writing",
+    "spark/readers.py": "one of Spark's two faces, whole: reading",
+    "spark/sink.py": "one of Spark's two faces, whole: writing",
     "spark/source.py": "pyspark is imported with its first use",
-    "spark/task_attempt.py": "what tasks run; the sink runs in the driver",
     "stream/reader/read_plan.py": "decides without I/O; `test_read_plan` calls it by itself",
     "stream/writer/segment_lifecycle.py": "beside the way of an append; with it the engine has 1,300 lines",
     "stream/writer/traced_appends.py": "only with tracing; with it the engine has 1,100 lines",
