@@ -26,6 +26,8 @@ from tests.fixtures.pages import page
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
+pytestmark = pytest.mark.waits
+
 SESSION_TIMEOUT_S = 1.0
 """On an idle machine; a busy one's bookies need more, or else their sessions run out while they start."""
 SESSION_TIMEOUT_MAX_S = 5.0

@@ -48,6 +48,7 @@ from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READ
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
+from tests.simulation.streams.loop import Clock, run_simulated
 from tests.unit.stream.test_stream_writer import payloads_of
 
 if TYPE_CHECKING:
@@ -466,6 +467,9 @@ async def test_a_segment_that_nobody_writes_to_any_more_rolls_when_it_is_due() -
     await writer.close()
 
 
+# In simulated time: a limit of 50 ms is a pause of a busy machine's scheduler, too.
+
+
 LIMIT_S = 0.05
 
 
@@ -485,75 +489,89 @@ async def take_all(works: SegmentSlots, taken: AsyncExitStack) -> None:
 
 
 @pytest.mark.parametrize("call", ["roll", "close", "seal"])
-async def test_a_call_that_waits_for_its_turn_is_not_too_late(call: str) -> None:
-    harness = Harness()
-    writer = await impatient_writer(harness)
-    async with AsyncExitStack() as turns_of_others:
-        await take_all(slots_of(writer._context.client), turns_of_others)
-        under_way = asyncio.ensure_future(getattr(writer, call)())
-        await asyncio.wait({under_way}, timeout=4 * LIMIT_S)
-        assert not under_way.done()
-    await asyncio.wait_for(under_way, PATIENCE_S)
-    if call == "roll":
-        assert (await writer.append(b"behind")).segment == 2
-        await writer.close()
-    chain = await harness.chain()
-    assert not chain.open_rows and chain.is_sealed == (call == "seal")
+def test_a_call_that_waits_for_its_turn_is_not_too_late(call: str) -> None:
+    async def main(_: Clock) -> None:
+        harness = Harness()
+        writer = await impatient_writer(harness)
+        async with AsyncExitStack() as turns_of_others:
+            await take_all(slots_of(writer._context.client), turns_of_others)
+            under_way = asyncio.ensure_future(getattr(writer, call)())
+            await asyncio.wait({under_way}, timeout=4 * LIMIT_S)
+            assert not under_way.done()
+        await asyncio.wait_for(under_way, PATIENCE_S)
+        if call == "roll":
+            assert (await writer.append(b"behind")).segment == 2
+            await writer.close()
+        chain = await harness.chain()
+        assert not chain.open_rows and chain.is_sealed == (call == "seal")
+
+    run_simulated(main)
 
 
-async def test_a_close_waits_for_its_turn_to_drop_a_segment_that_was_ready() -> None:
-    harness = Harness(roll_bytes=500)
-    writer = await impatient_writer(harness, 6)
-    await until(lambda: writer._opened().lifecycle.ready is not None)
-    engine, works = writer._opened(), slots_of(writer._context.client)
-    original, others = engine.lifecycle.until_idle, AsyncExitStack()
+def test_a_close_waits_for_its_turn_to_drop_a_segment_that_was_ready() -> None:
+    async def main(_: Clock) -> None:
+        harness = Harness(roll_bytes=500)
+        writer = await impatient_writer(harness, 6)
+        await until(lambda: writer._opened().lifecycle.ready is not None)
+        engine, works = writer._opened(), slots_of(writer._context.client)
+        original, others = engine.lifecycle.until_idle, AsyncExitStack()
 
-    async def until_idle() -> None:
-        await original()
-        await take_all(works, others)
+        async def until_idle() -> None:
+            await original()
+            await take_all(works, others)
 
-    engine.lifecycle.until_idle = until_idle  # type: ignore[method-assign]
-    closing = asyncio.ensure_future(writer.close())
-    await asyncio.wait({closing}, timeout=4 * LIMIT_S)
-    assert not closing.done()
-    await others.aclose()
-    await asyncio.wait_for(closing, PATIENCE_S)
-    assert not (await harness.chain()).open_rows
+        engine.lifecycle.until_idle = until_idle  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(writer.close())
+        await asyncio.wait({closing}, timeout=4 * LIMIT_S)
+        assert not closing.done()
+        await others.aclose()
+        await asyncio.wait_for(closing, PATIENCE_S)
+        assert not (await harness.chain()).open_rows
+
+    run_simulated(main)
 
 
 @pytest.mark.parametrize("what", ["create", "metadata.change"])
-async def test_once_its_turn_has_come_the_limit_counts(what: str) -> None:
-    harness = Harness()
-    writer = await impatient_writer(harness)
-    harness.plan.holds.add(what)
-    async with AsyncExitStack() as turns_of_others:
-        await take_all(slots_of(writer._context.client), turns_of_others)
-        rolling = asyncio.ensure_future(writer.roll())
-        await asyncio.wait({rolling}, timeout=2 * LIMIT_S)
-        assert not rolling.done()
-    with pytest.raises(QuorumTimeout):
-        await asyncio.wait_for(rolling, PATIENCE_S)
-    harness.plan.go.set()
-    await until(
-        lambda: writer._opened().segment is not None and not writer._opened().rolling.is_due
-    )
-    assert (await writer.append(b"rolled after all")).segment == 2
-    await writer.close()
+def test_once_its_turn_has_come_the_limit_counts(what: str) -> None:
+    async def main(clock: Clock) -> None:
+        harness = Harness()
+        writer = await impatient_writer(harness)
+        harness.plan.holds.add(what)
+        async with AsyncExitStack() as turns_of_others:
+            await take_all(slots_of(writer._context.client), turns_of_others)
+            rolling = asyncio.ensure_future(writer.roll())
+            await asyncio.wait({rolling}, timeout=2 * LIMIT_S)
+            assert not rolling.done()
+            turn_s = clock.monotonic()
+        with pytest.raises(QuorumTimeout):
+            await asyncio.wait_for(rolling, PATIENCE_S)
+        assert LIMIT_S <= clock.monotonic() - turn_s < 2 * LIMIT_S
+        harness.plan.go.set()
+        await until(
+            lambda: writer._opened().segment is not None and not writer._opened().rolling.is_due
+        )
+        assert (await writer.append(b"rolled after all")).segment == 2
+        await writer.close()
+
+    run_simulated(main)
 
 
-async def test_an_outage_ends_the_wait_for_a_turn_that_never_comes() -> None:
-    harness = Harness()
-    writer = await impatient_writer(harness)
-    works = slots_of(writer._context.client)
-    away: Error = MetadataUnavailable("away")
-    with pytest.raises(MetadataUnavailable):
-        async with works:
-            raise away
-    async with AsyncExitStack() as turns_of_others:
-        await take_all(works, turns_of_others)
-        with pytest.raises(QuorumTimeout, match="away"):
-            await asyncio.wait_for(writer.roll(), PATIENCE_S)
-    writer.abort()
+def test_an_outage_ends_the_wait_for_a_turn_that_never_comes() -> None:
+    async def main(_: Clock) -> None:
+        harness = Harness()
+        writer = await impatient_writer(harness)
+        works = slots_of(writer._context.client)
+        away: Error = MetadataUnavailable("away")
+        with pytest.raises(MetadataUnavailable):
+            async with works:
+                raise away
+        async with AsyncExitStack() as turns_of_others:
+            await take_all(works, turns_of_others)
+            with pytest.raises(QuorumTimeout, match="away"):
+                await asyncio.wait_for(writer.roll(), PATIENCE_S)
+        writer.abort()
+
+    run_simulated(main)
 
 
 # A bug in the background reaches whoever calls next, and nobody waits for ever: writers, readers,
