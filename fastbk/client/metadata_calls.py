@@ -58,7 +58,7 @@ from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.actions import MarkReplicas
+from fastbk.replication.procedure import MarkReplicas
 from fastbk.retry import Backoff, jittered
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.faults import TcpProxy
-from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import Bookie
 from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta import MetadataStore, open_store

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     AddEntries,
     AddEntry,
     BookieRequest,

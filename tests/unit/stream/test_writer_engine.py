@@ -44,7 +44,7 @@ from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
 from fastbk.stream.segment_contents import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
 from fastbk.stream.writer.engine import Rolling, WriterQueue
-from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_age
+from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_times
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
@@ -417,10 +417,9 @@ HOUR_S = 3600.0
 def test_a_segment_rolls_in_the_last_tenth_of_its_age_with_the_next_one_ready(
     ledger_id: int, age_s: float
 ) -> None:
-    age = roll_age(age_s, ledger_id)
-    assert READY_FROM * age_s <= age.ready_s < age.roll_s <= age_s
-    assert age.roll_s >= (1 - LAST_SHARE) * age_s * 0.999_999
-    assert not age.is_roll_due(age.ready_s) and age.is_roll_due(age_s)
+    times = roll_times(age_s, ledger_id)
+    assert READY_FROM * age_s <= times.ready_s < times.roll_s <= age_s
+    assert times.roll_s >= (1 - LAST_SHARE) * age_s * 0.999_999
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 10, 256, 1 << 32])
@@ -428,7 +427,7 @@ def test_thousands_that_began_together_are_spread(step: int) -> None:
     """Ids of one client's ledgers follow each other, at even distances where others draw, too."""
     count, parts = 5000, 20
     for name, width in (("roll_s", LAST_SHARE), ("ready_s", 0.3)):
-        dues = [getattr(roll_age(1.0, 77 + step * at), name) for at in range(count)]
+        dues = [getattr(roll_times(1.0, 77 + step * at), name) for at in range(count)]
         low = min(dues)
         in_part = [0] * (parts + 1)
         for due in dues:
@@ -438,18 +437,18 @@ def test_thousands_that_began_together_are_spread(step: int) -> None:
 
 @given(st.integers(0, 2**63 - 1), st.floats(1.0, 1e6), st.floats(0, 2e6))
 def test_who_looks_when_told_misses_nothing(ledger_id: int, age_s: float, now_s: float) -> None:
-    age = roll_age(age_s, ledger_id)
-    behind_s = now_s + age.check_s(now_s)
+    times = roll_times(age_s, ledger_id)
+    behind_s = now_s + times.check_s(now_s)
     assert behind_s > now_s
-    for due_s in (age.ready_s, age.roll_s):
+    for due_s in (times.ready_s, times.roll_s):
         if now_s < due_s:
             assert behind_s <= due_s + CHECK_S_MIN
             break
 
 
 def test_without_a_limit_nothing_is_ever_due() -> None:
-    age = roll_age(0.0, 5)
-    assert not age.is_roll_due(1e9) and not age.is_ready_due(1e9)
+    times = roll_times(0.0, 5)
+    assert times.ready_s > 1e300 and times.roll_s > 1e300 and times.check_s(1e9) > 0
 
 
 @pytest.mark.slow
@@ -461,7 +460,7 @@ async def test_a_segment_that_nobody_writes_to_any_more_rolls_when_it_is_due() -
     await writer.append(b"x")
     segment = writer._opened().segment
     assert segment is not None
-    due_s = writer._opened().rolling._age.roll_s
+    due_s = writer._opened().rolling._times.roll_s
     await until(lambda: writer._opened().segment is not segment)
     took_s = asyncio.get_running_loop().time() - began_s
     assert due_s * 0.99 <= took_s
