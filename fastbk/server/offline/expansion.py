@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from fastbk.errors import ConfigError
 from fastbk.meta.api import DirectoryIdentity

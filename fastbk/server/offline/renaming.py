@@ -11,11 +11,11 @@ to be before the bookie starts: one that metadata does not name for a ledger cou
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from fastbk.errors import MetadataConflict
 from fastbk.model.ids import BookieId, check_bookie_id
