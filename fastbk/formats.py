@@ -83,7 +83,7 @@ FORMATS = (
     _same("unclean start", 1, "storage.unclean:FORMAT", _LEDGERS),
     _same("explicit LACs, read-only, import", 1, "storage.small_files:FORMAT", _LEDGERS),
     _same("scrub's progress", 1, "storage.scrub_state:FORMAT", _LEDGERS),
-    _same("move of shards", 1, "server.offline.shard_moves:FORMAT", _LEDGERS),
+    _same("move of shards", 1, "server.offline:FORMAT", _LEDGERS),
     _same("ledger metadata", 3, "model.ledger:FORMAT_VERSION", "metadata", read_min=1),
     _same("sqlite metadata", 3, "meta.sqlite.store:FORMAT", "metadata.sqlite", read_min=1),
     _same("stream's chain", 1, "stream.chain:VERSION", "metadata"),

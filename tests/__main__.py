@@ -8,14 +8,16 @@ runs once with just these.
 A committed tree has one seed in the tiers below ALL, so that it is judged the same wherever it is tested, and each
 change draws another; ALL=1 and runs of chosen tests draw a new one each time.
 
-Two phases start at once. Tests that start services, with ports, folders and file systems of their own, run two at a
-time: they wait much, for starts, leases and timeouts. Tests that share nothing run beside them, one more at a time than
-there are processors, with a lower priority, and so use the time in which those wait. Their output is printed after that
-of the services. Tests that measure times run last, each alone.
+Three phases start at once. Tests that start services, with ports, folders and file systems of their own, run two at a
+time: they wait much, for starts, leases and timeouts. Those of them that do little else are marked `waits`, and run one
+after the other beside those two. Tests that share nothing run beside them all, one more at a time than there are
+processors, with a lower priority, and so use the time in which those wait. The output of one phase is printed after
+that of another. Tests that measure times run last, each alone.
 
-Up to three tests that fail in a phase run once more when both phases have ended, by themselves and with the same SEED.
-One that passes then is reported as `unsteady` with both results on the page: it missed its deadline on a busy machine,
-or it has a race. Mend it. One that fails again fails the run. A second try repeats the random choices of the first.
+Up to three tests that fail in a phase run once more when all these phases have ended, by themselves and with the same
+SEED. One that passes then is reported as `unsteady` with both results on the page: it missed its deadline on a busy
+machine, or it has a race. Mend it. One that fails again fails the run. A second try repeats the random choices of the
+first.
 
 Compiled modules are kept beside their sources, also where PYTHONDONTWRITEBYTECODE is set: several processes collect
 tests, hundreds are started by them, and each would compile all that it imports anew. Before the phases start all that
@@ -89,10 +91,12 @@ def phases() -> list[tuple[str, list[str]]]:
     others = sorted({*test_folders()} - {*SERVICE_FOLDERS})
     parallel[1].extend(f"tests/{one}" for one in others)
     parallel[1].extend(service_files("no_service"))
+    waiting = service_files("waits")
     alone = service_files("alone", *(("soak", "perf") if name == "all" else ()))
     some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
     return [
-        ("services", ["-n", some, *beside, f"{both}service and not alone", *folders]),
+        ("services", ["-n", some, *beside, f"{both}service and not waits and not alone", *folders]),
+        ("waiting", [slowest, "-m", f"{both}service and waits and not alone", *waiting]),
         parallel,
         ("alone", [slowest, "-m", f"{both}service and alone", *alone]),
     ]

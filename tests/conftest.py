@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         is_alone = item.get_closest_marker("alone") is not None
         if folder not in SERVICE_FOLDERS:
-            if is_alone or item.get_closest_marker("service") is not None:
+            if any(item.get_closest_marker(one) for one in ("alone", "service", "waits")):
                 raise pytest.UsageError(
                     f"{item.nodeid}: no phase that it is marked for looks here (tests/__init__.py)"
                 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastbk.client.client import Client
-from fastbk.devcluster.metadata import LOCAL, DevMetadata
+from fastbk.devcluster.cluster import LOCAL, DevMetadata
 from fastbk.errors import ConfigError
 from fastbk.meta.sqlite.store import SqliteStore
 from fastbk.testing import LocalCluster

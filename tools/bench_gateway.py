@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change

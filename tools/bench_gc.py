@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.limits import RateLimit

@@ -21,7 +21,7 @@ from fastbk.autorecovery.auditor import LEDGERS_PER_S, MarkingScan, Verification
 from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.autorecovery.worker import LEDGERS_MAX, MarkedLedgers
 from fastbk.client import Client
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.meta.zookeeper.paths import Layout

@@ -29,9 +29,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import fastbk.sync
 from fastbk.arrow import read_stream
 from fastbk.observe import library_log, logs
-from fastbk.spark.batch_reader import BatchReader
 from fastbk.spark.options import read_options
-from fastbk.spark.partitions import StreamPart
+from fastbk.spark.readers import BatchReader, StreamPart
 from fastbk.stream.sync import SyncStream
 from fastbk.testing import LocalCluster
 from tools.part import print_table, setting

@@ -2,8 +2,8 @@
 
     SEEDS=1000         how many worlds; SEED=n the first (random), JOBS=2 processes
     MUTATION=name      with a planted fault: it must end with a violation, and so with 1
-    REPLAY=seed        one world as a readable trace, one column a node
-    SHRINK=seed        the fewest faults and pieces of work that still break the same invariant
+    REPLAY=seed        one world as a readable trace, one column a node; with HEALING=1 or STREAMS=1 the calls of theirs
+    SHRINK=seed        the fewest faults and pieces of work that still break the same invariant; not of theirs
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl
     HEALING=n          worlds of AutoRecovery instead
     STREAMS=n          worlds of streams instead; WORLDS=writers|whole|names  of one kind
@@ -28,14 +28,14 @@ from tests.simulation.batches import Total, run_many
 from tests.simulation.columns import columns, head_of, items_of
 from tests.simulation.finding import look_for_finders, look_for_seeds
 from tests.simulation.healing import mutations as healing_mutations
-from tests.simulation.healing.running import run_healing
+from tests.simulation.healing.running import replay_healing, run_healing
 from tests.simulation.healing.world import live_world
 from tests.simulation.model_trace import write_traces
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import draw_plan
 from tests.simulation.planting import planted
 from tests.simulation.shrinking import shrink
-from tests.simulation.streams.running import KINDS, MUTATIONS_OF, run_streams
+from tests.simulation.streams.running import KINDS, MUTATIONS_OF, replay_streams, run_streams
 from tests.simulation.world import run_plan, run_seed
 
 SHRINK_S = 120.0
@@ -119,13 +119,42 @@ def look_for_mutations(first: int, settings: Mapping[str, str]) -> int:
     return look_for_finders(first, only, seconds_each)
 
 
+def first_of(settings: Mapping[str, str]) -> int:
+    """Return the first seed."""
+    return int(settings.get("SEED") or secrets.randbelow(2**40))
+
+
+def of_other_worlds(settings: Mapping[str, str], mutation: str | None) -> int:
+    """Do what the settings name with worlds of AutoRecovery or of streams; return the exit code."""
+    worlds = settings.get("WORLDS") or ""
+    for name in ("SHRINK", "TRACES"):
+        if settings.get(name):
+            print(f"{name} is for worlds of ledgers: leave out HEALING and STREAMS")
+            return 2
+    if settings.get("REPLAY"):
+        seed = int(settings["REPLAY"])
+        if settings.get("HEALING"):
+            return replay_healing(seed, mutation)
+        return replay_streams(seed, worlds, mutation)
+    if mutation is not None:
+        print("MUTATION needs REPLAY=seed here; MUTATIONS=1 ONLY=name looks for a seed")
+        return 2
+    if settings.get("MUTATIONS"):
+        return look_for_mutations(first_of(settings), settings)
+    if settings.get("HEALING"):
+        return run_healing(first_of(settings), int(settings["HEALING"]))
+    return run_streams(first_of(settings), int(settings["STREAMS"]), worlds)
+
+
 def main(settings: Mapping[str, str] = os.environ) -> int:
     """Do what the settings name; return the exit code."""
     mutation = settings.get("MUTATION") or None
+    if settings.get("HEALING") or settings.get("STREAMS"):
+        return of_other_worlds(settings, mutation)
     if mutation is not None and mutation not in MUTATIONS:
         print(f"no such mutation: {mutation}; there are {', '.join(MUTATIONS)}")
         return 2
-    first = int(settings.get("SEED") or secrets.randbelow(2**40))
+    first = first_of(settings)
     jobs = int(settings.get("JOBS") or min(2, os.cpu_count() or 1))
     if settings.get("REPLAY"):
         return replay(int(settings["REPLAY"]), mutation)
@@ -139,10 +168,6 @@ def main(settings: Mapping[str, str] = os.environ) -> int:
         return 0
     if settings.get("MUTATIONS"):
         return look_for_mutations(first, settings)
-    if settings.get("HEALING"):
-        return run_healing(first, int(settings["HEALING"]))
-    if settings.get("STREAMS"):
-        return run_streams(first, int(settings["STREAMS"]), settings.get("WORLDS") or "")
     return run(int(settings.get("SEEDS") or 1000), first, jobs, mutation)
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from fastbk.observe.audit_chain import faults, last_of
+    from fastbk.security.audit_log import faults, last_of
 
     lines: list[bytes] = []
     for path in options.files:

@@ -18,7 +18,7 @@ from fastbk.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GROUPS = ("cluster", "ledgers", "recovery", "bookies")
+GROUPS = ("cluster", "ledgers", "bookies")
 EXIT_FAILED = 255
 
 

@@ -297,9 +297,9 @@ def _usage(options: argparse.Namespace) -> Callable[[SparkSession, str], int]:
     def act(spark: SparkSession, uri: str) -> int:
         found = usage.run(spark, uri, to=options.to, top=options.top, report=note)
         if options.chart is not None:
-            from fastbk.spark.jobs import usage_chart
+            from fastbk.spark import charts
 
-            usage_chart.draw(found, options.chart)
+            charts.draw(found, options.chart)
             note(f"the chart is {options.chart}")
         return print_answer(options, usage_facts(found), *usage_lines(found))
 

@@ -25,7 +25,7 @@ from fastbk.native import client_codec as codec
 from fastbk.observe.meter import AppendClock
 from fastbk.observe.tracing import Attributes, Span, Tracer, tracer_of
 from fastbk.replication.add_machine import split
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.metadata_update import Replacement
 from fastbk.replication.writer_machine import WriterMachine
 from fastbk.retry import Retry
 from fastbk.wire.statuses import Status, status_name

@@ -18,7 +18,8 @@ from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
 from fastbk.model.ids import BookieId, EntryId, LedgerId, creation_mark
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import LedgerCodec
-from fastbk.replication.actions import (
+from fastbk.replication.entry_table import EntryTable
+from fastbk.replication.procedure import (
     AddEntries,
     AddEntry,
     BookieRequest,
@@ -31,7 +32,6 @@ from fastbk.replication.actions import (
     Reply,
     WriteLac,
 )
-from fastbk.replication.entry_table import EntryTable
 from fastbk.wire.messages import InfoReply, decode_reply
 from fastbk.wire.statuses import Status, status_name
 

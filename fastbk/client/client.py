@@ -59,10 +59,9 @@ from fastbk.observe.meter import meter_of
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.config import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
-from fastbk.replication.actions import Choose, ReadEntry, Replaced
 from fastbk.replication.ledger_repair import RepairMissing, RepairQueue
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Choose, Procedure, ReadEntry, Replaced
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.under_replication import owed_by
 from fastbk.replication.writer_machine import WriterMachine

@@ -24,8 +24,8 @@ from fastbk.placement.choose_ensemble import (
     choose_replacements,
 )
 from fastbk.placement.config import BookieView, Chance, PlacementConfig
-from fastbk.replication.actions import Choose, Replaced
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.metadata_update import Replacement
+from fastbk.replication.procedure import Choose, Replaced
 from fastbk.wire.messages import REPORT, REPORT_BYTES_MAX, Hello, encode_hello, error_text
 from fastbk.wire.statuses import Status
 

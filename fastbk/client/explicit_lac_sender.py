@@ -26,7 +26,7 @@ from fastbk.errors import Error
 from fastbk.meta.api import BookieRegistration
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.actions import WriteLac
+from fastbk.replication.procedure import WriteLac
 from fastbk.retry import Retry
 from fastbk.wire.statuses import Status, status_name
 

@@ -35,10 +35,15 @@ from fastbk.observe.meter import (
 )
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.printable_text import shown_bytes
-from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import EntryTable, datas_of, size_bytes_of, table_of
-from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
-from fastbk.replication.polling import LacNews, PollLac, PollOptions
+from fastbk.replication.lac_procedures import (
+    LacNews,
+    PollLac,
+    PollOptions,
+    ReadLastConfirmed,
+    TryReadLastConfirmed,
+)
+from fastbk.replication.procedure import Found
 from fastbk.replication.reading import ReadRange
 from fastbk.retry import Retry
 

@@ -33,8 +33,7 @@ from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.meter import SENT, Figures, Latency, Meter, Source, duration_figures, sending
 from fastbk.option_checks import checked_integer, checked_timeout, owned_bytes, owned_list
-from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.refusals import too_large
+from fastbk.replication.add_machine import AddMachine, too_large
 from fastbk.replication.writer_machine import WriterMachine
 
 Data: TypeAlias = bytes | bytearray | memoryview

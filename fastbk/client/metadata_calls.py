@@ -58,7 +58,7 @@ from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.actions import MarkReplicas
+from fastbk.replication.procedure import MarkReplicas
 from fastbk.retry import Backoff, jittered
 
 if TYPE_CHECKING:
@@ -173,6 +173,12 @@ class MetadataCalls:
         if self._executor is None:
             count = 1 if self._is_single else CALLS_AT_ONCE
             self._executor = ThreadPoolExecutor(count, thread_name_prefix="fastbk-metadata")
+        if self._store is None and is_gateway(self.place):
+            # It connects to nothing yet, but is imported first. The calls' own limits begin behind that, and so does
+            # this one: else a busy machine's import takes the time in which the store says which gateway failed.
+            await loop.run_in_executor(self._executor, self._opened)
+            if self._executor is None:
+                raise ClientClosed(self.closed or "the client is closed")
         try:
             async with asyncio.timeout(limit_s):
                 if not self._is_single:

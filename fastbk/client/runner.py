@@ -18,11 +18,12 @@ from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import ClientClosed, Error
 from fastbk.model.ids import LedgerId
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     Action,
     Choose,
     MarkReplicas,
     Outcome,
+    Procedure,
     ReadIdentity,
     ReadMetadata,
     Replaced,
@@ -31,7 +32,6 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.procedure import Procedure
 from fastbk.retry import jittered
 
 T = TypeVar("T")

@@ -40,8 +40,7 @@ from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
-from fastbk.replication.add_machine import split
-from fastbk.replication.refusals import too_large
+from fastbk.replication.add_machine import split, too_large
 
 T = TypeVar("T")
 _CHUNK_ENTRIES = 512

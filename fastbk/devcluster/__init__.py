@@ -3,9 +3,15 @@
 Nothing here belongs in production, and no bookie imports it. Begin with `cluster.py`.
 """
 
-from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster, DevService, DevTls, dev_services
+from fastbk.devcluster.cluster import (
+    START_TIMEOUT_S,
+    DevCluster,
+    DevMetadata,
+    DevService,
+    DevTls,
+    dev_services,
+)
 from fastbk.devcluster.faults import ClusterFaults, Link
-from fastbk.devcluster.metadata import DevMetadata
 from fastbk.devcluster.processes import (
     STOP_TIMEOUT_S,
     Bookie,

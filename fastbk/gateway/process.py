@@ -17,8 +17,15 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, StorageError, os_errors_as
-from fastbk.gateway.service import REQUESTS_MAX, STORE_TIMEOUT_S, Peer, Service
-from fastbk.gateway.shares import WAITS_MAX, Budgets, as_it_is
+from fastbk.gateway.service import (
+    REQUESTS_MAX,
+    STORE_TIMEOUT_S,
+    WAITS_MAX,
+    Budgets,
+    Peer,
+    Service,
+    as_it_is,
+)
 from fastbk.limits import allow_descriptors
 from fastbk.meta.gateway.messages import (
     CONTENT_TYPE,
@@ -53,8 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.gateway.configuration import GatewayConfig
-    from fastbk.gateway.service import Peer, Service
-    from fastbk.gateway.shares import Scale
+    from fastbk.gateway.service import Peer, Scale, Service
     from fastbk.security.admission import Admission
     from fastbk.web.server import HttpServer
 

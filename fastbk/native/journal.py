@@ -198,9 +198,17 @@ class Journal(NativeObject):
         """
         check(lib.fbk_journal_delay(self.handle, delay_ms), "delay the journal's commits")
 
-    def note_files(self, behind_bytes: int, recycled: int, made: int) -> None:
+    def note_files(
+        self, behind_bytes: int, recycled: int, made: int, allocated: int, written_bytes: int
+    ) -> None:
         """Put what only Python knows into the counters."""
-        lib.fbk_journal_note_files(self.handle, behind_bytes, recycled, made)
+        lib.fbk_journal_note_files(
+            self.handle, behind_bytes, recycled, made, allocated, written_bytes
+        )
+
+    def request_roll(self) -> None:
+        """Take nothing more into the current file: a step says ROLL once what is under way is durable."""
+        lib.fbk_journal_request_roll(self.handle)
 
     def note_ready(self, files: int, took_s: float) -> None:
         """Put into the counters how many files were ready so far, and how long it took until they were."""
@@ -258,6 +266,7 @@ class Prewrite(NativeObject):
         size_bytes: int,
         *,
         old_path: str | None = None,
+        allocates: bool = False,
         piece_bytes: int = 1024 * 1024,
         pause_us: int = 1000,
     ) -> None:
@@ -266,19 +275,23 @@ class Prewrite(NativeObject):
         Args:
             size_bytes: of the file.
             old_path: renamed to `path`; None: a new file.
+            allocates: begin as after `hurry(allocates=True)`.
         """
         old = ffi.NULL if old_path is None else os.fsencode(old_path)
+        haste = lib.FBK_PREWRITE_ALLOCATES if allocates else lib.FBK_PREWRITE_CALM
         names = os.fsencode(directory), os.fsencode(path), old
         super().__init__(
             create(
                 lambda error: lib.fbk_prewrite_start(
-                    disk.handle, *names, size_bytes, piece_bytes, pause_us, error
+                    disk.handle, *names, size_bytes, piece_bytes, pause_us, haste, error
                 ),
                 "start writing a journal file ahead",
             )
         )
         self.path = path
         self.size_bytes = size_bytes
+        self.written_bytes = 0
+        """Once it is done: blocks behind this may be without zeros."""
         self._disk = disk
 
     def is_done(self) -> bool:
@@ -288,14 +301,16 @@ class Prewrite(NativeObject):
         state = lib.fbk_prewrite_state(self._handle)
         if state == -errno.EINPROGRESS:
             return False
+        self.written_bytes = int(lib.fbk_prewrite_written_bytes(self._handle))
         self.end()
         check(state, "write a journal file ahead", self.path)
         return True
 
-    def hurry(self) -> None:
-        """Make no more pauses."""
+    def hurry(self, *, allocates: bool) -> None:
+        """Make no more pauses; with `allocates` no more zeros either: what is left is only allocated."""
         if self._handle is not None:
-            lib.fbk_prewrite_hurry(self._handle)
+            haste = lib.FBK_PREWRITE_ALLOCATES if allocates else lib.FBK_PREWRITE_HURRIES
+            lib.fbk_prewrite_hurry(self._handle, haste)
 
     def end(self) -> None:
         """Wait for the thread."""

@@ -84,7 +84,7 @@ async def announced(
 ) -> AsyncGenerator[None, None]:
     """Tell systemd that the block serves: `what` it does, and as long as `is_well` that it is alive.
 
-    For services without states of their own; the bookie's are told by `server/supervision/systemd_states.py`.
+    For services without states of their own; the bookie's are told by `server/supervisor.py`.
     """
     systemd = Systemd()
     task = asyncio.get_running_loop().create_task(

@@ -33,9 +33,18 @@ from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import meets_every_ack_quorum, missing_proof, write_set
-from fastbk.replication.actions import Found, MarkReplicas, ReadEntry, SendRequest, Sleep
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Gather, Procedure, Steps, attempt
+from fastbk.replication.procedure import (
+    Found,
+    Gather,
+    MarkReplicas,
+    Procedure,
+    ReadEntry,
+    SendRequest,
+    Sleep,
+    Steps,
+    attempt,
+)
 from fastbk.replication.recovery import in_recovery
 from fastbk.replication.replicas import Pacing, Replicas, entry_in
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import Found
 from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import share_of
-from fastbk.replication.procedure import Gather, Procedure, Steps
+from fastbk.replication.procedure import Found, Gather, Procedure, Steps
 from fastbk.replication.repair_options import RepairOptions
 
 PART_ENTRIES_MAX = 65_536

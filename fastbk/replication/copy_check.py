@@ -8,9 +8,17 @@ from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Found, ReadEntries, Reply, SendRequest, Sleep
 from fastbk.replication.copying import share_of
-from fastbk.replication.procedure import Procedure, Steps, attempt
+from fastbk.replication.procedure import (
+    Found,
+    Procedure,
+    ReadEntries,
+    Reply,
+    SendRequest,
+    Sleep,
+    Steps,
+    attempt,
+)
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES
 from fastbk.retry import Backoff

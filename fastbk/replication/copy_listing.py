@@ -17,10 +17,17 @@ from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged
-from fastbk.replication.actions import ListEntries, MarkReplicas, Reply, SendRequest
 from fastbk.replication.copy_check import CheckCopies
 from fastbk.replication.copying import share_of
-from fastbk.replication.procedure import Gather, Procedure, Steps
+from fastbk.replication.procedure import (
+    Gather,
+    ListEntries,
+    MarkReplicas,
+    Procedure,
+    Reply,
+    SendRequest,
+    Steps,
+)
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES
 from fastbk.wire.statuses import Status, status_text

@@ -22,17 +22,20 @@ from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import share, write_set
-from fastbk.replication.actions import (
+from fastbk.replication.options import ReadOptions
+from fastbk.replication.procedure import (
     AddEntries,
     AddEntry,
     Found,
+    Gather,
     Outcome,
+    Procedure,
     ReadEntries,
     Reply,
     SendRequest,
+    Steps,
+    attempt,
 )
-from fastbk.replication.options import ReadOptions
-from fastbk.replication.procedure import Gather, Procedure, Steps, attempt
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import PASSING_STATUSES

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import cast, overload
 
 from fastbk.native.client_codec import EntrySums, entry_sums
-from fastbk.replication.actions import Found
+from fastbk.replication.procedure import Found
 
 WORDS = 5
 """Words of an entry in the table: its id, its LAC, the ledger's length behind it, where its data begins, its bytes."""

@@ -18,7 +18,6 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import MarkReplicas, ReadMetadata
 from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import (
     LOST_LISTED_MAX,
@@ -26,7 +25,7 @@ from fastbk.replication.copying import (
     LedgerCopied,
     share_of,
 )
-from fastbk.replication.procedure import Procedure, Steps
+from fastbk.replication.procedure import MarkReplicas, Procedure, ReadMetadata, Steps
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.retry import Backoff
 

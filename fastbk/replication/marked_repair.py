@@ -26,13 +26,12 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged
-from fastbk.replication.actions import MarkReplicas, ReadMetadata
 from fastbk.replication.copy_check import is_expected, verified_copies
 from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.copying import LedgerCopied
-from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.ledger_repair import RepairLedger
-from fastbk.replication.procedure import Procedure, Steps
+from fastbk.replication.metadata_update import Replacement
+from fastbk.replication.procedure import MarkReplicas, Procedure, ReadMetadata, Steps
 from fastbk.replication.re_replication import BegunCopies, ReReplicateLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.repair_options import RepairOptions

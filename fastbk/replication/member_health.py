@@ -12,9 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
-from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.add_machine import UNABLE, AddMachine
 from fastbk.replication.options import ChangePolicy
-from fastbk.replication.refusals import UNABLE
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 

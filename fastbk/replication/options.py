@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId
-from fastbk.replication.actions import Outcome
+from fastbk.replication.procedure import Outcome
 from fastbk.replication.replicas import Pacing
 from fastbk.retry import exact
 

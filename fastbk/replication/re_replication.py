@@ -19,19 +19,21 @@ from fastbk.errors import Error, IdentityChanged, MetadataUnavailable, NoSuchLed
 from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import (
+from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
+from fastbk.replication.metadata_update import PAUSE_MAX_S, PAUSE_MIN_S, MetadataUpdate, Replacement
+from fastbk.replication.procedure import (
     ListEntries,
+    Procedure,
     ReadEntry,
     ReadIdentity,
     ReadMetadata,
     Reply,
     SendRequest,
     Sleep,
+    Steps,
+    attempt,
+    choose,
 )
-from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
-from fastbk.replication.ensemble_change import Replacement
-from fastbk.replication.metadata_update import PAUSE_MAX_S, PAUSE_MIN_S, MetadataUpdate
-from fastbk.replication.procedure import Procedure, Steps, attempt, choose
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES, entry_in
 from fastbk.retry import Backoff

@@ -43,10 +43,9 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import missing_proof, write_set
-from fastbk.replication.actions import Found, Outcome, ReadEntries, ReadMetadata, Reply
 from fastbk.replication.entry_table import size_bytes_of
 from fastbk.replication.options import Order, ReadOptions, unordered
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Found, Outcome, Procedure, ReadEntries, ReadMetadata, Reply
 from fastbk.replication.replicas import Replicas
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status

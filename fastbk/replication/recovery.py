@@ -37,12 +37,19 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import missing_proof, write_set, write_sets
-from fastbk.replication.actions import AddEntry, Choose, Found, Outcome, ReadEntry, Replaced, Reply
-from fastbk.replication.ensemble_change import Replacement
-from fastbk.replication.lac_procedures import QuorumCoverage
-from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure, Steps
-from fastbk.replication.replicas import Pacing, Replicas, entry_in
+from fastbk.replication.metadata_update import MetadataUpdate, Replacement
+from fastbk.replication.procedure import (
+    AddEntry,
+    Choose,
+    Found,
+    Outcome,
+    Procedure,
+    ReadEntry,
+    Replaced,
+    Reply,
+    Steps,
+)
+from fastbk.replication.replicas import Pacing, QuorumCoverage, Replicas, entry_in
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fastbk.model.ids import BookieId
-from fastbk.replication.actions import Outcome, Reply
 from fastbk.replication.options import Noted, ReadOptions
+from fastbk.replication.procedure import Outcome, Reply
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 

@@ -26,11 +26,9 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged, without
-from fastbk.replication.actions import MarkReplicas
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change import check_open
-from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure, Steps
+from fastbk.replication.metadata_update import MetadataUpdate, check_open
+from fastbk.replication.procedure import MarkReplicas, Procedure, Steps
 from fastbk.retry import Backoff, exact
 
 

@@ -59,21 +59,27 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import every_write_set_has
-from fastbk.replication.actions import (
+from fastbk.replication.add_machine import AddMachine, cannot_change_deferred, not_ours_any_more
+from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
+from fastbk.replication.metadata_update import (
+    EnsembleChange,
+    MetadataUpdate,
+    Replacement,
+    check_open,
+)
+from fastbk.replication.options import WriterOptions
+from fastbk.replication.procedure import (
     ForceLedger,
     MarkReplicas,
     Outcome,
+    Procedure,
     ReadMetadata,
     Reply,
     Sleep,
+    Steps,
+    attempt,
+    choose,
 )
-from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change import EnsembleChange, Replacement, check_open
-from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
-from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.options import WriterOptions
-from fastbk.replication.procedure import Procedure, Steps, attempt, choose
-from fastbk.replication.refusals import cannot_change_deferred, not_ours_any_more
 from fastbk.replication.under_replication import (
     CopyKeeper,
     UnderReplicatedShare,

@@ -27,6 +27,8 @@ LOCK_WAIT_S = 10.0
 """A killed predecessor's processes need a moment to die; whoever holds the lock longer lives."""
 
 _RETRY_S = 0.01
+_OPENINGS_MAX = 10
+"""Tries to make and open a directory that others take back meanwhile, one refused start after the other."""
 
 
 class DirectoriesInUse(StorageError):
@@ -157,13 +159,7 @@ def _open(directory: Path) -> DirectoryLock:
     """Make what is missing and open the file. Raises StorageError."""
     made: list[Path] = []
     try:
-        for folder in reversed((directory, *directory.parents)):
-            if not folder.is_dir():
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir(DIRECTORY_MODE)
-                    made.append(folder)
-        tighten(directory)
-        descriptor, is_new = _open_file(directory / LOCK_NAME)
+        descriptor, is_new = _make_and_open(directory, made)
     except OSError as error:
         DirectoryLock(directory, -1, made).take_back()
         is_no_file = error.errno in (errno.ELOOP, errno.EISDIR, errno.EMEDIUMTYPE)
@@ -174,6 +170,25 @@ def _open(directory: Path) -> DirectoryLock:
             ) from error  # starting again does not change it
         raise StorageError(text) from error
     return DirectoryLock(directory, descriptor, made, is_new=is_new)
+
+
+def _make_and_open(directory: Path, made: list[Path]) -> tuple[int, bool]:
+    """Return what `_open_file` returns; add to `made` the directories that were not there. Raises OSError."""
+    openings = 0
+    while True:
+        try:
+            for folder in reversed((directory, *directory.parents)):
+                if not folder.is_dir():
+                    with contextlib.suppress(FileExistsError):
+                        folder.mkdir(DIRECTORY_MODE)
+                        made.append(folder)
+            tighten(directory)
+            return _open_file(directory / LOCK_NAME)
+        except FileNotFoundError:
+            # A start that was refused has taken back what it had made, and the directory with it.
+            openings += 1
+            if openings == _OPENINGS_MAX:
+                raise
 
 
 def _open_file(path: Path) -> tuple[int, bool]:

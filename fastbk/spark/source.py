@@ -53,7 +53,7 @@ class FastbkSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of what is there when it is planned. Raises ConfigError."""
-        from fastbk.spark.batch_reader import BatchReader, FilteringReader
+        from fastbk.spark.readers import BatchReader, FilteringReader
 
         options = read_options(self.options, streaming=False)
         check_schema(schema, options)
@@ -61,7 +61,7 @@ class FastbkSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader that goes on. Raises ConfigError."""
-        from fastbk.spark.micro_batches import StreamReader
+        from fastbk.spark.readers import StreamReader
 
         options = read_options(self.options, streaming=True)
         check_schema(schema, options)
@@ -69,16 +69,14 @@ class FastbkSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a writer of a DataFrame to a stream. Raises ConfigError, StreamBusy."""
-        from fastbk.spark.sink import FastbkBatchWriter
-        from fastbk.spark.sink_options import write_options
+        from fastbk.spark.sink import FastbkBatchWriter, write_options
 
         options = write_options(self.options, schema, streaming=False, overwrite=overwrite)
         return FastbkBatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return a writer of a query's batches to a stream. Raises ConfigError, StreamBusy."""
-        from fastbk.spark.sink import FastbkStreamWriter
-        from fastbk.spark.sink_options import write_options
+        from fastbk.spark.sink import FastbkStreamWriter, write_options
 
         options = write_options(self.options, schema, streaming=True, overwrite=overwrite)
         return FastbkStreamWriter(options)

@@ -5,7 +5,7 @@ It lies in every journal and ledger directory; metadata knows the same under the
 
 It says which journal/index pair a ledger lives in, too: a ledger falls into one of 64 shards by a hash of its id, for
 good, and the map of shards in every identity says which pair has a shard (INV-D3). The map changes only when a shard is
-moved (`fastbk.server.offline.shard_moves`).
+moved (`fastbk.server.offline`).
 
 Decisions 31, 38 and 45.
 """

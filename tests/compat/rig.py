@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from fastbk.devcluster import DevCluster
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.processes import wait_for
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import admin as zookeeper_admin

@@ -26,7 +26,7 @@ from tests.rigs.rolling import judge, roll
 from tests.rigs.rolling_writers import Round
 from tests.rigs.takeovers import CONNECTED, OPENED, payload_of
 
-ROUNDS = 8
+ROUNDS = 6
 
 
 @pytest.mark.timeout(300)

@@ -17,14 +17,14 @@ from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.segment import shard_of
 from fastbk.server.identity import read_shards, settle
-from fastbk.server.offline.expansion import expand
-from fastbk.server.offline.shard_moves import (
+from fastbk.server.offline import (
     COPYING,
     MOVE_NAME,
     MOVED,
     Move,
     decode_move,
     end_move,
+    expand,
     move_evenly,
     move_shards,
     write_move,
@@ -228,7 +228,7 @@ def test_an_expansion_cut_off_anywhere_is_done_again(
             raise Cut
 
     with monkeypatch.context() as patch:
-        patch.setattr("fastbk.server.offline.expansion.kill_point", cut)
+        patch.setattr("fastbk.server.offline.kill_point", cut)
         with pytest.raises(Cut):
             expand(bookie.config, bookie.store, ME)
     with pytest.raises(IdentityError, match="bookie expand"):

@@ -15,6 +15,8 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down
 
+pytestmark = pytest.mark.waits
+
 ENTRIES = 60
 
 

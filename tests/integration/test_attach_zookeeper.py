@@ -21,7 +21,7 @@ from fastbk.client.metadata_calls import MetadataCalls, RecordCalls
 from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.spark.task_attempt import TaskAttempt
+from fastbk.spark.sink import TaskAttempt
 from fastbk.stream.context import StreamContext
 from fastbk.stream.drafts import (
     ATTACHED_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import fastbk
-from fastbk.observe.audit_chain import Chain, faults
+from fastbk.security.audit_log import Chain, faults
 from fastbk.testing import LocalCluster
 from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import page

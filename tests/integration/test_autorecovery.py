@@ -20,6 +20,8 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down
 from tests.fixtures.wait import wait_until_async
 
+pytestmark = pytest.mark.waits
+
 ENTRIES = 100
 FAST = AuditorOptions(
     bookie_interval_s=0.5, verify_interval_s=0.5, cycle_interval_s=2.0, confirm_after_s=1.0

@@ -9,11 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fastbk
 from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import scraped_at
 from tests.fixtures.pages import page_at
 from tests.fixtures.wait import wait_until
+
+pytestmark = pytest.mark.waits
 
 WAIT_S = 60.0
 PREFIX = "/api/v1/autorecovery/"

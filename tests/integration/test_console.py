@@ -13,8 +13,8 @@ import pytest
 
 import fastbk
 from fastbk.cli.options import server_tls
-from fastbk.console.app import PAGES
 from fastbk.console.context import Console
+from fastbk.console.process import PAGES
 from fastbk.safe_files import write_text
 from fastbk.security.tls import client_context
 from fastbk.stream.client import Client
@@ -97,7 +97,7 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
 async def test_events_have_pages(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastbk.console.cluster_pages.EVENTS_MAX", 2)
+    monkeypatch.setattr("fastbk.console.pages.EVENTS_MAX", 2)
     seen: list[str] = []
     async with console_of(cluster.metadata_uri, tmp_path) as (_, visitor):
         where = "/events"

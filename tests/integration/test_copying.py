@@ -13,7 +13,7 @@ from fastbk.client import Client
 from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     AddEntries,
     AddEntry,
     BookieRequest,

@@ -14,12 +14,13 @@ import pytest
 
 import fastbk
 from fastbk.client import Client, LedgerWriter
-from fastbk.devcluster import Bookie, DevCluster, memory_pss_bytes
+from fastbk.devcluster import Bookie, DevCluster
 from fastbk.errors import Error
 from fastbk.native import client_codec as codec
 from fastbk.units import MIB
 from fastbk.wire.statuses import Status
 from tests.fixtures.cli import Cli
+from tests.fixtures.memory import own_memory_bytes
 from tests.fixtures.mounts import SmallDisk, run, small_disk
 from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
@@ -303,7 +304,7 @@ async def test_a_disk_that_hangs_is_told_of_and_waited_for(tmp_path: Path) -> No
     """Nothing is refused and nothing grows: writers wait, reads of what is in memory go on."""
     with world(tmp_path, {"journal": 128 * MIB, "ledgers": 300 * MIB}) as here:
         await here.write(lambda: sum(here.acknowledged.values()) > 500)
-        before_bytes = memory_pss_bytes(here.bookie.pids.values())
+        before_bytes = own_memory_bytes(here.bookie.pids.values())
         journal = str(here.disks["journal"].path)
         goes_on = True
         writing = asyncio.create_task(here.write(lambda: not goes_on))
@@ -316,7 +317,7 @@ async def test_a_disk_that_hangs_is_told_of_and_waited_for(tmp_path: Path) -> No
             ledger_id = next(iter(here.acknowledged))
             assert await raw.read(ledger_id, 0) == payload(0)
             raw.close()
-            grown_bytes = memory_pss_bytes(here.bookie.pids.values()) - before_bytes
+            grown_bytes = own_memory_bytes(here.bookie.pids.values()) - before_bytes
             assert grown_bytes < 64 * MIB, f"{grown_bytes / MIB:.0f} MiB more"
         finally:
             run("fsfreeze", "--unfreeze", journal)

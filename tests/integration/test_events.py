@@ -120,6 +120,7 @@ async def stalled(pid: int) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.waits
 async def test_a_journal_that_is_30_ms_slow_is_in_the_events_and_so_is_its_end() -> None:
     """Within 5 s, which unit/server/test_monitor.py measures by the supervisor's clock."""
     async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:

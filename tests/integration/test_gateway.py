@@ -21,7 +21,7 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.gateway import store as gateway_calls

@@ -17,7 +17,7 @@ import pytest
 
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.gateway.process import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
-from fastbk.gateway.shares import SUBJECTS_OF_ONE_MAX
+from fastbk.gateway.service import SUBJECTS_OF_ONE_MAX
 from fastbk.meta import open_store
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.store import GatewayAccess

@@ -26,6 +26,8 @@ from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_disks import World, until, world
 
+pytestmark = pytest.mark.waits
+
 WAIT_S = 30.0
 SETTINGS: dict[str, dict[str, Any]] = {
     "gc": {"interval": "200ms", "over_replicated_age": "500ms", "unchecked_ledgers_max": 1000},

@@ -18,6 +18,8 @@ from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import crowd, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
+pytestmark = pytest.mark.waits
+
 LEDGERS_MAX = 200
 GHOSTS = LEDGERS_MAX // 2
 """As many unconfirmed ledgers as there is room for."""

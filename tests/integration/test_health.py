@@ -17,7 +17,7 @@ import fastbk
 from fastbk.autorecovery.auditor import AuditorOptions
 from fastbk.autorecovery.healer import Healer
 from fastbk.autorecovery.state import clock_ms
-from fastbk.console.cluster_pages import problems_of
+from fastbk.console.pages import problems_of
 from fastbk.devcluster import Bookie
 from fastbk.doctor import Finding, Status
 from fastbk.errors import ClientClosed

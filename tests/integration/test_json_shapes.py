@@ -340,6 +340,7 @@ def test_every_command_is_documented_and_no_other() -> None:
     assert set(documented(PAGE.read_text())) == commands()
 
 
+@pytest.mark.waits
 def test_every_answer_has_its_documented_shape(answers: dict[str, list[object]]) -> None:
     shapes = documented(PAGE.read_text())
     faults = [

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk
-from fastbk.devcluster import Bookie, memory_pss_bytes
+from fastbk.devcluster import Bookie
 from fastbk.native.client_codec import put_read_batch
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.messages import MAGIC, ErrorReply, Hello, decode_reply, encode_hello
 from fastbk.wire.statuses import Status
+from tests.fixtures.memory import own_memory_bytes
 from tests.fixtures.pages import metrics
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until, wait_until_async
@@ -27,8 +28,8 @@ def counted(cluster: LocalCluster, name: str) -> float:
     return metrics(cluster.bookies[0])[f"fastbk_worker_{name}_total"]
 
 
-def pss_bytes(cluster: LocalCluster) -> int:
-    return memory_pss_bytes(cluster.bookies[0].pids.values())
+def memory_bytes(cluster: LocalCluster) -> int:
+    return own_memory_bytes(cluster.bookies[0].pids.values())
 
 
 def data_of(entry_id: int, size_bytes: int) -> bytes:
@@ -98,7 +99,7 @@ async def test_a_thousand_connections_append_and_read() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2500), hard))
     try:
         async with LocalCluster(1) as cluster:
-            before = pss_bytes(cluster)
+            before = memory_bytes(cluster)
             some = asyncio.Semaphore(100)
 
             async def connect() -> RawBookie:
@@ -110,7 +111,7 @@ async def test_a_thousand_connections_append_and_read() -> None:
                 await asyncio.gather(*(use(c, 5000 + n) for n, c in enumerate(connections)))
             assert counted(cluster, "connections_accepted") >= 1000
             assert counted(cluster, "connections_refused") == 0
-            grown = pss_bytes(cluster) - before
+            grown = memory_bytes(cluster) - before
             assert grown < 100 * MIB, f"{grown / MIB:.0f} MiB for a thousand connections"
             for connection in connections:
                 connection.close()
@@ -167,7 +168,7 @@ async def test_a_client_that_does_not_read_is_cut_while_others_go_on() -> None:
         bookie = await raw_bookie(cluster.bookies[0])
         for entry_id in range(64):
             assert await bookie.add(7, entry_id, bytes(64 * KIB)) == Status.OK
-        before = pss_bytes(cluster)
+        before = memory_bytes(cluster)
         deaf = dial(cluster.bookies[0], receive_bytes=4096)
         hello(deaf)
         asked = b"".join(put_read_batch(n, 7, 0, 63, 64, MIB) for n in range(10, 410))
@@ -177,7 +178,7 @@ async def test_a_client_that_does_not_read_is_cut_while_others_go_on() -> None:
             assert await bookie.add(7, entry_id, b"others") == Status.OK
             assert await bookie.read(7, entry_id) == b"others"
         await wait_until_async(lambda: counted(cluster, "slow_readers_cut") == 1, "the cut")
-        assert pss_bytes(cluster) - before < 40 * MIB
+        assert memory_bytes(cluster) - before < 40 * MIB
         wait_until(lambda: is_cut(deaf), "the end of that connection")
         deaf.close()
         bookie.close()
@@ -303,14 +304,14 @@ def test_abuse_is_cut_counted_and_bounded(
 ) -> None:
     # More begun frames than there is memory for: those that wait for the others' memory count as slow.
     count = 40 if counter == "frame_timeouts" else 100
-    before_bytes = pss_bytes(abused)
+    before_bytes = memory_bytes(abused)
     before = metrics(abused.bookies[0])
     sockets = []
     for _ in range(count):
         sock = dial(abused.bookies[0])
         ABUSES[counter](sock, rng)
         sockets.append(sock)
-    most_bytes = pss_bytes(abused)
+    most_bytes = memory_bytes(abused)
     for sock in sockets:
         wait_until(lambda sock=sock: is_cut(sock), f"{counter}: the end of the connection", 20)
         sock.close()
@@ -322,7 +323,7 @@ def test_abuse_is_cut_counted_and_bounded(
         count -= int(after.get(cut, 0.0) - before.get(cut, 0.0))
     assert grown.pop(f"fastbk_worker_{counter}_total") == count, grown
     assert not any(grown.values()), grown
-    for seen in (most_bytes, pss_bytes(abused)):
+    for seen in (most_bytes, memory_bytes(abused)):
         assert seen - before_bytes < 24 * MIB, f"{(seen - before_bytes) / MIB:.1f} MiB more"
     asyncio.run(write_and_check(abused, 10, 1024))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.devcluster import DevService
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.placement.config import PlacementConfig

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk.sync
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.processes import CONFIG_NAME
 from fastbk.meta import open_store
 from fastbk.model.missing_replica import MissingReplica

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fastbk.sync
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.security.credentials import Credentials
 from fastbk.spark.session import light_home
 from tests.fixtures.guarded_cluster import GuardedCluster

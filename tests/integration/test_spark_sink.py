@@ -14,9 +14,8 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 import fastbk.sync
 from fastbk.arrow.batches import HEADERS
 from fastbk.errors import StreamBusy
-from fastbk.spark.sink import FastbkBatchWriter, FastbkStreamWriter
+from fastbk.spark.sink import CommitMessage, FastbkBatchWriter, FastbkStreamWriter, TaskAttempt
 from fastbk.spark.source import FastbkSource
-from fastbk.spark.task_attempt import CommitMessage, TaskAttempt
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 

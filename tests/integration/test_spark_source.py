@@ -18,8 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, StreamNotFound
-from fastbk.spark.micro_batches import StreamReader
-from fastbk.spark.partitions import StreamPart
+from fastbk.spark.readers import StreamPart, StreamReader
 from fastbk.stream.positions import AtSeq
 from fastbk.stream.sync import SyncNamespace
 from fastbk.testing import LocalCluster

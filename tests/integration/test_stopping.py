@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from fastbk.devcluster import Bookie, DevCluster
-from fastbk.devcluster.metadata import SQLITE_NAME
+from fastbk.devcluster.cluster import SQLITE_NAME
 from fastbk.native.client_codec import put_read_batch
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB

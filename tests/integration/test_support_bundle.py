@@ -15,6 +15,7 @@ import fastbk.sync
 from fastbk.admin import support_bundle
 from fastbk.admin.page_client import AdminClient, BookieSilent, client_at
 from fastbk.admin.support_bundle import Redactor, SupportBundle
+from fastbk.cli import options
 from fastbk.devcluster.cluster import DevService
 from fastbk.security.tokens import TokenKey
 from fastbk.testing import LocalCluster
@@ -140,9 +141,10 @@ def test_services_are_in_it_and_a_process_that_does_not_answer_is_missing_once(
 
 
 def test_without_metadata_it_has_the_pages_that_are_named(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bundle is wanted just then, and soon."""
+    monkeypatch.setattr(options, "METADATA_TIMEOUT_S", 1.0)
     out, place = tmp_path / "without.tar.gz", f"127.0.0.1:{cluster.bookies[0].http_port}"
     cli = Cli("zk+hierarchical://127.0.0.1:1/ledgers")
     cli("support-bundle", "-o", str(out), "--page", place)

@@ -28,6 +28,8 @@ from tests.fixtures.wait import crowd, wait_until
 from tests.fixtures.zookeeper import QuorumServer, ZooKeeperPlace, free_ports
 from tests.packaging.units import SERVICES, UNITS, Supervised, unit, watch_until
 
+pytestmark = pytest.mark.waits
+
 
 class Heard:
     """A notify socket, and all words that came so far."""

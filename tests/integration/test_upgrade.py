@@ -35,6 +35,8 @@ from tests.fixtures.restart_server import restart_server, restarts_into
 from tests.fixtures.shared_cluster import as_new
 from tests.fixtures.wait import DEADLINE_S, wait_until, wait_until_async
 
+pytestmark = pytest.mark.waits
+
 __all__ = ["released_tree"]
 
 ENTRIES = 60

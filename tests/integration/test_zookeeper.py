@@ -15,8 +15,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import fastbk
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.faults import TcpProxy
-from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.devcluster.processes import Bookie
 from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta import MetadataStore, open_store
@@ -25,6 +25,8 @@ from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import page
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
+
+pytestmark = pytest.mark.waits
 
 SESSION_TIMEOUT_S = 1.0
 """On an idle machine; a busy one's bookies need more, or else their sessions run out while they start."""

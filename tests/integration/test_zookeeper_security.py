@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 import fastbk
-from fastbk.devcluster.metadata import ZooKeeperServer
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.processes import free_port
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import open_store

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fastbk.errors import DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import missing_proof
-from fastbk.replication.actions import Found, ReadEntries, Reply, SendRequest, Sleep
+from fastbk.replication.procedure import Found, ReadEntries, Reply, SendRequest, Sleep
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import SendRequest, Sleep, UpdateMetadata
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, SendRequest, Sleep, UpdateMetadata
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status

@@ -23,8 +23,8 @@ from fastbk.errors import (
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Choose, ReadMetadata, Replaced, Sleep, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
+from fastbk.replication.procedure import Choose, ReadMetadata, Replaced, Sleep, UpdateMetadata
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import FRAME, WriterHarness, run
 

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 import fastbk
+from fastbk.devcluster.cluster import ZooKeeperServer, find_jars
 from fastbk.devcluster.faults import TcpProxy
-from fastbk.devcluster.metadata import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError, Error, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.uri import ZooKeeperLocation

@@ -27,7 +27,7 @@ import fastbk.sync
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
 from fastbk.client.client import CopyRepairs
-from fastbk.devcluster.metadata import ZooKeeperServer, find_jars
+from fastbk.devcluster.cluster import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import admin as zookeeper_admin

@@ -21,12 +21,19 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from fastbk.native.process import die_with_parent
-from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.options import ReadOptions, read_options
-from fastbk.spark.sink import Committer, FastbkStreamWriter, Messages
-from fastbk.spark.sink_options import WriteOptions, write_options
+from fastbk.spark.readers import StreamReader
+from fastbk.spark.sink import (
+    AttemptWriter,
+    CommitMessage,
+    Committer,
+    FastbkStreamWriter,
+    Messages,
+    TaskAttempt,
+    WriteOptions,
+    write_options,
+)
 from fastbk.spark.source import FastbkSource
-from fastbk.spark.task_attempt import AttemptWriter, CommitMessage, TaskAttempt
 from fastbk.spark.worker_client import client_of
 from tests.rigs.spark_points import Kills, Wrapped, changes_looked_at
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.devcluster import is_alive
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.faults import TcpProxy
-from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.meta import open_store
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import admin as zookeeper_admin

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fastbk
-from fastbk.devcluster.metadata import find_jars
+from fastbk.devcluster.cluster import find_jars
 from fastbk.errors import ConfigError
 from fastbk.formats import LEVEL_PROPERTY
 from fastbk.testing import LocalCluster

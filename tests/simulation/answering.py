@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.store import FENCED
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     BookieRequest,
     Found,
     ReadEntries,

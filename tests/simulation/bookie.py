@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     AddEntries,
     AddEntry,
     BookieRequest,

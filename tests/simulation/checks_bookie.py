@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
-from fastbk.replication.actions import BookieRequest, ReadEntries, ReadEntry, ReadLac, Reply
+from fastbk.replication.procedure import BookieRequest, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
 from tests.fixtures.decide import RECOVERY, Kind
 from tests.simulation.checks_base import ChecksBase

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import BookieRequest, ReadEntry
+from fastbk.replication.procedure import BookieRequest, ReadEntry
 from tests.simulation.checks_base import ChecksBase
 from tests.simulation.kernel import Violation
 from tests.simulation.running import Ledger, Running

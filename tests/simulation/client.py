@@ -13,7 +13,7 @@ from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTi
 from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.placement.choose_ensemble import BookieView, PlacementConfig
-from fastbk.replication.actions import AddEntry, BookieRequest, MarkReplicas, Outcome, Reply
+from fastbk.replication.procedure import AddEntry, BookieRequest, MarkReplicas, Outcome, Reply
 from tests.simulation.kernel import STALE, Kernel, Node
 from tests.simulation.network import TO_BOOKIE, Connection, Network
 

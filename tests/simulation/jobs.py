@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.model.ids import EntryId, LedgerId
-from fastbk.replication.actions import BookieRequest
+from fastbk.replication.procedure import BookieRequest
 from tests.fixtures.decide import Kind, Take
 from tests.simulation.answering import Stored
 from tests.simulation.network import Connection

@@ -14,7 +14,7 @@ from typing import Any
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     AddEntry,
     BookieRequest,
     ReadEntries,

@@ -9,8 +9,12 @@ from fastbk.errors import DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
-from fastbk.replication.polling import PollLac, PollOptions
+from fastbk.replication.lac_procedures import (
+    PollLac,
+    PollOptions,
+    ReadLastConfirmed,
+    TryReadLastConfirmed,
+)
 from fastbk.replication.reading import ReadOptions, ReadRange
 from tests.simulation.client import Client
 from tests.simulation.running import Ledger, Running

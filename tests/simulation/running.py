@@ -10,11 +10,12 @@ from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.placement.choose_ensemble import choose_replacements
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     Action,
     Choose,
     MarkReplicas,
     Outcome,
+    Procedure,
     ReadIdentity,
     ReadMetadata,
     Replaced,
@@ -23,7 +24,6 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.procedure import Procedure
 from tests.simulation.client import PLACEMENT, Channel, Client
 from tests.simulation.kernel import STALE
 

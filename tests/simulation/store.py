@@ -14,7 +14,7 @@ from fastbk.meta.api import BookieIdentity, IdentityVersion, VersionedIdentity, 
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import MarkReplicas
+from fastbk.replication.procedure import MarkReplicas
 from tests.simulation.kernel import Kernel, Node
 from tests.simulation.network import Network
 

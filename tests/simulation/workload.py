@@ -11,9 +11,9 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import AddEntry, ReadEntry
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import ChangePolicy, WriterOptions
+from fastbk.replication.procedure import AddEntry, ReadEntry
 from fastbk.replication.re_replication import ReReplicateLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.repair_options import RepairOptions

@@ -7,10 +7,9 @@ import struct
 from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
-from fastbk.replication.actions import WriteLac
 from fastbk.replication.add_machine import Buffer
 from fastbk.replication.options import WriterOptions
-from fastbk.replication.procedure import Procedure
+from fastbk.replication.procedure import Procedure, WriteLac
 from fastbk.replication.writer_machine import CloseLedger, WriterMachine
 from tests.simulation.answering import Stored
 from tests.simulation.client import ADDS, Client

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.style.tree import walk
+from tests.style.tree import asked_once, walk
 
 AT_LOAD, IN_FUNCTIONS, FOR_TYPES = "when loaded", "in functions", "for types"
 
@@ -33,27 +33,37 @@ BY_TYPES = [
 Graph = dict[str, dict[str, set[str]]]
 
 
-def graph_of(sources: dict[str, str]) -> Graph:
+def imports_by_time(tree: ast.Module) -> list[tuple[str, str]]:
+    """Return (dotted name, when it is imported) of everything that a module imports."""
+    found = []
+    pending: list[tuple[ast.AST, str]] = [(tree, AT_LOAD)]
+    while pending:
+        node, when = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            when = IN_FUNCTIONS
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            when = FOR_TYPES
+        found += [(name, when) for name in names_of(node)]
+        # No statement is in an expression, and those are nine nodes of ten.
+        children = ast.iter_child_nodes(node)
+        pending += [(child, when) for child in children if not isinstance(child, ast.expr)]
+    return found
+
+
+imports_in = asked_once(imports_by_time, "fastbk")
+
+
+def graph_of(imports: dict[str, list[tuple[str, str]]]) -> Graph:
     """Return module -> the modules it imports -> when it does, of modules by dotted name."""
     graph: Graph = {}
-    for module, text in sources.items():
+    for module, names in imports.items():
         edges: dict[str, set[str]] = {}
-        pending: list[tuple[ast.AST, str]] = [(ast.parse(text), AT_LOAD)]
-        while pending:
-            node, when = pending.pop()
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                when = IN_FUNCTIONS
-            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-                when = FOR_TYPES
-            for name in names_of(node):
-                target = name
-                while target and target not in sources:
-                    target = target.rpartition(".")[0]
-                if target and target != module:
-                    edges.setdefault(target, set()).add(when)
-            # No statement is in an expression, and those are nine nodes of ten.
-            children = ast.iter_child_nodes(node)
-            pending += [(child, when) for child in children if not isinstance(child, ast.expr)]
+        for name, when in names:
+            target = name
+            while target and target not in imports:
+                target = target.rpartition(".")[0]
+            if target and target != module:
+                edges.setdefault(target, set()).add(when)
         graph[module] = edges
     return graph
 
@@ -90,11 +100,11 @@ def cycles_of(graph: Graph, kinds: set[str]) -> list[set[str]]:
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    sources = {}
+    imports = {}
     for relative, path in walk((".py",), "fastbk"):
         name = ".".join(Path(relative).with_suffix("").parts).removesuffix(".__init__")
-        sources[name] = path.read_text()
-    return graph_of(sources)
+        imports[name] = imports_in(path)
+    return graph_of(imports)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +127,7 @@ def test_each_kind_of_cycle_is_found() -> None:
     late = "def f():\n    import b\n"
     typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import x\n"
     for text, kind in (("import b\n", AT_LOAD), (late, IN_FUNCTIONS), (typed, FOR_TYPES)):
-        graph = graph_of({"a": text, "b": "import c\n", "c": "from a import x\n"})
+        sources = {"a": text, "b": "import c\n", "c": "from a import x\n"}
+        graph = graph_of({name: imports_by_time(ast.parse(one)) for name, one in sources.items()})
         assert cycles_of(graph, {AT_LOAD, kind}) == [{"a", "b", "c"}]
         assert kind == AT_LOAD or cycles_of(graph, {AT_LOAD}) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.style.tree import ROOT, statements, walk
+from tests.style.tree import ROOT, asked_once, statements, walk
 
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
 # `package.folder` puts one folder of a package into a layer of its own.
@@ -155,18 +155,22 @@ IMPURE_MODULES = {
 }
 
 
-def imports_of(relative: str, text: str) -> list[tuple[int, str]]:
-    """Return (line, dotted name) of everything that a file imports; `from a import b` gives `a.b`."""
-    found: list[tuple[int, str]] = []
-    package = Path(relative).parent.parts
-    for node in statements(ast.parse(text)):
+Import = tuple[int, str]
+
+
+def imports_of(tree: ast.Module) -> list[Import]:
+    """Return (line, dotted name) of everything that a module imports; `from a import b` gives `a.b`."""
+    found: list[Import] = []
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = list(package[: len(package) - node.level + 1]) if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
+            module = "." * node.level + (node.module or "")
             found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
     return found
+
+
+imports_in = asked_once(imports_of)
 
 
 def package_of(words: Sequence[str]) -> str:
@@ -188,7 +192,7 @@ def faces_for(relative: str) -> tuple[str, ...]:
     return (*CHILD_FACES, GC_MESSAGES) if relative == "fastbk/gc/process.py" else (GC_MESSAGES,)
 
 
-def layer_faults(relative: str, text: str) -> list[str]:
+def layer_faults(relative: str, imports: list[Import]) -> list[str]:
     """Return what in this file of fastbk/ breaks the layers."""
     parts = Path(relative).with_suffix("").parts
     if parts[1:] in (("__init__",), ("apache", "__init__")):  # `fastbk.connect`; a docstring only
@@ -198,7 +202,10 @@ def layer_faults(relative: str, text: str) -> list[str]:
     if mine is None:
         return [f"{relative}: fastbk.{package} is in no layer"]
     faults = []
-    for line, name in imports_of(relative, text):
+    for line, name in imports:
+        if name.startswith("."):
+            faults.append(f"{relative}:{line}: a relative import")
+            continue
         words = name.split(".")
         if words[0] != "fastbk" or len(words) < 2 or words[1] == "__version__":
             continue
@@ -217,24 +224,24 @@ def layer_faults(relative: str, text: str) -> list[str]:
     return faults
 
 
-def home_faults(relative: str, text: str) -> list[str]:
+def home_faults(relative: str, imports: list[Import]) -> list[str]:
     """Return which libraries this file imports although they live elsewhere."""
     return [
         f"{relative}:{line}: {library} is imported only in {', '.join(homes)}"
-        for line, name in imports_of(relative, text)
+        for line, name in imports
         for library, homes in HOMES.items()
         if f"{name}.".startswith(f"{library}.") and not relative.startswith(tuple(homes))
     ]
 
 
-def purity_faults(relative: str, text: str) -> list[str]:
+def purity_faults(relative: str, imports: list[Import]) -> list[str]:
     """Return which imports of a file that has to be free of I/O, clocks and chance are not."""
     path = Path(relative)
     if not any(relative.startswith(p) or path.match(p) for p in PURE):
         return []
     return [
         f"{relative}:{line}: {name} in a file that takes time, chance and I/O as arguments"
-        for line, name in imports_of(relative, text)
+        for line, name in imports
         if name.split(".")[0] in IMPURE_MODULES
     ]
 
@@ -243,7 +250,7 @@ def test_layers_hold() -> None:
     faults = [
         fault
         for relative, path in walk((".py",), "fastbk")
-        for fault in layer_faults(relative, path.read_text())
+        for fault in layer_faults(relative, imports_in(path))
     ]
     assert not faults, "\n".join(faults)
 
@@ -253,7 +260,7 @@ def test_libraries_are_imported_at_home_only() -> None:
         fault
         for folder in ("fastbk", "demo", "loadtest", "pyspark_fastbk")
         for relative, path in walk((".py",), folder)
-        for fault in home_faults(relative, path.read_text())
+        for fault in home_faults(relative, imports_in(path))
     ]
     assert not faults, "\n".join(faults)
 
@@ -262,7 +269,7 @@ def test_protocol_machines_do_no_io() -> None:
     faults = [
         fault
         for relative, path in walk((".py",), "fastbk")
-        for fault in purity_faults(relative, path.read_text())
+        for fault in purity_faults(relative, imports_in(path))
     ]
     assert not faults, "\n".join(faults)
 
@@ -272,7 +279,7 @@ def test_loadtest_uses_public_names_only() -> None:
     faults = [
         f"{relative}:{line}: {name}"
         for relative, path in walk((".py",), "loadtest")
-        for line, name in imports_of(relative, path.read_text())
+        for line, name in imports_in(path)
         if name.startswith("fastbk.") and not f"{name}.".startswith(tuple(f"{a}." for a in allowed))
     ]
     assert not faults, "\n".join(faults)
@@ -298,7 +305,7 @@ def test_loadtest_uses_public_names_only() -> None:
 )
 def test_each_rule_finds_its_fault(check: object, relative: str, text: str) -> None:
     assert callable(check)
-    assert check(relative, text)
+    assert check(relative, imports_of(ast.parse(text)))
 
 
 def test_every_place_in_the_tables_is_there() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.build_native import MODULES, NATIVE, ffi_of, stub_text
-from tests.style.tree import ROOT, SKIPPED, statements, walk
+from tests.style.tree import ROOT, SKIPPED, asked_once, statements, walk
 
 # A file holds one whole concept: each split makes names public that nobody else should use.
 FILE_LINES_MAX = 1000
@@ -158,15 +158,20 @@ def test_files_are_short() -> None:
     assert not faults, "\n".join(faults)
 
 
-def python_functions(text: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, lines) of each function of Python source, its docstring not counted."""
-    for node in statements(ast.parse(text)):
+def python_functions(tree: ast.Module) -> list[tuple[str, int]]:
+    """Return (name, lines) of each function of a module, its docstring not counted."""
+    found = []
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if ast.get_docstring(node, clean=False) is not None:
                 first = node.body[0]
                 lines -= (first.end_lineno or first.lineno) - first.lineno + 1
-            yield node.name, lines
+            found.append((node.name, lines))
+    return found
+
+
+functions_of = asked_once(python_functions)
 
 
 def c_functions(text: str) -> Iterator[tuple[str, int]]:
@@ -190,8 +195,8 @@ def c_functions(text: str) -> Iterator[tuple[str, int]]:
 def test_functions_are_short() -> None:
     faults = []
     for relative, path in walk((".py", ".c", ".h")):
-        functions = python_functions if path.suffix == ".py" else c_functions
-        for name, lines in functions(path.read_text()):
+        is_python = path.suffix == ".py"
+        for name, lines in functions_of(path) if is_python else c_functions(path.read_text()):
             limit = LONG_FUNCTIONS.get(f"{relative}:{name}", (FUNCTION_LINES_MAX, ""))[0]
             if lines > limit:
                 faults.append(f"{relative}:{name}: {lines} lines, at most {limit}")

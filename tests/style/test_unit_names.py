@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from tests.style.tree import ROOT
+from tests.style.tree import ROOT, asked_once
 
 UNIT = ROOT / "tests" / "unit"
 # Files whose unit has no module of its own: path below tests/unit -> what the unit is. The list may only shrink.
@@ -75,6 +76,13 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower().strip("_")
 
 
+def _classes(tree: ast.Module) -> list[str]:
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+classes_of = asked_once(_classes)
+
+
 def names_of_units(package: Path) -> Iterator[str]:
     """Yield the names of modules, packages and classes, and those with their package's name before them."""
     for path in package.rglob("*"):
@@ -84,10 +92,10 @@ def names_of_units(package: Path) -> Iterator[str]:
         if path.is_dir() or path.name != "__init__.py":
             yield from {parts[-1], "_".join(parts[-2:]), f"{package.name}_{parts[-1]}"}
         if path.suffix == ".py":
-            tree = ast.parse(path.read_text())
-            yield from (_snake(node.name) for node in tree.body if isinstance(node, ast.ClassDef))
+            yield from map(_snake, classes_of(path))
 
 
+@cache
 def unnamed() -> list[str]:
     units: dict[str, set[str]] = {}
     found = []

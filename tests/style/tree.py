@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
 # Made by tools, or by people who try the README's commands, never committed.
@@ -43,3 +46,23 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
         for part in ("body", "handlers", "cases", "orelse", "finalbody"):
             found += getattr(node, part, ())
         yield node
+
+
+_rules: list[tuple[Callable[[ast.Module], Any], tuple[str, ...]]] = []
+
+
+def asked_once(rule: Callable[[ast.Module], T], *folders: str) -> Callable[[Path], T]:
+    """Return what gives the answer to `rule` of a file in these folders, in any if none is given.
+
+    Whoever asks first of a file parses it, and asks all rules: that takes a fraction of a parse for each of them, while
+    a tree takes too much memory to be kept.
+    """
+    _rules.append((rule, folders or ("",)))
+    return lambda path: _answers(path)[rule]  # type: ignore[no-any-return]
+
+
+@cache
+def _answers(path: Path) -> dict[Callable[[ast.Module], Any], Any]:
+    tree = ast.parse(path.read_text())
+    folder = path.relative_to(ROOT).parts[0]
+    return {rule: rule(tree) for rule, folders in _rules if folder in folders or "" in folders}

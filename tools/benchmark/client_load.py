@@ -129,7 +129,7 @@ async def beside(pairs: int) -> dict[str, float]:
 
 async def ledgers(count: int) -> dict[str, float]:
     """Create, close, open and recover ledgers of ten entries; their metadata are in a ZooKeeper."""
-    from fastbk.devcluster.metadata import ZooKeeperServer
+    from fastbk.devcluster.cluster import ZooKeeperServer
     from fastbk.meta.uri import parse_zookeeper
     from fastbk.meta.zookeeper import admin as zookeeper_admin
 

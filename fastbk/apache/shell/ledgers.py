@@ -211,7 +211,7 @@ async def _read_one_bookie(
     """Read from one bookie what it has; what it has not is told entry by entry, as Apache does."""
     from fastbk.client.bookie_requests import LedgerRequests
     from fastbk.model.entry import DigestType
-    from fastbk.replication.actions import ReadEntry, Reply
+    from fastbk.replication.procedure import ReadEntry, Reply
     from fastbk.wire.statuses import status_name
 
     bookie_id: BookieId = words.text("bookie")

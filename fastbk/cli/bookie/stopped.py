@@ -451,8 +451,8 @@ def expand(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie expand")
     from fastbk.meta.uri import open_store
     from fastbk.meta.zookeeper.security import use_file
-    from fastbk.server.offline.expansion import expand as expand_bookie
-    from fastbk.server.offline.shard_moves import end_move
+    from fastbk.server.offline import end_move
+    from fastbk.server.offline import expand as expand_bookie
 
     with _locked_config(options.config) as config:
         use_file(config.metadata.zookeeper_file)
@@ -474,7 +474,7 @@ def expand(options: argparse.Namespace) -> int:
 def move(options: argparse.Namespace) -> int:
     """Move shards from pair to pair."""
     need_linux("fastbk bookie move-shards")
-    from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards
+    from fastbk.server.offline import end_move, move_evenly, move_shards
 
     if (options.to is None) == (options.shards is not None):
         raise ConfigError("give --to PAIR and --shards LIST, or --even")

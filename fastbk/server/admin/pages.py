@@ -14,8 +14,7 @@ import msgspec
 
 import fastbk
 from fastbk.apache.http.answers import StoreThreads
-from fastbk.apache.http.client_pages import lends_credentials
-from fastbk.apache.http.pages import add_pages
+from fastbk.apache.http.pages import add_pages, lends_credentials
 from fastbk.config import split_address
 from fastbk.model.health import BookieFacts as HealthFacts
 from fastbk.model.health import DiskFacts, reasons_of_bookie, verdict_of

@@ -36,7 +36,7 @@ from fastbk.observe import logs
 from fastbk.retry import jittered
 from fastbk.server.directories import disk_bytes
 from fastbk.server.identity import read_shards, settle
-from fastbk.server.offline.shard_moves import end_move
+from fastbk.server.offline import end_move
 from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.server.supervision.unclean_start import begin_life, was_unclean
 

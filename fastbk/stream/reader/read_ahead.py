@@ -25,8 +25,8 @@ from fastbk.errors import (
 )
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import size_bytes_of
+from fastbk.replication.procedure import Found
 from fastbk.retry import Retry
 from fastbk.stream.chain import NONE, Chain, Segment
 from fastbk.stream.chain_store import ChainStore

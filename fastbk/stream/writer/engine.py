@@ -57,10 +57,7 @@ from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN, TXID_MAX
 from fastbk.stream.records import CODECS, compressed
 from fastbk.stream.segment_contents import IndexBuilder
-from fastbk.stream.writer.segment_lifecycle import (
-    SegmentLifecycle,
-    roll_age,
-)
+from fastbk.stream.writer.segment_lifecycle import NEVER, SegmentLifecycle, roll_times
 from fastbk.stream.writer.traced_appends import TracedAppends
 
 _log = LibraryLog("fastbk.stream")
@@ -118,9 +115,9 @@ class AppendEngine:
         options: WriterOptions,
         known: VersionedChain,
         policy: StreamPolicy,
-        progressed: Callable[[], None],
+        on_progress: Callable[[], None],
     ) -> None:
-        """`progressed()` is called when there may be room again, or the writer has ended."""
+        """`on_progress()` is called when there may be room again, or the writer has ended."""
         chain = known.chain
         self.failure: Error | None = None
         self.last_dlsn = chain.last_dlsn
@@ -132,7 +129,12 @@ class AppendEngine:
             self.queue if tracer is None else TracedAppends(tracer, self.queue, context.name)
         )
         self.lifecycle = SegmentLifecycle(
-            context, known, self._make, self.send_soon, self.fail, self._lost_was_found
+            context,
+            known,
+            make_writer=self._make_writer,
+            on_ready=self.send_soon,
+            on_lost_ended=self._lost_was_ended,
+            on_fatal=self.fail,
         )
         self.clock = AppendClock()
         self.segments = 0
@@ -149,7 +151,7 @@ class AppendEngine:
         self._unsettled = context.client.unsettled
         self._unsettled.add(self)
         self._name = context.name
-        self._progressed = progressed
+        self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -158,7 +160,9 @@ class AppendEngine:
         meter = meter_of(context.client.config.tracing)
         self._source = None if meter is None else meter.add(sending(context.name), self._figures)
 
-    def _make(self, row: Segment, ledger: LedgerWriter, policy: StreamPolicy) -> SegmentWriter:
+    def _make_writer(
+        self, row: Segment, ledger: LedgerWriter, policy: StreamPolicy
+    ) -> SegmentWriter:
         self._count_ledger(ledger)
         tracer = self.intake.tracer if isinstance(self.intake, TracedAppends) else None
         return SegmentWriter(row, ledger, policy, self._acknowledged, self._entry_failed, tracer)
@@ -303,7 +307,7 @@ class AppendEngine:
         if current is not None and self.options.publish == "immediate":
             # INV-S17: whoever waits runs only when this has returned, and may then keep the loop from all else.
             current.ledger.send_lac()
-        self._progressed()
+        self._on_progress()
 
     def _entry_failed(self, group: Group, first: DLSN, error: Error) -> None:
         segment = self.segment
@@ -462,7 +466,7 @@ class AppendEngine:
         failed.__cause__ = trouble or loss
         self.fail(failed)
 
-    def _lost_was_found(self, segment: SegmentWriter, contents: Contents) -> None:
+    def _lost_was_ended(self, segment: SegmentWriter, contents: Contents) -> None:
         lost, self._lost = self._lost, []
         self._end_loss()
         last = -1 if contents.last_dlsn is None else contents.last_dlsn.entry
@@ -486,7 +490,7 @@ class AppendEngine:
         unsent = self.unsent()
         while self.queue.groups:
             self._give_up(self.queue.groups.popleft(), unsent)
-        self._progressed()
+        self._on_progress()
 
     def _cancel_linger(self) -> None:
         if self._linger_timer is not None:
@@ -699,7 +703,7 @@ class Rolling:
         self._engine = engine
         self._context = context
         self._policy = policy
-        self._age = roll_age(0.0, 0)
+        self._times = NEVER
         self._loop = asyncio.get_running_loop()
         self._is_stopped = False
         self._was_lost = False
@@ -723,7 +727,7 @@ class Rolling:
         if self._is_stopped:
             return segment
         age_s = segment.age_s(time.monotonic())
-        self.is_due = self.is_due or self._age.is_roll_due(age_s) or self._is_used(segment, 1.0)
+        self.is_due = self.is_due or age_s >= self._times.roll_s or self._is_used(segment, 1.0)
         if segment.is_ahead:
             lifecycle.prepare()
             self.is_due = self.is_due or lifecycle.ready is not None
@@ -739,7 +743,7 @@ class Rolling:
                 if not segment.in_flight:
                     self._engine.refuse(lifecycle.trouble)
                 return None
-        if self.is_due or self._age.is_ready_due(age_s) or self._is_used(segment, 0.5):
+        if self.is_due or age_s >= self._times.ready_s or self._is_used(segment, 0.5):
             lifecycle.prepare()
         return segment
 
@@ -778,7 +782,7 @@ class Rolling:
         self.segment = self._engine.lifecycle.take()
         self._policy = self.segment.policy
         self._carry_time()
-        self._age = roll_age(self._policy.roll_age_s, self.segment.ledger.ledger_id)
+        self._times = roll_times(self._policy.roll_age_s, self.segment.ledger.ledger_id)
         self._end_requests()
         self._check_age()
         return self.segment
@@ -802,7 +806,7 @@ class Rolling:
         self._cancel_timer()
         if self._is_stopped or self.segment is None or not self._policy.roll_age_s:
             return
-        pause_s = self._age.check_s(self.segment.age_s(time.monotonic()))
+        pause_s = self._times.check_s(self.segment.age_s(time.monotonic()))
         self._timer = self._loop.call_later(pause_s, self._check_age)
         self.segment_for_next()
 

@@ -10,6 +10,7 @@ Decisions 89 and 94.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -60,25 +61,31 @@ class SegmentLifecycle:
         self,
         context: StreamContext,
         known: VersionedChain,
-        make: Callable[[Segment, LedgerWriter, StreamPolicy], SegmentWriter],
-        changed: Callable[[], None],
-        ended_by: Callable[[Error], None],
-        found: Callable[[SegmentWriter, Contents], None],
+        *,
+        make_writer: Callable[[Segment, LedgerWriter, StreamPolicy], SegmentWriter],
+        on_ready: Callable[[], None],
+        on_lost_ended: Callable[[SegmentWriter, Contents], None],
+        on_fatal: Callable[[Error], None],
     ) -> None:
-        """`make(row, ledger, policy)` returns a segment's writer. `changed()` is called when something is ready.
+        """Create nothing yet.
 
-        `found(segment, contents)`: what the ledger of a lost segment holds; the chain has it.
-        `ended_by(error)`: nothing can be made ever again: another writer has the stream, or it is gone.
+        Args:
+            context: the stream's.
+            known: its chain, as its opening left it.
+            make_writer: returns the writer of a segment's new ledger.
+            on_ready: a segment is ready, or none can be made as the namespace is full (`trouble`).
+            on_lost_ended: the chain has what the ledger of a lost segment holds.
+            on_fatal: nothing can be made ever again: another writer has the stream, or it is gone.
         """
         self.ready: SegmentWriter | None = None
         self.trouble: Error | None = None
         self.known = known
         self._context = context
         self._epoch = known.chain.epoch
-        self._make = make
-        self._changed = changed
-        self._ended_by = ended_by
-        self._found = found
+        self._make_writer = make_writer
+        self._on_ready = on_ready
+        self._on_lost_ended = on_lost_ended
+        self._on_fatal = on_fatal
         self._ending: deque[SegmentWriter] = deque()
         self._is_needed = False
         self._work = asyncio.Event()
@@ -210,7 +217,7 @@ class SegmentLifecycle:
             raise
         except BaseException as error:
             # A bug: the writer ends and says so, where it would wait for a segment for ever.
-            self._ended_by(as_error(error, f"the upkeep of segments of {self._context.name}"))
+            self._on_fatal(as_error(error, f"the upkeep of segments of {self._context.name}"))
             raise
 
     async def _next(self) -> bool:
@@ -225,11 +232,11 @@ class SegmentLifecycle:
                     self._is_needed = False
         except Error as error:
             if isinstance(error, ENDS_THE_WRITER) and not error.retryable:
-                self._ended_by(error)
+                self._on_fatal(error)
                 return True
             self.trouble = error
             if isinstance(error, QuotaExceeded):
-                self._changed()
+                self._on_ready()
             slots_of(self._context.client).log_wait(self._context.name, error)
             return False
         self.trouble = None
@@ -255,8 +262,8 @@ class SegmentLifecycle:
         )
         self._created = None
         row = next(row for row in self.known.chain.rows if row.ledger_id == ledger_id)
-        self.ready = self._make(row, ledger, policy)
-        self._changed()
+        self.ready = self._make_writer(row, ledger, policy)
+        self._on_ready()
 
     async def _reserve(self) -> int:
         if self._reserved is not None:
@@ -317,7 +324,7 @@ class SegmentLifecycle:
             raise
         except StorageError as error:
             if not error.retryable:
-                self._ended_by(error)
+                self._on_fatal(error)
             raise
         ledger_id = row.ledger_id
         self.known = await context.store.change(
@@ -326,7 +333,7 @@ class SegmentLifecycle:
         if contents.records == 0 and self.ready is not None:
             # What stood open behind an empty segment left the chain with it.
             self.take().ledger.abandon(ClientClosed("the segment before it was empty"))
-        self._found(segment, contents)
+        self._on_lost_ended(segment, contents)
 
 
 # --- when a segment ends by age -------------------------------------------------------------------
@@ -343,24 +350,22 @@ _WORD = 2**64
 
 
 @dataclass(frozen=True, slots=True)
-class RollAge:
-    """Age at which one segment rolls, in seconds behind its first entry; 0: never by age."""
+class RollTimes:
+    """When one segment rolls by age, in seconds behind its first entry; infinite: never.
 
-    age_s: float
+    Attributes:
+        ready_s: the next segment is to be made then.
+        roll_s: this one ends then.
+        check_s_max: the age is checked at least so often if nothing is written.
+    """
+
     ready_s: float
     roll_s: float
-
-    def is_ready_due(self, age_s: float) -> bool:
-        """Return whether the next segment is to be made."""
-        return 0 < self.ready_s <= age_s
-
-    def is_roll_due(self, age_s: float) -> bool:
-        """Return whether the segment ends."""
-        return 0 < self.roll_s <= age_s
+    check_s_max: float
 
     def check_s(self, age_s: float) -> float:
         """Return the seconds until the age must be checked again if nothing is written."""
-        pause_s = min(self.age_s / 4, CHECK_S_MAX)
+        pause_s = self.check_s_max
         for due_s in (self.ready_s, self.roll_s):
             if age_s < due_s:
                 pause_s = min(pause_s, due_s - age_s)
@@ -368,8 +373,14 @@ class RollAge:
         return max(pause_s, CHECK_S_MIN)
 
 
-def roll_age(age_s: float, ledger_id: int) -> RollAge:
-    """Return what holds for the segment with this ledger, whose policy's `roll_age_s` is `age_s`."""
+NEVER = RollTimes(math.inf, math.inf, CHECK_S_MAX)
+
+
+def roll_times(roll_age_s: float, ledger_id: int) -> RollTimes:
+    """Return when the segment with this ledger rolls, whose policy has this `roll_age_s`; 0: never."""
+    if not roll_age_s:
+        return NEVER
     share = ledger_id * _GOLDEN % _WORD / _WORD
     ready_share = READY_FROM + (READY_TO - READY_FROM) * share
-    return RollAge(age_s, age_s * ready_share, age_s * (1 - LAST_SHARE * share))
+    check_s_max = min(roll_age_s / 4, CHECK_S_MAX)
+    return RollTimes(roll_age_s * ready_share, roll_age_s * (1 - LAST_SHARE * share), check_s_max)

@@ -35,7 +35,6 @@ from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.opening import check_bookies, delete_pending, new_owner, open_stream, slots_of
 from fastbk.stream.options import WriterOptions
-from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
 from fastbk.stream.writer.engine import AppendEngine, StreamWriterStats
@@ -140,8 +139,10 @@ class StreamWriter:
             await delete_pending(self._context, known)
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
-        self._backpressure = Backpressure(self._context, self._options, known, policy)
-        self._engine = self._backpressure.engine
+        progress = asyncio.Event()
+        engine = AppendEngine(self._context, self._options, known, policy, progress.set)
+        self._backpressure = Backpressure(engine, progress, self._context.name)
+        self._engine = engine
 
     async def _open_chain(self) -> VersionedChain:
         client, store, owner = self._context.client, self._context.store, new_owner()
@@ -509,28 +510,22 @@ class Backpressure:
     become free.
 
     Attributes:
-        engine: what takes the appends.
         waiting: appends that wait for room.
     """
 
-    def __init__(
-        self,
-        context: StreamContext,
-        options: WriterOptions,
-        known: VersionedChain,
-        policy: StreamPolicy,
-    ) -> None:
-        self.engine = AppendEngine(context, options, known, policy, self.wake)
-        self._name = context.name
+    def __init__(self, engine: AppendEngine, progress: asyncio.Event, name: str) -> None:
+        """`progress`: set when there may be room again, or the engine has ended. `name`: the stream's."""
+        self._engine = engine
+        self._progress = progress
+        self._name = name
         self._gate = asyncio.Lock()
-        self._room = asyncio.Event()
         self._ready_calls = 0
         self.waiting = 0
 
     @property
     def may_pass(self) -> bool:
         """Whether an append may be taken at once: there is room, and nobody waits for it."""
-        return not self.waiting and self.engine.queue.has_room
+        return not self.waiting and self._engine.queue.has_room
 
     def check_no_waiters(self) -> None:
         """Raise BufferFull where an append that is taken now would pass others."""
@@ -583,8 +578,8 @@ class Backpressure:
                         return take()
                     except BufferFull:
                         # Larger than what is left: each acknowledgement leaves more. Alone it is always taken.
-                        self._room.clear()
-                        await self._room.wait()
+                        self._progress.clear()
+                        await self._progress.wait()
         finally:
             self.waiting -= 1
 
@@ -605,19 +600,13 @@ class Backpressure:
             async with self._gate:
                 pass
 
-    def wake(self) -> None:
-        """Bytes became free, or the writer has ended."""
-        if not self._room.is_set() and (
-            self.engine.queue.has_room or self.engine.failure is not None
-        ):
-            self._room.set()
-
     async def _until_room(self) -> None:
-        while self.engine.failure is None and not self.engine.queue.has_room:
-            self._room.clear()
-            await self._room.wait()
-        if self.engine.failure is not None:
-            raise self.engine.unsent()
+        engine = self._engine
+        while engine.failure is None and not engine.queue.has_room:
+            self._progress.clear()
+            await self._progress.wait()
+        if engine.failure is not None:
+            raise engine.unsent()
 
 
 async def _end_segments(context: StreamContext, engine: AppendEngine, epoch: int) -> None:

@@ -18,11 +18,12 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     Action,
     Choose,
     MarkReplicas,
     Outcome,
+    Procedure,
     ReadIdentity,
     ReadMetadata,
     Replaced,
@@ -31,7 +32,6 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.procedure import Procedure
 from tests.fixtures.fake_quorum import copied_by
 from tests.simulation.healing.places import LEASE_S, SimulatedStore
 

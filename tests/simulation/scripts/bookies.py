@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import AddEntry, ReadEntry, ReadLac
+from fastbk.replication.procedure import AddEntry, ReadEntry, ReadLac
 from fastbk.wire.statuses import Status
 from tests.simulation.scripts.registry import script
 from tests.simulation.scripts.stage import adds, closes, named, reads, stage

@@ -7,8 +7,8 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.model.quorum import write_sets
-from fastbk.replication.actions import ReadEntry, SendRequest
 from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.procedure import ReadEntry, SendRequest
 from fastbk.replication.recovery import ReadForRecovery
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastbk.meta.api import VersionedLedger
-from fastbk.replication.actions import AddEntry, BookieRequest, ReadEntry, Reply
+from fastbk.replication.procedure import AddEntry, BookieRequest, ReadEntry, Reply
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.recovery import RecoverLedger

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from fastbk.errors import LedgerFenced
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import ReadEntry
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.procedure import ReadEntry
 from tests.simulation.plan import Item
 from tests.simulation.running import Running
 from tests.simulation.scripts.registry import script

@@ -84,6 +84,8 @@ class WholeJudge(Judge):
         self._version = -1
         self._chain: Chain | None = None
         self._first_seen: dict[tuple[str, int], float] = {}
+        self._closed_s: dict[int, float] = {}
+        """When each segment was first seen closed."""
         self._cursors: dict[str, CursorRecord] = {}
         self._cursors_before: dict[str, CursorRecord] = {}
 
@@ -150,6 +152,9 @@ class WholeJudge(Judge):
         self.look()
         self._look_at_cursors()
         chain = self.chain
+        for row in chain.rows:
+            if not row.is_open:
+                self._closed_s.setdefault(row.number, self._clock.monotonic())
         if before is None or before is chain:
             return
         if chain.trim > before.trim:
@@ -180,11 +185,14 @@ class WholeJudge(Judge):
         def lies_before(point: DLSN) -> bool:
             return (row.number, row.last_entry_id) < point[:2]
 
-        policy = self.policy
+        policy, now_s = self.policy, self._clock.monotonic()
         behind = sum(one.size_bytes for one in rows if one.number > row.number and not one.is_open)
 
         def is_beyond(age_s: float, size_bytes: int) -> bool:
-            is_old = age_s > 0 and row.last_time_us < self.wall_us - int(age_s * 1e6)
+            # Records that say a time which has not come yet, after a clock was set back, are as old as they are.
+            is_old = row.last_time_us < self.wall_us - int(age_s * 1e6)
+            closed_s = self._closed_s.get(row.number, now_s) if is_late else now_s
+            is_old = age_s > 0 and (is_old or now_s - closed_s > age_s)
             return is_old or 0 < size_bytes <= behind
 
         if lies_before(chain.trim) or is_beyond(policy.hard_age_s, policy.hard_bytes):
@@ -192,7 +200,6 @@ class WholeJudge(Judge):
         if not is_beyond(policy.retention_age_s, policy.retention_bytes):
             return "it is within what retention keeps"
         if policy.hold_for_cursors:
-            now_s = self._clock.monotonic()
             for name, record in self._cursors.items():
                 age_s = now_s - self._first_seen.get((name, record.created_us), now_s)
                 may_be_unknown = is_late and (name in self.free or age_s < NEW_S)

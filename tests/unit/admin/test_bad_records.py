@@ -23,7 +23,7 @@ from fastbk.admin.metadata_rebuild import remade_store, unlisted_segments
 from fastbk.autorecovery.auditor import Auditor, MarkingScan
 from fastbk.autorecovery.state import ClusterState, WorkerReport
 from fastbk.autorecovery.worker import MarkedLedgers
-from fastbk.console.app import PAGES
+from fastbk.console.process import PAGES
 from fastbk.errors import ConfigError, MetadataOnHold
 from fastbk.formats import LEVEL_MAX
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers

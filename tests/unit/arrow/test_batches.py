@@ -20,8 +20,8 @@ from fastbk.client.ledger_reader import Batch
 from fastbk.errors import ConfigError, Error, ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import HEAD_BYTES, Sizes, fill_record_columns, sizes_of
-from fastbk.replication.actions import Found
-from fastbk.spark.entry_writer import Columns, table_of
+from fastbk.replication.procedure import Found
+from fastbk.spark.sink import Columns, table_of
 from fastbk.stream.records import CODECS, Chunk, Record, chunk_of, compressed, put_headers
 
 Some = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]

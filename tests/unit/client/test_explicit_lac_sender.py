@@ -21,7 +21,7 @@ from fastbk.client import Client, explicit_lac_sender, ledger_reader
 from fastbk.client.connection import Connection
 from fastbk.client.explicit_lac_sender import UNANSWERED_MAX
 from fastbk.errors import ClientClosed, ConfigError, NotEnoughBookies
-from fastbk.replication.polling import PollOptions
+from fastbk.replication.lac_procedures import PollOptions
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import FakeBookies, bookies_in_a_thread, sync_cluster

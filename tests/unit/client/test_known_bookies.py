@@ -25,7 +25,7 @@ from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.choose_ensemble import ChosenEnsemble
 from fastbk.placement.config import DEFAULT_LOCATION, BookieView, PlacementConfig, Topology
-from fastbk.replication.actions import Choose
+from fastbk.replication.procedure import Choose
 from tests.fixtures.wait import wait_until
 
 

@@ -10,7 +10,7 @@ from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.client.connection import Answer
 from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native.client_codec import put_write_lac
-from fastbk.replication.actions import AddEntry, ReadEntries, ReadEntry, ReadLac, WriteLac
+from fastbk.replication.procedure import AddEntry, ReadEntries, ReadEntry, ReadLac, WriteLac
 from fastbk.wire.statuses import Status
 from tests.fixtures.entries import make_entry
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fastbk
+from fastbk.client import metadata_calls
 from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls, RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable
@@ -173,6 +174,23 @@ async def test_which_gateway_does_not_answer_is_said_and_why() -> None:
             await calls.call(lambda store: store.instance_id())
         assert caught.value.outcome == "unknown"
         await calls.close(PATIENCE_S)
+
+
+async def test_a_store_of_gateways_that_is_long_in_opening_says_which_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first call imports it: on a busy machine that took what was to be left for the reason."""
+    limit_s, opened = 0.6, metadata_calls.open_store
+
+    def open_late(*given: Any, **options: Any) -> MetadataStore:
+        threading.Event().wait(limit_s)
+        return opened(*given, **options)
+
+    monkeypatch.setattr(metadata_calls, "open_store", open_late)
+    calls = MetadataCalls("gateway://127.0.0.1:1", ClientConfig(metadata_timeout=limit_s))
+    with pytest.raises(MetadataUnavailable, match=r"gateway 127\.0\.0\.1:1 does not answer"):
+        await calls.call(lambda store: store.instance_id())
+    await calls.close(PATIENCE_S)
 
 
 async def test_a_gateway_that_hangs_up_on_a_client_without_tls_has_it_asked_for_tls() -> None:

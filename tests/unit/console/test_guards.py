@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.console import http_engine
-from fastbk.console.app import next_path
-from fastbk.console.process import ConsoleOptions, check_exposure
+from fastbk.console.process import ConsoleOptions, check_exposure, next_path
 from fastbk.errors import ConfigError
 from tests.fixtures.console import audit_lines, console_of, signed, with_tokens
 from tests.fixtures.metadata import new_cluster

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.console.cluster_view import POINTS_MAX, History
+from fastbk.console.pages import HEX_BYTES_MAX, SHOWN_BYTES_MAX, hex_lines, shown_payload
 from fastbk.console.rendering import link, sparkline
-from fastbk.console.stream_pages import HEX_BYTES_MAX, SHOWN_BYTES_MAX, hex_lines, shown_payload
 
 
 def test_history_keeps_so_many_points_of_so_many_series() -> None:

@@ -21,7 +21,7 @@ from fastbk.gateway.rules import (
     NEW_PAGES_MAX,
     READERS_CURSOR_BYTES_MAX,
 )
-from fastbk.gateway.shares import Budgets
+from fastbk.gateway.service import Budgets
 from fastbk.meta import MetadataStore
 from fastbk.meta.format_level import LEVEL_PATH, decode
 from fastbk.meta.records import VALUE_BYTES_MAX, Change

@@ -12,8 +12,8 @@ import pytest
 from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
 from fastbk.errors import MetadataUnavailable
-from fastbk.gateway import shares as module
-from fastbk.gateway.shares import CALLS_OF_ONE_MAX, Shares, Turns, Waits
+from fastbk.gateway import service as module
+from fastbk.gateway.service import CALLS_OF_ONE_MAX, Shares, Turns, Waits
 from fastbk.meta.api import Subject
 from fastbk.meta.gateway.messages import ABSENT, FORBIDDEN, ReadStates
 from tests.fixtures.metadata import new_cluster

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 import fastbk
+from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.faults import TcpProxy
-from fastbk.devcluster.metadata import ZooKeeperServer
 from fastbk.errors import ClientClosed, Error, MetadataConflict, MetadataOnHold, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, IdentityVersion

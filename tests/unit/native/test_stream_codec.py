@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fastbk.arrow.batches import HEADERS
 from fastbk.errors import ConfigError, ProtocolError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, Column, Table
-from fastbk.spark.entry_writer import Columns, table_of
+from fastbk.spark.sink import Columns, table_of
 from fastbk.stream.records import chunk_of
 
 pa = pytest.importorskip("pyarrow")

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fastbk.replication.actions import Found
 from fastbk.replication.auditing import AWAY, AuditPart, PartAudited
+from fastbk.replication.procedure import Found
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import Action, MarkReplicas, ReadMetadata, Sleep, UpdateMetadata
+from fastbk.replication.procedure import Action, MarkReplicas, ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.under_replication import ChangeMark
 from fastbk.replication.writer_machine import CloseLedger
 from tests.unit.replication.test_under_replication import check, missing, replaced

@@ -10,7 +10,8 @@ import pytest
 
 from fastbk.errors import QuorumTimeout
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.replication.actions import (
+from fastbk.replication.copying import CopyShare
+from fastbk.replication.procedure import (
     Action,
     AddEntries,
     AddEntry,
@@ -20,7 +21,6 @@ from fastbk.replication.actions import (
     SendRequest,
     UpdateMetadata,
 )
-from fastbk.replication.copying import CopyShare
 from fastbk.replication.re_replication import (
     BegunCopies,
     HeldEntries,

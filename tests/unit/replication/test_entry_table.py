@@ -13,8 +13,8 @@ from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native.client_codec import CheckedEntries, LedgerCodec, fill_entry_columns
 from fastbk.native.ffi import NativeFullError
-from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import EntryTable, size_bytes_of, table_of
+from fastbk.replication.procedure import Found
 from tests.fixtures.entries import make_entry
 
 LEDGER = 2**50

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.model.quorum import meets_every_ack_quorum
-from fastbk.replication.actions import ReadLac, Sleep
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
+from fastbk.replication.procedure import ReadLac, Sleep
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, metadata_of

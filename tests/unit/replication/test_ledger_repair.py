@@ -11,8 +11,8 @@ from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.replication.actions import AddEntry, Found, ReadEntries, Reply, SendRequest
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
+from fastbk.replication.procedure import AddEntry, Found, ReadEntries, Reply, SendRequest
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (

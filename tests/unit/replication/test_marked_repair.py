@@ -10,12 +10,12 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import ReadEntry, SendRequest
 from fastbk.replication.marked_repair import (
     ClusterView,
     MarkedLedgerRepaired,
     RepairMarkedLedger,
 )
+from fastbk.replication.procedure import ReadEntry, SendRequest
 from fastbk.replication.repair_options import CopyRate, RepairOptions
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, copied_by, length_at, metadata_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Choose, UpdateMetadata
+from fastbk.replication.procedure import Choose, UpdateMetadata
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import FRAME, WriterHarness
 

@@ -18,8 +18,8 @@ from fastbk.errors import (
 )
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.replication.actions import ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.procedure import ReadMetadata, Sleep, UpdateMetadata
 from tests.fixtures.fake_quorum import Client, FakeQuorum, metadata_of
 
 

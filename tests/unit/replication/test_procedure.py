@@ -7,8 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import NotEnoughBookies
-from fastbk.replication.actions import ReadLac, ReadMetadata, Sleep, Withdraw
-from fastbk.replication.procedure import Gather, Procedure, Steps
+from fastbk.replication.procedure import (
+    Gather,
+    Procedure,
+    ReadLac,
+    ReadMetadata,
+    Sleep,
+    Steps,
+    Withdraw,
+)
 
 
 class Naps(Procedure[int]):

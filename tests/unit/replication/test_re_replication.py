@@ -12,8 +12,8 @@ from fastbk.meta.api import BookieIdentity, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Action, Outcome, ReadIdentity, SendRequest, UpdateMetadata
 from fastbk.replication.copying import share_of
+from fastbk.replication.procedure import Action, Outcome, ReadIdentity, SendRequest, UpdateMetadata
 from fastbk.replication.re_replication import COPIES_MAX, LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status

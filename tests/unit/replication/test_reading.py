@@ -23,7 +23,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import Fragment
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     Found,
     Outcome,
     ReadEntries,

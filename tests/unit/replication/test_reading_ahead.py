@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastbk.errors import NoSuchEntry
-from fastbk.replication.actions import ReadEntries, Reply, SendRequest
+from fastbk.replication.procedure import ReadEntries, Reply, SendRequest
 from fastbk.replication.reading import BATCHED_PARTS, ReadRange
 from tests.fixtures.fake_quorum import Client
 from tests.unit.replication.test_reading import asked, drain, reading_of, world_of

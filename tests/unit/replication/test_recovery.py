@@ -16,7 +16,7 @@ from fastbk.errors import (
 )
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     AddEntry,
     ReadEntry,
     Withdraw,

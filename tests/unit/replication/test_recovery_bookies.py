@@ -10,7 +10,7 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.actions import (
+from fastbk.replication.procedure import (
     AddEntry,
     Choose,
     ReadEntry,

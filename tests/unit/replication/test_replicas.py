@@ -6,7 +6,7 @@ import pytest
 
 from fastbk.errors import Unauthorized
 from fastbk.model.ids import BookieId
-from fastbk.replication.actions import Reply
+from fastbk.replication.procedure import Reply
 from fastbk.replication.replicas import Replicas
 from fastbk.wire.statuses import Status
 

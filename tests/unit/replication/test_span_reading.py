@@ -10,9 +10,9 @@ from fastbk.errors import QuorumTimeout
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import share, write_set
-from fastbk.replication.actions import ReadEntries, Reply, SendRequest
 from fastbk.replication.copying import ReadSpan, choose_sources
 from fastbk.replication.options import ReadOptions
+from fastbk.replication.procedure import ReadEntries, Reply, SendRequest
 from fastbk.replication.re_replication import ReReplicateLedger
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum

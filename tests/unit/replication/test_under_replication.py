@@ -9,8 +9,8 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import MarkReplicas, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
+from fastbk.replication.procedure import MarkReplicas, UpdateMetadata
 from fastbk.replication.under_replication import UnderReplicatedShare, split
 from tests.unit.replication.writer_harness import FRAME, WriterHarness, metadata_of
 

@@ -8,8 +8,8 @@ from fastbk.errors import LedgerClosed, LedgerFenced, NotEnoughBookies, QuorumTi
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.replication import add_machine
-from fastbk.replication.actions import ForceLedger, Reply, SendRequest
 from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.procedure import ForceLedger, Reply, SendRequest
 from fastbk.replication.writer_machine import ForcedTo, ForceProcedure
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import WriterHarness, frames_of

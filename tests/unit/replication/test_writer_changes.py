@@ -17,8 +17,8 @@ from fastbk.errors import (
 )
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.actions import Choose, ReadMetadata
 from fastbk.replication.options import ChangePolicy
+from fastbk.replication.procedure import Choose, ReadMetadata
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import WriterHarness
 

@@ -9,8 +9,8 @@ from fastbk.errors import (
     MetadataUnavailable,
     NotEnoughBookies,
 )
-from fastbk.replication.actions import Choose, ReadMetadata, Replaced, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
+from fastbk.replication.procedure import Choose, ReadMetadata, Replaced, UpdateMetadata
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import WriterHarness
 

@@ -9,10 +9,12 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import (
+from fastbk.replication.options import ChangePolicy, WriterOptions
+from fastbk.replication.procedure import (
     Action,
     Choose,
     MarkReplicas,
+    Procedure,
     ReadMetadata,
     Replaced,
     SendRequest,
@@ -20,8 +22,6 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.options import ChangePolicy, WriterOptions
-from fastbk.replication.procedure import Procedure
 from fastbk.replication.under_replication import owed_by
 from fastbk.replication.writer_machine import CloseLedger, WriterMachine
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from fastbk.cli.__main__ import main
 from fastbk.errors import StorageError
-from fastbk.observe.audit_chain import Chain, faults, last_of
-from fastbk.security.audit_log import AuditLog
+from fastbk.security.audit_log import AuditLog, Chain, faults, last_of
 from fastbk.security.settings import AuditSettings
 
 

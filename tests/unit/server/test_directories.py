@@ -117,6 +117,36 @@ def test_who_is_second_does_not_take_back_the_file_of_the_first(
     assert path.exists()
 
 
+def test_a_directory_that_is_taken_back_before_its_lock_is_made_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused start took its empty directory back between the look at it and the lock of this one."""
+    path = tmp_path / "new" / "lock"
+
+    def late(name: Path, *rest: int, opened: Callable[..., int] = os.open) -> int:
+        if name == path and not is_taken_back:
+            is_taken_back.append(True)
+            path.parent.rmdir()
+        return opened(name, *rest)
+
+    is_taken_back: list[bool] = []
+    monkeypatch.setattr(os, "open", late)
+    (lock,) = lock_all([str(path.parent)])
+    monkeypatch.undo()
+    assert is_taken_back
+    assert path.exists()
+    lock.take_back()
+    lock.close()
+    assert not path.parent.exists()
+
+
+def test_a_directory_below_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    """No try makes it."""
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="link/journal: cannot be used"):
+        lock_all([str(tmp_path / "link" / "journal")])
+
+
 def test_another_file_in_the_place_of_the_lock_is_not_taken_back(tmp_path: Path) -> None:
     (lock,) = lock_all([str(tmp_path / "a")])
     (tmp_path / "other").write_text("precious")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Found, ReadEntries, ReadEntry, ReadLac, Reply
+from fastbk.replication.procedure import Found, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
 from tests.unit.simulation.judge import Judge, bad
 

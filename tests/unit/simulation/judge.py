@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.replication.actions import BookieRequest, ReadEntry, Reply
+from fastbk.replication.procedure import BookieRequest, ReadEntry, Reply
 from tests.fixtures.decide import RECOVERY, Kind
 from tests.simulation.answering import Stored
 from tests.simulation.scripts.stage import plan_of

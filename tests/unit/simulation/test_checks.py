@@ -10,7 +10,7 @@ import pytest
 import tests.unit.simulation.bad_for_clients
 import tests.unit.simulation.bad_for_the_cluster  # noqa: F401 - these register
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import ReadEntry, Reply
+from fastbk.replication.procedure import ReadEntry, Reply
 from fastbk.wire.statuses import Status
 from tests.simulation.checks import INVARIANTS
 from tests.simulation.kernel import Violation

@@ -26,7 +26,7 @@ def test_no_seed_breaks_anything(rng: random.Random) -> None:
         try:
             live_world(seed)
         except BaseException:
-            print(f"./dev sim HEALING=1 SEED={seed}")
+            print(f"./dev sim HEALING=1 REPLAY={seed}")
             raise
 
 

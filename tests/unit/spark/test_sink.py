@@ -21,8 +21,11 @@ from fastbk.errors import (  # noqa: E402 -- needs pyarrow
     StreamBusy,
 )
 from fastbk.spark import sink  # noqa: E402 -- needs pyarrow
-from fastbk.spark.sink import FastbkStreamWriter  # noqa: E402 -- needs pyarrow
-from fastbk.spark.task_attempt import CommitMessage, TaskAttempt  # noqa: E402 -- needs pyarrow
+from fastbk.spark.sink import (  # noqa: E402 -- needs pyarrow
+    CommitMessage,
+    FastbkStreamWriter,
+    TaskAttempt,
+)
 from tests.fixtures.sink_harness import (  # noqa: E402 -- needs pyarrow
     Killed,
     SinkHarness,

@@ -17,6 +17,7 @@ from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
+from fastbk.spark.charts import draw, growth_of
 from fastbk.spark.jobs.usage import (
     DAY_S,
     Clock,
@@ -30,7 +31,6 @@ from fastbk.spark.jobs.usage import (
     stamp_of,
     thinned,
 )
-from fastbk.spark.jobs.usage_chart import draw, growth_of
 
 NOW = datetime(2026, 11, 23, 1, 2, 3, tzinfo=UTC)
 NOW_S = int(NOW.timestamp())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-MARKERS = ("slow", "service", "alone", "soak", "perf", "long")
+MARKERS = ("slow", "service", "waits", "alone", "soak", "perf", "long")
 UNWANTED = {
     "CI": {"soak", "perf", "long"},
     "FAST": {"soak", "perf", "long", "slow", "service"},
@@ -27,11 +27,11 @@ UNWANTED = {
 }
 
 
-def titles_of(markers: set[str]) -> list[str]:
-    """The phases that run a test with these markers."""
+def titles_of(markers: set[str], phases: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
+    """The phases, of these or of the tier, that run a test with these markers."""
     return [
         title
-        for title, arguments in tiers.phases()
+        for title, arguments in phases or tiers.phases()
         if Expression.compile(arguments[arguments.index("-m") + 1]).evaluate(
             lambda name, **_: name in markers
         )
@@ -45,15 +45,15 @@ def test_each_test_that_a_tier_wants_runs_in_one_phase(
     for variable in UNWANTED:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "1")
-    wanted = 0
+    wanted, phases = 0, tiers.phases()
     for chosen in product((False, True), repeat=len(MARKERS)):
         markers = {one for one, is_there in zip(MARKERS, chosen, strict=True) if is_there}
-        # As conftest.py marks them: whatever is alone starts services.
-        if "alone" in markers and "service" not in markers:
+        # As conftest.py marks them: whatever is alone or waits starts services.
+        if markers & {"alone", "waits"} and "service" not in markers:
             continue
         is_wanted = not markers & UNWANTED[name]
         wanted += is_wanted
-        assert len(titles_of(markers)) == is_wanted, markers
+        assert len(titles_of(markers, phases)) == is_wanted, markers
     assert wanted >= 1
 
 
@@ -67,7 +67,9 @@ def test_who_runs_beside_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert titles_of({"slow"}) == titles_of(set()) == ["parallel"]
     assert int(workers["parallel"]) == (os.cpu_count() or 1) + 1
     assert workers[titles_of({"service"})[0]] == "2"
-    assert workers[titles_of({"service", "alone"})[0]] == "0"
+    for marker in ("waits", "alone"):
+        assert titles_of({"service", marker}) != titles_of({"service"})
+        assert workers[titles_of({"service", marker})[0]] == "0"
     monkeypatch.setenv("SERVICES", "3")
     assert "3" in next(arguments for title, arguments in tiers.phases() if title == "services")
 
@@ -87,6 +89,7 @@ def test_each_phase_reads_the_files_of_its_tests(
         text = path.read_text("utf-8")
         wanted = {
             "services": is_service,
+            "waiting": is_service and "pytest.mark.waits" in text,
             "parallel": not is_service or "pytest.mark.no_service" in text,
             "alone": is_service
             and ("pytest.mark.alone" in text or (name == "ALL" and "pytest.mark.soak" in text)),
@@ -132,7 +135,7 @@ def test_what_measures_is_alone_and_what_starts_services_is_marked(
         {"no_service"},
         {"perf", "service", "alone"},
     ]
-    for marker in ("alone", "service"):
+    for marker in ("alone", "service", "waits"):
         with pytest.raises(pytest.UsageError, match="test_x"):
             mark([Item("unit", marker)])  # type: ignore[arg-type, list-item]
 

@@ -12,11 +12,13 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from tests.simulation.finders import FINDERS
+from tests.simulation.finding import FOUND, is_found
 from tests.simulation.model_trace import Recorder, trace_of
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import draw_plan
 from tests.simulation.planting import planted
 from tests.simulation.shrinking import shrink
+from tests.simulation.streams.running import KINDS, MUTATIONS_OF
 from tests.simulation.world import run_seed
 from tools.sim import main
 
@@ -35,6 +37,38 @@ def test_a_quiet_run_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     seeds, events, violations = map(int, found.groups())
     assert 0 < seeds <= 30 and events >= 200 * seeds and violations == 0
     assert any(line.startswith("branches: ") for line in lines)
+
+
+CALL = re.compile(r" *\d+\.\d{3} +(\d+\.\d{3}  )?\S+ +\w[\w.]+")
+
+
+@pytest.mark.parametrize("worlds", [*KINDS, "healing"])
+def test_a_seed_of_another_kind_of_worlds_is_replayed_as_that_kind(
+    worlds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It showed the world of ledgers that has this seed."""
+    of_kind = {"HEALING": "1"} if worlds == "healing" else {"STREAMS": "1", "WORLDS": worlds}
+    assert main({**of_kind, "REPLAY": "3"}) == 0
+    first, _, *calls, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == (f"{worlds}, seed 3", "no violation")
+    assert calls
+    for one in calls:
+        assert CALL.match(one), one
+
+
+def test_a_planted_fault_of_a_stream_is_replayed_in_its_world(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fault = next(
+        one for one in MUTATIONS_OF["writers"] if is_found(one, KINDS["writers"], one.seed)
+    )
+    settings = {"STREAMS": "1", "REPLAY": str(fault.seed), "MUTATION": fault.name}
+    assert main(settings) == 1
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == f"writers, seed {fault.seed}"
+    assert last.split(":")[0] in {one.__name__ for one in FOUND}
+    assert main({**settings, "MUTATION": "none such"}) == 2
+    assert main({"STREAMS": "1", "SHRINK": "3"}) == 2
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
+from fastbk.server import offline
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
-from fastbk.server.offline import renaming
-from fastbk.server.offline.renaming import rename
+from fastbk.server.offline import rename
 from fastbk.storage.cookie_file import read_cookie
 from fastbk.storage.identity import read_identity
 from fastbk.storage.identity_check import IdentityError
@@ -117,8 +117,8 @@ def test_cut_off_anywhere_it_is_ended_by_a_second_try(
     for target, name in (
         (harness.store, "write_identity"),
         (harness.store, "delete_identity"),
-        (renaming, "write_identity"),
-        (renaming, "write_cookie"),
+        (offline, "write_identity"),
+        (offline, "write_cookie"),
     ):
         counted(target, name)
     if writes < 10:

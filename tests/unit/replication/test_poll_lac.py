@@ -8,8 +8,8 @@ import pytest
 
 from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.actions import ReadLac, Reply, SendRequest, Sleep
-from fastbk.replication.polling import LATE_S, LacNews, PollLac, PollOptions
+from fastbk.replication.lac_procedures import LATE_S, LacNews, PollLac, PollOptions
+from fastbk.replication.procedure import ReadLac, Reply, SendRequest, Sleep
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, entry_of, length_at, metadata_of

@@ -6,8 +6,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 from fastbk.errors import ConfigError
-from fastbk.spark.entry_writer import Columns
-from fastbk.spark.sink_options import write_options
+from fastbk.spark.sink import Columns, write_options
 from fastbk.stream.policy import StreamPolicy
 
 HEADERS = ArrayType(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fastbk.devcluster import DevMetadata
-from fastbk.devcluster import metadata as server_module
+from fastbk.devcluster import cluster as server_module
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,14 +1,25 @@
-"""Moves shards between the pairs of a stopped bookie, and ends moves that a crash cut off (INV-D3).
+"""Changes of a stopped bookie: shards in another pair, more directories, another id. All directories are locked.
 
-Order: record, copy, record says moved, identities, drop at the source, no record. Everything happens with all
-directories locked; what is left of it at the next start is undone or finished by `end_move` before anybody looks at
-the identities.
+Each change is made in an order in which it may be cut off anywhere:
+
+- `move_shards` (INV-D3): record, copy, record says moved, identities, drop at the source, no record. `end_move` undoes
+  or finishes at the next start what is left, before anybody reads the identities.
+- `expand` adds empty journal/index pairs: folders and first manifest, identities and cookies of the new directories,
+  metadata, the identities of the old ones. It is done again, and until then no start succeeds with the new
+  configuration. No shard moves by itself. `fastbk.storage.identity_check` decides which directories may be added.
+- `rename`, as when a host is known by a name instead of an address: metadata learns the new id, with the same
+  incarnation and directories; then each directory's identity and cookie; then metadata forgets the old one. It is done
+  again: before the first directory is changed the bookie still starts under its old id, after the last one under its
+  new id, and between the two not at all (INV-D1). Ledgers go on naming the old id until somebody changes that
+  (`fastbk.admin.bookie_identity`). That has to be before the bookie starts: one that metadata does not name for a
+  ledger counts as a copy too many.
 
 Decision 46.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,17 +27,41 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.meta.api import DirectoryIdentity
+from fastbk.model.ids import BookieId, check_bookie_id
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.ledger_state import DELETED
 from fastbk.native.process import kill_point
 from fastbk.native.segment import PAIRS_MAX, SHARD_COUNT
 from fastbk.observe import logs
-from fastbk.storage.identity import Identity, evened, read_identity, write_identity
+from fastbk.server.identity import (
+    LEDGERS_NAMED,
+    Directory,
+    content_of,
+    known_of,
+    ledgers_of,
+    places,
+    refuse_imports,
+    stamp_cookies,
+)
+from fastbk.storage.cookie_file import write_cookie
+from fastbk.storage.directories import make_ledger_directory
+from fastbk.storage.identity import Identity, evened, new_identity, read_identity, write_identity
+from fastbk.storage.identity_check import (
+    DirectoryContent,
+    IdentityError,
+    Verdict,
+    configured_pairs,
+    judge,
+)
 from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.meta.api import MetadataStore, VersionedIdentity
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.identity import Shards
     from fastbk.storage.offline_store import OfflineStore
@@ -283,3 +318,178 @@ def _agreed(pairs: Pairs) -> Identity:
                 " says what differs and what to do"
             )
     return first
+
+
+# --- more directories -----------------------------------------------------------------------------
+
+
+def expand(config: BookieConfig, store: MetadataStore, bookie_id: str) -> list[str]:
+    """Add the directories that the configuration names beside those of the bookie; return them.
+
+    All are locked, and no move of shards is unfinished. Raises ConfigError (the bookie was never born), IdentityError,
+    StorageError, MetadataUnavailable, MetadataConflict, OSError.
+    """
+    with ExitStack() as stack:
+        directories = [
+            Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
+            for path, place in places(config)
+        ]
+        found = [content_of(each) for each in directories]
+        read = store.read_identity(BookieId(bookie_id))
+        if read is None:
+            raise ConfigError(
+                f"the metadata store knows no bookie {bookie_id!r}: one that is new needs no expansion, start it"
+            )
+        known, instance_id = known_of(read.identity), store.instance_id()
+        verdict = judge(bookie_id, found, known, instance_id=instance_id, expand=True)
+        if verdict is not Verdict.EXPANDED:
+            return []
+        pairs = configured_pairs(found)
+        old = [each.identity for each in found if each.identity is not None]
+        oldest = next(one for one in old if one.directory_id in known.places)
+        identities = []
+        for each, was in zip(directories, found, strict=True):
+            identity = was.identity
+            if identity is None:
+                identity = _make(each, oldest, pairs)
+                kill_point("expand.after_identity")
+            identities.append(identity)
+        listed = tuple(
+            DirectoryIdentity(one.directory_id, one.role, one.pair) for one in identities
+        )
+        expanded = msgspec.structs.replace(read.identity, directories=listed)
+        stamp_cookies(directories, expanded.cookie(instance_id))
+        kill_point("expand.before_metadata")
+        if expanded != read.identity:
+            store.write_identity(expanded, read.version)
+        kill_point("expand.after_metadata")
+        _count_pairs(directories, identities, pairs)
+        new = [each.path for each, one in zip(directories, identities, strict=True)
+               if one.directory_id not in known.places]  # fmt: skip
+        return new
+
+
+def _make(directory: Directory, oldest: Identity, pairs: int) -> Identity:
+    """Give a new directory what it needs, its identity last."""
+    role, pair = directory.place
+    if role == "ledger":
+        make_ledger_directory(directory.disk, directory.path)
+    identity = new_identity(
+        oldest.bookie_id,
+        oldest.incarnation_number,
+        role,
+        int(time.time()),
+        pair,
+        pairs,
+        oldest.shards,
+    )
+    identity = msgspec.structs.replace(identity, starts=oldest.starts)
+    write_identity(directory.disk, directory.path, identity)
+    return identity
+
+
+def _count_pairs(
+    directories: Sequence[Directory], identities: Sequence[Identity], pairs: int
+) -> None:
+    """Have every identity say how many pairs there are: the old ones were born with fewer."""
+    for each, identity in zip(directories, identities, strict=True):
+        if identity.pairs != pairs:
+            write_identity(each.disk, each.path, msgspec.structs.replace(identity, pairs=pairs))
+            kill_point("expand.after_count")
+
+
+# --- another id -----------------------------------------------------------------------------------
+
+
+def rename(config: BookieConfig, store: MetadataStore, old: BookieId, new: BookieId) -> bool:
+    """Have the bookie `old` of these directories be `new`; return whether there was anything left to do.
+
+    The directories exist and are locked. Raises IdentityError where they are not that bookie's, or `new` is somebody
+    else's, MetadataConflict where one of the two is registered, StorageError, MetadataUnavailable, OSError.
+    """
+    check_bookie_id(new)
+    with ExitStack() as stack:
+        directories = [
+            Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
+            for path, place in places(config)
+        ]
+        refuse_imports(directories)
+        found = [content_of(each) for each in directories]
+        _check_not_registered(store, old, new)
+        known_old, known_new = store.read_identity(old), store.read_identity(new)
+        known = known_old or known_new
+        if known is None:
+            raise IdentityError(f"the metadata store knows neither bookie {old!r} nor {new!r}")
+        instance_id = store.instance_id()
+        _check_ours(found, old, new, known, instance_id)
+        is_changed = known_old is not None
+        _announce(store, known, known_new, new)
+        cookie = msgspec.structs.replace(known.identity, bookie_id=new).cookie(instance_id)
+        for each, was in zip(directories, found, strict=True):
+            identity = was.identity
+            assert identity is not None, "the rules found one everywhere"
+            if identity.bookie_id != new:
+                renamed = msgspec.structs.replace(identity, bookie_id=new)
+                write_identity(each.disk, each.path, renamed)
+                is_changed = True
+            if was.cookie != cookie:
+                write_cookie(each.disk, each.path, cookie)
+                is_changed = True
+        if known_old is not None:
+            store.delete_identity(old, known_old.version)
+        return is_changed
+
+
+def _check_not_registered(store: MetadataStore, old: BookieId, new: BookieId) -> None:
+    for one in store.list_bookies():
+        if one.service.bookie_id in (old, new):
+            raise MetadataConflict(
+                f"bookie {one.service.bookie_id!r} is running: stop it first (the registration of one that was killed"
+                " runs out by itself)"
+            )
+
+
+def _check_ours(
+    found: Sequence[DirectoryContent],
+    old: BookieId,
+    new: BookieId,
+    known: VersionedIdentity,
+    instance_id: str,
+) -> None:
+    """Ask the rules of a start, with directories that have the new id already taken for what they were."""
+    as_before = []
+    for each in found:
+        identity, cookie = each.identity, each.cookie
+        if identity is not None and identity.bookie_id == new:
+            identity = msgspec.structs.replace(identity, bookie_id=old)
+        if cookie is not None and cookie.bookie_id == new:
+            cookie = msgspec.structs.replace(cookie, bookie_id=old)
+        as_before.append(msgspec.structs.replace(each, identity=identity, cookie=cookie))
+    verdict = judge(old, as_before, known_of(known.identity), instance_id=instance_id)
+    if verdict is not Verdict.KNOWN:
+        raise IdentityError(f"bookie {old!r} was never born: start it under its new id")
+
+
+def _announce(
+    store: MetadataStore,
+    known: VersionedIdentity,
+    known_new: VersionedIdentity | None,
+    new: BookieId,
+) -> None:
+    """Have metadata know the new id as well."""
+    wanted = msgspec.structs.replace(known.identity, bookie_id=new)
+    if known_new is None:
+        # What another bookie of that id held is not here: ours must not be asked for it.
+        if ledger_ids := ledgers_of(store, new):
+            some = ", ".join(map(str, ledger_ids[:LEDGERS_NAMED]))
+            raise IdentityError(
+                f"{len(ledger_ids)} ledgers name bookie {new!r}, which is not this one yet (ledger {some}). Change"
+                " ledgers' metadata after the bookie's id, or choose another id"
+            )
+        store.write_identity(wanted, None)
+    elif known_new.identity.incarnation != wanted.incarnation:
+        raise IdentityError(
+            f"the metadata store knows another bookie {new!r}: choose another id, or take that one out of the cluster"
+        )
+    elif known_new.identity != wanted:
+        store.write_identity(wanted, known_new.version)
