@@ -7,7 +7,7 @@ is refused when the journal may not grow, and when to stop.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -485,5 +485,6 @@ class CommitSpeed:
         return self.said
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("journal", main)
