@@ -310,8 +310,17 @@ def print_json(answer: object) -> None:
     """Print one JSON document on a line of its own."""
     import json
 
-    text = json.dumps(answer, ensure_ascii=False)
-    print(text if text.isprintable() else json.dumps(answer))
+    text = json.dumps(answer, ensure_ascii=False, default=_fields_of)
+    print(text if text.isprintable() else json.dumps(answer, default=_fields_of))
+
+
+def _fields_of(value: object) -> dict[str, object]:
+    """Return the fields of a message, which may be a value of an answer's dataclass."""
+    import msgspec
+
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    raise TypeError(f"{type(value).__name__} cannot be printed as JSON")
 
 
 def print_answer(

@@ -9,15 +9,19 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import fastbk
+from fastbk.admin.cluster import BookieState
 from fastbk.cli import __main__ as cli
 from fastbk.cli.completion import whole_parser
-from fastbk.cli.options import add_confirmation, add_json, exit_without_consent
+from fastbk.cli.options import add_confirmation, add_json, exit_without_consent, print_json
 from fastbk.errors import ConfigError
+from fastbk.model.ids import BookieId
+from fastbk.wire.messages import InfoReply
 
 ACTION = "delete stream shop/a (3 segments)"
 FINAL_VERBS = (
@@ -179,3 +183,15 @@ def test_bash_completes_with_the_script(
         cwd=tmp_path,
     )
     assert done.stdout.split()[-1] == completed
+
+
+def test_a_message_in_an_answer_is_printed_by_its_fields(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`dataclasses.asdict` leaves it as it is: `fastbk cluster bookies --json` failed."""
+    info = InfoReply(software="x", bookie_id="b1", incarnation=1, writable=True, disk_total_bytes=7)
+    print_json(asdict(BookieState(BookieId("b1"), "up", info=info)))
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["bookie_id"], answer["info"]["disk_total_bytes"]) == ("b1", 7)
+    with pytest.raises(TypeError, match="object cannot be printed"):
+        print_json(object())
