@@ -130,6 +130,7 @@ class WriterMachine(Procedure[None]):
             is_deferred=options.is_deferred,
             describe_trouble=describe_trouble,
         )
+        # Two short ways for `acknowledged`, which runs for each acknowledgement.
         self._acknowledged = self.adds.acknowledged
         self.ensemble_version = 0
         self.changes = 0
