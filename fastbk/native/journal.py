@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import (
@@ -45,8 +46,7 @@ POISONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class JournalOptions:
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `Journal` needs; descriptors stay the caller's. Sizes in bytes.
 
     Attributes:
@@ -85,8 +85,7 @@ class JournalOptions:
     header_key: bytes = NO_HEADER_KEY
 
 
-@dataclass(frozen=True)
-class JournalStatus:
+class JournalStatus(msgspec.Struct, frozen=True):
     """A look at the journal between two steps; see `struct fbk_journal_status`."""
 
     file_id: int
@@ -104,8 +103,7 @@ class JournalStatus:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class LateLedger:
+class LateLedger(msgspec.Struct, frozen=True):
     """A ledger whose first add here was not its entry 0."""
 
     ledger_id: int
@@ -343,8 +341,7 @@ END_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class JournalHeader:
+class JournalHeader(msgspec.Struct, frozen=True):
     """What the header blocks of a journal file say.
 
     Attributes:
@@ -390,8 +387,7 @@ def read_header(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
     )
 
 
-@dataclass(frozen=True)
-class JournalRecord:
+class JournalRecord(msgspec.Struct, frozen=True):
     """One record of a batch, as Python objects: for tools and tests."""
 
     kind: int
@@ -406,8 +402,7 @@ class JournalRecord:
     payload: bytes
 
 
-@dataclass(frozen=True)
-class JournalBatch:
+class JournalBatch(msgspec.Struct, frozen=True):
     """One batch; `content` are its records, one behind the other."""
 
     file_id: int
@@ -451,8 +446,7 @@ def _i64(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 8], "little", signed=True)
 
 
-@dataclass(frozen=True)
-class JournalEnd:
+class JournalEnd(msgspec.Struct, frozen=True):
     """Where a file's batches end and why; see `struct fbk_journal_end`.
 
     Attributes:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.native.journal import NO_END, JournalEnd, JournalHeader, Prewrite, read_header
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
 
 
-@dataclass(frozen=True)
-class FoundFile:
+class FoundFile(msgspec.Struct, frozen=True):
     """A file in the directory: the id of its name and what its header says.
 
     A header with a lower id than the name is that of a file renamed for re-use and not used since.
@@ -59,8 +59,7 @@ def find_files(disk: Disk, directory: str, *, lock: bool = True) -> list[FoundFi
     return found
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """Batches that were acknowledged, or may have been, and can't be read.
 
     Attributes:
@@ -75,11 +74,10 @@ class Damage:
 
     def message(self) -> dict[str, object]:
         """Return it for the `replayed` message and the manifest."""
-        return asdict(self)
+        return msgspec.structs.asdict(self)
 
 
-@dataclass(frozen=True)
-class ReplayFile:
+class ReplayFile(msgspec.Struct, frozen=True):
     """A file to replay. `end_sequence`: the last batch that counts; NO_END where no successor says so."""
 
     file_id: int
@@ -87,8 +85,7 @@ class ReplayFile:
     end_sequence: int
 
 
-@dataclass(frozen=True)
-class OldFile:
+class OldFile(msgspec.Struct, frozen=True):
     """A file of earlier starts: may be recycled when the mark is at `last_sequence` (INV-J3)."""
 
     file_id: int
@@ -105,8 +102,7 @@ class OldFile:
         }
 
 
-@dataclass
-class ReplayPlan:
+class ReplayPlan(msgspec.Struct):
     """What to do with a journal directory at start.
 
     Attributes:
@@ -119,12 +115,12 @@ class ReplayPlan:
     """
 
     mark_sequence: int
-    files: list[ReplayFile] = field(default_factory=list)
-    behind: list[OldFile] = field(default_factory=list)
-    unused: list[OldFile] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
+    files: list[ReplayFile] = msgspec.field(default_factory=list)
+    behind: list[OldFile] = msgspec.field(default_factory=list)
+    unused: list[OldFile] = msgspec.field(default_factory=list)
+    damage: list[Damage] = msgspec.field(default_factory=list)
     next_file_id: int = 1
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = msgspec.field(default_factory=dict)
     last_used: JournalHeader | None = None
 
 
@@ -229,8 +225,7 @@ def _plan_damaged(plan: ReplayPlan, used: list[FoundFile], damaged: list[FoundFi
         )
 
 
-@dataclass(frozen=True)
-class ReplayEnd:
+class ReplayEnd(msgspec.Struct, frozen=True):
     """Where replay ended: what the next file's header names, and what may be recycled later."""
 
     next_file_id: int
@@ -243,7 +238,10 @@ class ReplayEnd:
 
     def message(self) -> dict[str, object]:
         """Return these fields of the `replayed` message."""
-        return {**asdict(self), "old_files": [file.message() for file in self.old_files]}
+        return msgspec.structs.asdict(self) | {
+            "old_files": [file.message() for file in self.old_files],
+            "damage": [each.message() for each in self.damage],
+        }
 
 
 def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:
@@ -318,8 +316,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 RETRY_S = 1.0
 
 
-@dataclass(frozen=True)
-class ReadyFile:
+class ReadyFile(msgspec.Struct, frozen=True):
     """A pre-written file, open for direct writes and locked."""
 
     file: int
@@ -456,15 +453,23 @@ class JournalPool:
         self._is_burst = is_burst
         if is_burst:
             self.hurry()
-        elif self._ready and not self._ready[0].is_written:
-            # It gets its zeros as a file that is taken again.
-            ready = self._ready.pop(0)
-            self.disk.close(ready.file)
-            self._free.append(OldFile(ready.file_id, ready.path, 0, ready.size_bytes))
         if len(self._ready) >= SPARE_FILES_MAX or self._prewrite is not None:
             self._drop_surplus()
         elif not self._reuse():
             self._make(self._wanted_bytes)
+
+    def fill(self) -> None:
+        """Have a file that a burst left ready get its zeros, and the next one soon, if the current one has none there.
+
+        For times without a burst, and not when a file is needed at once.
+        """
+        if self._ready and not self._ready[0].is_written:
+            # It gets its zeros as a file that is taken again.
+            ready = self._ready.pop(0)
+            self.disk.close(ready.file)
+            self._free.append(OldFile(ready.file_id, ready.path, 0, ready.size_bytes))
+        if self._current is not None and not self._current.is_written:
+            self.hurry()
 
     @property
     def is_making(self) -> bool:
@@ -474,14 +479,15 @@ class JournalPool:
     def take(self, *, wait: bool = True) -> ReadyFile | None:
         """Return the next file to write to; `used` follows when its header is durable. Raises OSError.
 
-        None: it could not be made, or, unless it is waited for, is still being made.
+        None: it could not be made, or, unless it is waited for, is still being made. Then it gets no more zeros: the
+        journal's clients wait for it.
         """
         if not self._ready and self._prewrite is None and not self._reuse():
             self._make(self._wanted_bytes)
         while not self._ready:
             if self._prewrite is None:
                 return None
-            self.hurry()
+            self._prewrite.hurry(allocates=not wait)
             self._finish_prewrite()
             if not self._ready and self._prewrite is not None:
                 if not wait:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -574,5 +574,6 @@ def hold_mark_if_set(index: Index, commits: Commits, *, log: Callable[..., None]
     )
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("index", main)

@@ -7,7 +7,7 @@ is refused when the journal may not grow, and when to stop.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -216,6 +216,8 @@ class JournalLoop:
                 self._apply_limit()
                 return
         is_burst = self._batches.measure(time.monotonic_ns())
+        if not is_burst:
+            self.pool.fill()
         self.pool.update(self.journal.mark_sequence, is_burst=is_burst)
         self._wants_file = not self.pool.has_ready
         behind_bytes = self.pool.behind_bytes
@@ -483,5 +485,6 @@ class CommitSpeed:
         return self.said
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("journal", main)
