@@ -7,7 +7,6 @@ nearest known name, and every message names the file and the key.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,6 +16,7 @@ from fastbk.errors import ConfigError
 from fastbk.units import parse_duration_us, parse_size
 
 if TYPE_CHECKING:
+    import ipaddress
     from pathlib import Path
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -128,8 +128,12 @@ def resolves_to_loopback_only(host: str) -> bool:
 
 def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the address that `host` spells, as the system reads it ("0" and "127.1" are some); None for a name."""
+    import ipaddress  # here, as `tomllib` above
+
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        # As bytes, where it may be: for text Python imports its rules of international names first.
+        name = host.encode() if host.isascii() else host
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         address = ipaddress.ip_address(str(found[0][4][0]))
     except (OSError, ValueError):
         return None

@@ -11,7 +11,8 @@ Imports nothing: the tables of a command that prints them need no client.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 LEVEL_FIRST = 1
 """Level of clusters that were never finalized, and of processes that do not register a level."""
@@ -27,8 +28,7 @@ LEVELS = {
 """What each level adds to the one below."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """One format.
 
     Attributes:

@@ -7,7 +7,6 @@ every call, with and without `await`, are taken here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -46,6 +45,8 @@ def check_options(given: Mapping[str, object], kind: type) -> None:
 
 def check_fields(options: object) -> None:
     """Check the types of all fields of a dataclass. Raises ConfigError."""
+    from dataclasses import fields, is_dataclass  # here: a bookie's children import this module
+
     assert is_dataclass(options) and not isinstance(options, type)
     hints = _hints(type(options))
     for one in fields(options):

@@ -14,11 +14,14 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 OTHERS = stat.S_IRWXO

@@ -21,7 +21,7 @@ import locust.runners
 import locust.stats
 from locust import LoadTestShape, events
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from loadtest import chaos, thresholds, web
 from loadtest.kept import write_notes
@@ -51,6 +51,10 @@ PROGRESS_S = 5
 REPORT_S = 1.0
 """Workers send their figures so often. Locust's three seconds are long for the steps of a ramp."""
 MESSAGE_KEY = "fastbk"
+END, LAST = "fastbk.end", "fastbk.last"
+"""Messages: of the master, that workers stop their users; of a worker, with its last figures, once it has."""
+LAST_S_MAX = 60.0
+"""So long the master waits for the last figures of its workers. A machine that is busy needs seconds for them."""
 
 FOLDER = Path(os.environ["FASTBK_LOAD_NOTES"]) if "FASTBK_LOAD_NOTES" in os.environ else None
 """Holds the notes of all processes, and the log of the faults."""
@@ -69,6 +73,8 @@ except ValueError as error:
     sys.exit(str(error))
 
 run = Run(PLAN)
+reported: set[str] = set()
+"""Workers whose last figures of this run have come."""
 environment: Environment
 processor_began_s = 0.0
 
@@ -154,6 +160,11 @@ def begin(**given: Any) -> None:
     gevent.get_hub().loop.update_now()
     if environment.web_ui is not None:
         web.extend(environment.web_ui, results)
+    runner = environment.runner
+    if isinstance(runner, WorkerRunner):
+        runner.register_message(END, lambda **_: runner.stop())
+    elif isinstance(runner, MasterRunner):
+        runner.register_message(LAST, add_last_report)
     # Locust would print its tables at the end. Those of the report are exact.
     logging.getLogger("locust.stats_logger").disabled = True
 
@@ -163,6 +174,7 @@ def start(**_: object) -> None:
     """A run begins. With the web interface there may be several."""
     global run, processor_began_s
     recorded.take()
+    reported.clear()
     processor_began_s = time.process_time()
     run = Run(PLAN)
     if not isinstance(environment.runner, WorkerRunner):
@@ -192,12 +204,35 @@ def add_report(client_id: str, data: dict[str, Any], **_: object) -> None:
         run.add(client_id, *data[MESSAGE_KEY])
 
 
+def add_last_report(environment: Environment, msg: Any) -> None:
+    """Count what a worker had measured when all its users had stopped."""
+    run.add(msg.node_id, *msg.data)
+    reported.add(msg.node_id)
+
+
 @events.test_stop.add_listener
 def stop(**_: object) -> None:
-    """A run ends. A worker's last report is still to come."""
+    """A run ends: a worker sends its last figures, and the master waits for those of all."""
     run.ended_s = time.time()
-    if not isinstance(environment.runner, WorkerRunner):
-        announce("stop")
+    runner = environment.runner
+    if isinstance(runner, WorkerRunner):
+        runner.send_message(LAST, (processor_s(), recorded.take()))
+        return
+    if isinstance(runner, MasterRunner):
+        # Locust itself waits for half a second, and drops what comes later.
+        await_last_reports(runner)
+    announce("stop")
+
+
+def await_last_reports(runner: MasterRunner) -> None:
+    """Return when each worker that lives has stopped its users and reported, or LAST_S_MAX has passed."""
+    runner.send_message(END)
+    end_s = time.monotonic() + LAST_S_MAX
+    while any(one.id not in reported and one.state != STATE_MISSING for one in runner.clients.all):
+        if time.monotonic() > end_s:
+            logging.error("the figures lack the last ones of a worker, which did not stop in time")
+            return
+        gevent.sleep(0.02)
 
 
 @events.quit.add_listener

@@ -30,6 +30,7 @@ from tools import ROOT
 from tools.environments import ensure_environment
 
 VENV = ".venv-load"
+LOCUSTFILE = ROOT / "loadtest/locustfile.py"
 REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
 LOST = 4
 USAGE = 2
@@ -144,7 +145,7 @@ def run_locust(
         "-m",
         "locust",
         "-f",
-        str(ROOT / "loadtest/locustfile.py"),
+        str(LOCUSTFILE),
     ]
     if wish.with_page:
         command += ["--web-host", "127.0.0.1", "--web-port", str(wish.port)]

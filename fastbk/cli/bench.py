@@ -198,7 +198,7 @@ class _Spent:
 
 def _read(options: argparse.Namespace, service: Service) -> dict[str, Any]:
     """Write for a while, then read it all again and again."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     ids = create_ledgers(options, service)
     what = load_options(options, service)

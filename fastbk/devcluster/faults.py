@@ -17,9 +17,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
 
 from fastbk.devcluster.processes import STOP_TIMEOUT_S, wait_for
 from fastbk.errors import ConfigError, StorageError

@@ -9,8 +9,9 @@ disk has its own turn: dead logs go first, then the cheapest ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.gc import compaction_choice
 from fastbk.server.gc_messages import MAJOR, MINOR, Compaction
@@ -34,8 +35,7 @@ URGENT = "urgent"
 """The third kind, beside minor and major: it begins by itself when the disk is full."""
 
 
-@dataclass(frozen=True)
-class CompactionSettings:
+class CompactionSettings(msgspec.Struct, frozen=True):
     """Ratios are live shares, 0 to 1, below which a log is taken on; see section [gc] of the configuration."""
 
     minor_ratio_max: float = 0.2
@@ -46,8 +46,7 @@ class CompactionSettings:
     time_max_s: float = 3600.0
 
 
-@dataclass
-class Run:
+class Run(msgspec.Struct):
     """One run, as far as it is; what it has done counts over all its goes."""
 
     kind: str
@@ -66,30 +65,29 @@ class Run:
     """It was asked for all the same."""
     last_log_id: int = -1
     """Highest id of the logs that were there when it began: what it makes has higher ids."""
-    tried: set[int] = field(default_factory=set)
+    tried: set[int] = msgspec.field(default_factory=set)
 
 
 Said = Callable[[str, Run], None]
 """Told `begun`, `moved`, `stuck`, `went_on`, `ended` with the run."""
 
 
-@dataclass
-class Compactor:
+class Compactor(msgspec.Struct):
     """Compaction of one ledger directory. `step`, called about once a second, waits for the index's answers only."""
 
     local: IndexClient
     settings: CompactionSettings
     clock_s: Callable[[], float]
     say: Said = lambda event, run: None
-    suspended: set[str] = field(default_factory=set)
+    suspended: set[str] = msgspec.field(default_factory=set)
     """Kinds that don't begin by themselves, and end when they are added; urgent ones with minor and major."""
     run: Run | None = None
     """The last one, or the one that is under way."""
-    _asked: list[str] = field(default_factory=list)
-    _next_s: dict[str, float] = field(default_factory=dict)
+    _asked: list[str] = msgspec.field(default_factory=list)
+    _next_s: dict[str, float] = msgspec.field(default_factory=dict)
     _go: Choice | None = None
     """What the index is at."""
-    _progress: Compaction = field(default_factory=Compaction)
+    _progress: Compaction = msgspec.field(default_factory=Compaction)
     _progressed_s: float = 0.0
     _is_stuck: bool = False
     _is_stopping: bool = False

@@ -7,8 +7,9 @@ disk that compaction has filled can't be compacted any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,8 +20,7 @@ URGENT_RATIO_MAX = 0.95
 """On a full disk a log is rewritten that has at most this share of live bytes."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """Logs to be compacted in one go, in this order, what lives in them, and what they take now."""
 
     log_ids: tuple[int, ...] = ()

@@ -15,8 +15,9 @@ Decisions 17 and 40.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from, read_ledgers
@@ -35,8 +36,7 @@ READ_COST_IDS = 10
 """Reading one ledger's metadata counts as listing so many ids."""
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """When a cycle refuses to delete.
 
     Attributes:
@@ -52,8 +52,7 @@ class Rules:
         return local > self.unchecked_ledgers_max and count > local * self.delete_ratio_max
 
 
-@dataclass(frozen=True)
-class Cycle:
+class Cycle(msgspec.Struct, frozen=True):
     """What a cycle did. `stopped`: why it ended early or deleted nothing; empty when it ran to its end.
 
     `unanswered`: it ended early since metadata did not answer.
@@ -68,13 +67,12 @@ class Cycle:
     unanswered: bool = False
 
 
-@dataclass
-class Cluster:
+class Cluster(msgspec.Struct):
     """Whose metadata it is: another cluster's knows none of our ledgers."""
 
     store: MetadataStore
     instance_id: str = ""
-    mark: Mark = field(default_factory=Mark)
+    mark: Mark = msgspec.field(default_factory=Mark)
     """The newest that was read: a bookie that is not restarted notices a rollback by it, too (INV-M2)."""
     highest_id: int = -1
     """Highest id of the ledgers that listings contained."""
@@ -107,16 +105,15 @@ class Cluster:
             yield page
 
 
-@dataclass
-class DeadLedgers:
+class DeadLedgers(msgspec.Struct):
     """Remembers the candidates of the last complete cycle. `pace`: in ids a second."""
 
     local: AllPairs
     store: MetadataStore
     cluster: Cluster
     pace: RateLimit
-    rules: Rules = field(default_factory=Rules)
-    suspects: array[int] = field(default_factory=lambda: array("q"))
+    rules: Rules = msgspec.field(default_factory=Rules)
+    suspects: array[int] = msgspec.field(default_factory=lambda: array("q"))
     on_local: Callable[[array[int]], None] = lambda ids: None
     on_deleted: Callable[[Sequence[int]], None] = lambda ids: None
     """Called before each part is deleted; what it raises keeps the part (INV-M7)."""

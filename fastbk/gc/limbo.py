@@ -9,8 +9,9 @@ deletes. Every doubt keeps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error
 from fastbk.meta.records import BadRecord
@@ -27,8 +28,7 @@ LEDGERS_A_LOOK = 1000
 """Whose metadata is read in one look; the next look goes on behind them."""
 
 
-@dataclass(frozen=True)
-class LimboCheck:
+class LimboCheck(msgspec.Struct, frozen=True):
     """What one look did: ledgers out of limbo, ledgers left in it, and why it ended early (empty: it did not)."""
 
     over: int = 0
@@ -88,14 +88,13 @@ def is_finished(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
     return is_open and bookie_id not in metadata.fragments[-1].ensemble
 
 
-@dataclass
-class LimboWatch:
+class LimboWatch(msgspec.Struct):
     """Looks at the ledgers in limbo, some at a time."""
 
     local: AllPairs
     store: MetadataStore
     bookie_id: BookieId
-    _after: int = field(default=-1)
+    _after: int = msgspec.field(default=-1)
 
     def check(self) -> LimboCheck:
         """Read the metadata of some ledgers in limbo and let those go that this bookie is not counted on for."""

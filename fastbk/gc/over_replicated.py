@@ -17,8 +17,9 @@ it, and takes one more `age_s`.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error
 from fastbk.gc.ledger_listing import READ_IDS, read_ledgers
@@ -44,8 +45,7 @@ Copy = tuple[int, int]
 """A ledger and its change mark."""
 
 
-@dataclass(frozen=True)
-class CopiesCheck:
+class CopiesCheck(msgspec.Struct, frozen=True):
     """What one look did.
 
     Attributes:
@@ -65,8 +65,7 @@ class CopiesCheck:
     stopped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A candidate as it was at the first look."""
 
     changed: int
@@ -80,8 +79,7 @@ def is_over_replicated(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
     return not any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
 
 
-@dataclass
-class CopiesWatch:
+class CopiesWatch(msgspec.Struct):
     """Looks at the metadata of local ledgers, some at a time, round after round. `pace`: in ledgers a second."""
 
     local: AllPairs
@@ -93,9 +91,9 @@ class CopiesWatch:
     age_s: float
     clock_s: Callable[[], float] = time.monotonic
     on_seen: Callable[[int, VersionedLedger], None] = lambda ledger_id, found: None
-    candidates: dict[int, Candidate] = field(default_factory=dict)
+    candidates: dict[int, Candidate] = msgspec.field(default_factory=dict)
     _cursor: int = 0
-    _page: list[Copy] = field(default_factory=list)
+    _page: list[Copy] = msgspec.field(default_factory=list)
     _is_last_page: bool = False
     _ledgers: int = 0
     """Seen in this round."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 
@@ -178,8 +177,7 @@ COMPLAINT_INTERVAL_S = 60.0
 """Pause between two log lines about an index that does not answer."""
 
 
-@dataclass
-class Scheduler:
+class Scheduler(msgspec.Struct):
     """All that one bookie's gc process does.
 
     Attributes:
@@ -210,7 +208,7 @@ class Scheduler:
     _next_round_s: float = 0.0
     _next_usage_s: float = 0.0
     _next_complaint_s: float = 0.0
-    _runs: list[RunRequest] = field(default_factory=list)
+    _runs: list[RunRequest] = msgspec.field(default_factory=list)
     """Whose compactions are still under way."""
 
     def __post_init__(self) -> None:
@@ -409,8 +407,7 @@ class SupervisorSocket(Protocol):
         """Send one."""
 
 
-@dataclass
-class RunRequest:
+class RunRequest(msgspec.Struct):
     """An operator's `fastbk bookie gc run`."""
 
     number: int
@@ -418,8 +415,7 @@ class RunRequest:
     force: bool = False
 
 
-@dataclass
-class Control:
+class Control(msgspec.Struct):
     """Takes the supervisor's messages wherever gc waits.
 
     Attributes:
@@ -433,13 +429,13 @@ class Control:
 
     line: SupervisorSocket
     on_suspended: Callable[[set[str]], None] = lambda what: None
-    suspended: set[str] = field(default_factory=set)
-    asked: list[RunRequest] = field(default_factory=list)
+    suspended: set[str] = msgspec.field(default_factory=set)
+    asked: list[RunRequest] = msgspec.field(default_factory=list)
     kind: str = ""
     doing: str = ""
     status: Callable[[], dict[str, Any]] | None = None
     beat: Callable[[], None] = lambda: None
-    _told: dict[str, Any] = field(default_factory=dict)
+    _told: dict[str, Any] = msgspec.field(default_factory=dict)
     _told_s: float = 0.0
 
     def wait(self, timeout_s: float) -> None:
@@ -613,5 +609,6 @@ class MetadataKeeper:
             logs.warning("gc.last_metadata_not_written", reason=str(error))
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("gc", main)

@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error
 from fastbk.gc.ledger_listing import (
@@ -61,8 +62,7 @@ FOREIGN_AGE_S = 10.0
 """Such a ledger was in metadata only if that was rolled back, which bookies notice within 2 s and which ends a look."""
 
 
-@dataclass(frozen=True)
-class UnconfirmedCheck:
+class UnconfirmedCheck(msgspec.Struct, frozen=True):
     """What one look did. `stopped`: why it ended early; empty when it did not.
 
     Attributes:
@@ -93,8 +93,7 @@ def missing_since(before_s: dict[int, float], now_here: set[int], now_s: float) 
     return {one: before_s.get(one, now_s) for one in sorted(now_here)}
 
 
-@dataclass
-class UnconfirmedWatch:
+class UnconfirmedWatch(msgspec.Struct):
     """Looks at unconfirmed ledgers. `pace`: in ledgers a second; `listing_pace`: in ids a second.
 
     Attributes:
@@ -116,10 +115,10 @@ class UnconfirmedWatch:
     mark: OwnMark | None = None
     """None: nothing is proven, and all expire by `age_s`."""
     proven_age_s: float = 0.0
-    _marked: dict[int, bool] = field(default_factory=dict)
+    _marked: dict[int, bool] = msgspec.field(default_factory=dict)
     """What was missing when `mark` was written last, and whether nothing was taken to it any more by then."""
-    _missing_since_s: dict[int, float] = field(default_factory=dict)
-    _foreign_since_s: dict[int, float] = field(default_factory=dict)
+    _missing_since_s: dict[int, float] = msgspec.field(default_factory=dict)
+    _foreign_since_s: dict[int, float] = msgspec.field(default_factory=dict)
 
     def check(self, *, may_expire: bool = True) -> UnconfirmedCheck:
         """Confirm what metadata lists; begin and end the expiry of what it has not listed for too long.

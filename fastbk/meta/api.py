@@ -72,8 +72,7 @@ PORT_MAX = 65_535
 HOST_CHARACTERS_MAX = 255
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedLedger:
+class VersionedLedger(msgspec.Struct, frozen=True):
     """Metadata as it was read, and the version that an update of it has to name."""
 
     metadata: LedgerMetadata
@@ -153,8 +152,7 @@ class BookieRegistration:
     writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryIdentity:
+class DirectoryIdentity(msgspec.Struct, frozen=True):
     """What `identity.json` of one directory says: `role` is "journal" or "ledger", the id is hex.
 
     `pair`: the number of the journal and index that it belongs to.
@@ -165,8 +163,7 @@ class DirectoryIdentity:
     pair: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BookieIdentity:
+class BookieIdentity(msgspec.Struct, frozen=True):
     """Which data a bookie id stands for: compared with its directories at every start (INV-D1).
 
     `starts` counts the starts of this incarnation, in the directories first: directories that know of fewer are an old
@@ -187,16 +184,14 @@ class BookieIdentity:
         return Cookie(self.bookie_id, journals, ledgers, instance_id)
 
 
-@dataclass(frozen=True, slots=True)
-class BadIdentity:
+class BadIdentity(msgspec.Struct, frozen=True):
     """The identity of a bookie that is known, but nobody can read what is known (INV-M17)."""
 
     bookie_id: BookieId
     bad: BadRecord
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedIdentity:
+class VersionedIdentity(msgspec.Struct, frozen=True):
     """An identity as it was read, and the version that a change of it has to name."""
 
     identity: BookieIdentity
@@ -205,8 +200,7 @@ class VersionedIdentity:
     """When, by the clock of a store that has one of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityVersion:
+class IdentityVersion(msgspec.Struct, frozen=True):
     """The identity of a bookie as it was at one moment. It gets a new version with each start and each loss of data."""
 
     bookie_id: BookieId
@@ -477,7 +471,7 @@ def parse_service(text: str, bookie_id: BookieId | None = None) -> BookieService
 
 def identity_text(identity: BookieIdentity) -> str:
     """Return an identity's text."""
-    return json.dumps(asdict(identity))
+    return json.dumps(msgspec.to_builtins(identity))
 
 
 def parse_identity(text: str, bookie_id: BookieId) -> BookieIdentity:

@@ -16,9 +16,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.observe.library_log import LibraryLog
@@ -51,16 +52,14 @@ BAD_RECORDS_KNOWN_MAX = 1000
 _log = LibraryLog("fastbk.meta")
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedRecord:
+class VersionedRecord(msgspec.Struct, frozen=True):
     """A record as it was read, and the version that a change of it has to name."""
 
     value: bytes
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One of several changes that happen together or not at all.
 
     `version` None: the record must be new. `value` None: the record goes; it must have none below it.
@@ -128,8 +127,7 @@ def each_record(records: RecordStore, paths: Sequence[str]) -> Iterator[Versione
             yield some.pop()
 
 
-@dataclass(frozen=True, slots=True)
-class BadRecord:
+class BadRecord(msgspec.Struct, frozen=True):
     """One that nobody can read, or that says what cannot be: in a list of many, it is named and passed over.
 
     It is there all the same: nothing may be deleted, or called lost, since what it says is not known (INV-M17).

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.meta.zookeeper.paths import ROOT_DEFAULT, Layout
@@ -38,8 +39,7 @@ _SERVER = re.compile(r"(?P<host>[A-Za-z0-9._\-]+|\[[0-9A-Fa-f:.%]+\])(?::(?P<por
 _NODE_NAME = re.compile(r"[^/\x00-\x1f\x7f]+")
 
 
-@dataclass(frozen=True, slots=True)
-class ZooKeeperLocation:
+class ZooKeeperLocation(msgspec.Struct, frozen=True):
     """Where a cluster's metadata is in ZooKeeper. `layout` None: whatever LAYOUT says."""
 
     servers: tuple[str, ...]

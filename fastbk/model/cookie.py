@@ -7,7 +7,7 @@ is what has to be found. No I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.model import protobuf
@@ -21,8 +21,7 @@ class CookieError(StorageError):
     """Bytes that are no cookie, a damaged one, or one of a version that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cookie:
+class Cookie(msgspec.Struct, frozen=True):
     """One bookie's cookie.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 _VARINT = 0
 _FIXED64 = 1
@@ -49,8 +50,7 @@ def put_bytes(out: bytearray, number: int, value: bytes) -> None:
     out += value
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One field as it stands in a message; `raw` is the whole of it, tag included."""
 
     number: int
@@ -116,11 +116,10 @@ _CLOSING = {b"{": b"}", b"<": b">"}
 _DEPTH_MAX = 8
 
 
-@dataclass(slots=True)
-class TextMessage:
+class TextMessage(msgspec.Struct):
     """Fields by name, each with all its values in order: bytes of a string, text of anything else, or a message."""
 
-    values: dict[str, list[bytes | str | TextMessage]] = field(default_factory=dict)
+    values: dict[str, list[bytes | str | TextMessage]] = msgspec.field(default_factory=dict)
 
     def content(self, name: str) -> bytes | None:
         """Return the last string under `name`, None if there is none; raise ValueError if it is no string."""

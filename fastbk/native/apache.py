@@ -5,8 +5,9 @@ The hot paths, a bookie's worker and a client's channel, call the same functions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+
+import msgspec
 
 from fastbk.native._client import ffi, lib
 from fastbk.native.ffi import CData
@@ -64,8 +65,7 @@ class RequestFlag(IntFlag):
 NO_FLAGS = RequestFlag(0)
 
 
-@dataclass(frozen=True, slots=True)
-class ApacheRequest:
+class ApacheRequest(msgspec.Struct, frozen=True):
     """A request's fields; what it has not is 0 or None."""
 
     protocol: int
@@ -87,8 +87,7 @@ class ApacheRequest:
     plugin: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ApacheReply:
+class ApacheReply(msgspec.Struct, frozen=True):
     """A reply: what it repeats of its request, and what it says. What it has not is None."""
 
     protocol: int
@@ -121,7 +120,7 @@ def read_request(body: bytes) -> tuple[int, int, ApacheRequest]:
     verdict = int(lib.fbk_apache_read_request(kept, len(body), request, status))
     numbers = {
         name: int(getattr(request, name))
-        for name in ApacheRequest.__slots__
+        for name in ApacheRequest.__struct_fields__
         if name not in ("flags", "master_key", "body", "plugin")
     }
     return (

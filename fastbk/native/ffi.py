@@ -15,7 +15,7 @@ from fastbk.native._client import ffi, lib
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from _typeshed import DataclassInstance
+    import msgspec
 
 
 ERRNO_MAX = 4095
@@ -92,22 +92,20 @@ def create(make: Callable[[CData], CData], what: str, path: str | None = None) -
     return made
 
 
-def ints_of(raw: CData, kind: type[DataclassInstance], *others: str) -> dict[str, int]:
-    """Return the fields of the dataclass `kind`, but `others`, as the C struct `raw` has them."""
-    return {
-        name: int(getattr(raw, name)) for name in kind.__dataclass_fields__ if name not in others
-    }
+def ints_of(raw: CData, kind: type[msgspec.Struct], *others: str) -> dict[str, int]:
+    """Return the fields of the struct `kind`, but `others`, as the C struct `raw` has them."""
+    return {name: int(getattr(raw, name)) for name in kind.__struct_fields__ if name not in others}
 
 
 def fill_struct(
-    raw: CData, options: DataclassInstance, *by_hand: str, settings: Sequence[object] = ()
+    raw: CData, options: msgspec.Struct, *by_hand: str, settings: Sequence[object] = ()
 ) -> None:
-    """Put the fields of a dataclass into the C struct `raw`, and settings into the fields that are left.
+    """Put the fields of a struct into the C struct `raw`, and settings into the fields that are left.
 
     With `settings`, sections of a configuration file, C gets each setting under the setting's own name, and no field
     of C's is left out. `by_hand`: fields that the caller fills. Raises AttributeError: a field has no counterpart.
     """
-    given = [name for name in type(options).__dataclass_fields__ if name not in by_hand]
+    given = [name for name in type(options).__struct_fields__ if name not in by_hand]
     for name in given:
         setattr(raw, name, getattr(options, name))
     if settings:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check, ints_of
@@ -28,8 +29,7 @@ FULL = lib.FBK_FLIGHT_FULL
 TIMED_OUT = lib.FBK_FLIGHT_TIMED_OUT
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlowRecord:
+class SlowRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One record; see `struct fbk_flight_record` in `boundary/base.h`. Times of the monotonic clock, 0 for none."""
 
     kind: int

@@ -6,8 +6,9 @@ One `Index` a process, used by its main thread; only `sealed` may be called by t
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import CorruptDataError, NativeObject, check, create, fill_struct, ints_of
@@ -36,8 +37,7 @@ SETTLED_END = 2**64 - 1
 """The cursor behind the last settled ledger."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexOptions:
+class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `Index` needs; descriptors stay the caller's. Sizes in bytes.
 
     Attributes:
@@ -73,8 +73,7 @@ class IndexOptions:
     header_key: bytes = NO_HEADER_KEY
 
 
-@dataclass(frozen=True)
-class IndexStatus:
+class IndexStatus(msgspec.Struct, frozen=True):
     """A look at the index between two steps; see `struct fbk_index_status`."""
 
     taken_sequence: int
@@ -94,8 +93,7 @@ class IndexStatus:
     limbo: int
 
 
-@dataclass(frozen=True)
-class SealedCache:
+class SealedCache(msgspec.Struct, frozen=True):
     """What a flush has to write, sorted; its memory is valid until `Index.flushed`.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import (
@@ -45,8 +46,7 @@ POISONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class JournalOptions:
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `Journal` needs; descriptors stay the caller's. Sizes in bytes.
 
     Attributes:
@@ -85,8 +85,7 @@ class JournalOptions:
     header_key: bytes = NO_HEADER_KEY
 
 
-@dataclass(frozen=True)
-class JournalStatus:
+class JournalStatus(msgspec.Struct, frozen=True):
     """A look at the journal between two steps; see `struct fbk_journal_status`."""
 
     file_id: int
@@ -104,8 +103,7 @@ class JournalStatus:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class LateLedger:
+class LateLedger(msgspec.Struct, frozen=True):
     """A ledger whose first add here was not its entry 0."""
 
     ledger_id: int
@@ -200,9 +198,17 @@ class Journal(NativeObject):
         """
         check(lib.fbk_journal_delay(self.handle, delay_ms), "delay the journal's commits")
 
-    def note_files(self, behind_bytes: int, recycled: int, made: int) -> None:
+    def note_files(
+        self, behind_bytes: int, recycled: int, made: int, allocated: int, written_bytes: int
+    ) -> None:
         """Put what only Python knows into the counters."""
-        lib.fbk_journal_note_files(self.handle, behind_bytes, recycled, made)
+        lib.fbk_journal_note_files(
+            self.handle, behind_bytes, recycled, made, allocated, written_bytes
+        )
+
+    def request_roll(self) -> None:
+        """Take nothing more into the current file: a step says ROLL once what is under way is durable."""
+        lib.fbk_journal_request_roll(self.handle)
 
     def note_ready(self, files: int, took_s: float) -> None:
         """Put into the counters how many files were ready so far, and how long it took until they were."""
@@ -260,6 +266,7 @@ class Prewrite(NativeObject):
         size_bytes: int,
         *,
         old_path: str | None = None,
+        allocates: bool = False,
         piece_bytes: int = 1024 * 1024,
         pause_us: int = 1000,
     ) -> None:
@@ -268,19 +275,23 @@ class Prewrite(NativeObject):
         Args:
             size_bytes: of the file.
             old_path: renamed to `path`; None: a new file.
+            allocates: begin as after `hurry(allocates=True)`.
         """
         old = ffi.NULL if old_path is None else os.fsencode(old_path)
+        haste = lib.FBK_PREWRITE_ALLOCATES if allocates else lib.FBK_PREWRITE_CALM
         names = os.fsencode(directory), os.fsencode(path), old
         super().__init__(
             create(
                 lambda error: lib.fbk_prewrite_start(
-                    disk.handle, *names, size_bytes, piece_bytes, pause_us, error
+                    disk.handle, *names, size_bytes, piece_bytes, pause_us, haste, error
                 ),
                 "start writing a journal file ahead",
             )
         )
         self.path = path
         self.size_bytes = size_bytes
+        self.written_bytes = 0
+        """Once it is done: blocks behind this may be without zeros."""
         self._disk = disk
 
     def is_done(self) -> bool:
@@ -290,14 +301,16 @@ class Prewrite(NativeObject):
         state = lib.fbk_prewrite_state(self._handle)
         if state == -errno.EINPROGRESS:
             return False
+        self.written_bytes = int(lib.fbk_prewrite_written_bytes(self._handle))
         self.end()
         check(state, "write a journal file ahead", self.path)
         return True
 
-    def hurry(self) -> None:
-        """Make no more pauses."""
+    def hurry(self, *, allocates: bool) -> None:
+        """Make no more pauses; with `allocates` no more zeros either: what is left is only allocated."""
         if self._handle is not None:
-            lib.fbk_prewrite_hurry(self._handle)
+            haste = lib.FBK_PREWRITE_ALLOCATES if allocates else lib.FBK_PREWRITE_HURRIES
+            lib.fbk_prewrite_hurry(self._handle, haste)
 
     def end(self) -> None:
         """Wait for the thread."""
@@ -328,8 +341,7 @@ END_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class JournalHeader:
+class JournalHeader(msgspec.Struct, frozen=True):
     """What the header blocks of a journal file say.
 
     Attributes:
@@ -375,8 +387,7 @@ def read_header(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
     )
 
 
-@dataclass(frozen=True)
-class JournalRecord:
+class JournalRecord(msgspec.Struct, frozen=True):
     """One record of a batch, as Python objects: for tools and tests."""
 
     kind: int
@@ -391,8 +402,7 @@ class JournalRecord:
     payload: bytes
 
 
-@dataclass(frozen=True)
-class JournalBatch:
+class JournalBatch(msgspec.Struct, frozen=True):
     """One batch; `content` are its records, one behind the other."""
 
     file_id: int
@@ -436,8 +446,7 @@ def _i64(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 8], "little", signed=True)
 
 
-@dataclass(frozen=True)
-class JournalEnd:
+class JournalEnd(msgspec.Struct, frozen=True):
     """Where a file's batches end and why; see `struct fbk_journal_end`.
 
     Attributes:

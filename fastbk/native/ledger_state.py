@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from fastbk.native.hashes import crc32c
 
@@ -21,8 +22,7 @@ class Listed(NamedTuple):
     master_key: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerState:
+class LedgerState(msgspec.Struct, frozen=True):
     """What is known of a ledger beside its entries; -1 = none yet.
 
     Attributes:

@@ -12,6 +12,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fastbk.native._bench import ffi, lib
 from fastbk.native.ffi import fill_struct
 
@@ -84,8 +86,7 @@ class LoadResult:
     tail_latencies: Latencies
 
 
-@dataclass(frozen=True)
-class LoadOptions:
+class LoadOptions(msgspec.Struct, frozen=True):
     """What a load does. Window: adds or reads outstanding over all connections together."""
 
     host: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
@@ -45,6 +46,17 @@ def watch_signals() -> None:
 def lower_thread() -> None:
     """Have the calling thread's disk requests and computing come behind those of others, as far as allowed."""
     lib.fbk_process_lower_thread()
+
+
+_SECTOR_BYTES = 512
+
+
+def disk_written_bytes() -> int:
+    """Return how many bytes this process handed to disks so far, as the kernel counts them: getrusage(2).
+
+    What went into the page cache counts, too, even if it is deleted before it gets to a disk.
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_oublock * _SECTOR_BYTES
 
 
 # --- confinement -------------------------------------------------------------------------------------------------

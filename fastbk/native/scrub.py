@@ -7,8 +7,9 @@ thread at a time.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
@@ -28,8 +29,7 @@ BAD_RANGES_MAX = 1024
 """Ranges of entries with bad digests that one verification names; more are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A run of entries in a log, as its header or a location describes it.
 
     Attributes:
@@ -48,8 +48,7 @@ class Run:
     damaged: int = 0
 
 
-@dataclass(slots=True)
-class DigestScan:
+class DigestScan(msgspec.Struct):
     """What to look at of entries' own digests, and what was found; verifications add to it.
 
     Attributes:
@@ -62,7 +61,7 @@ class DigestScan:
     types: Mapping[int, int | bytes]
     entries: int = 0
     bad_entries: int = 0
-    bad: list[tuple[int, int, int]] = field(default_factory=list)
+    bad: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
 
 
 class RunTable:
@@ -127,8 +126,7 @@ class RunTable:
         return int(size[0])
 
 
-@dataclass(frozen=True, slots=True)
-class LogScanStatus:
+class LogScanStatus(msgspec.Struct, frozen=True):
     """How a scan stands; see `struct fbk_log_scan_status`."""
 
     size_bytes: int
@@ -256,8 +254,7 @@ def run_of(raw: CData) -> Run:
     return Run(**ints_of(raw, Run))
 
 
-@dataclass(frozen=True, slots=True)
-class LocationsFound:
+class LocationsFound(msgspec.Struct, frozen=True):
     """What a locations file is like; see `struct fbk_locations_found`.
 
     `states`: those that are whole. `lost`: ids that a compaction found damaged (the first 10,000 ranges).

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check, error_of
@@ -91,8 +92,7 @@ def reopen_read_only(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-@dataclass(frozen=True)
-class SegmentFacts:
+class SegmentFacts(msgspec.Struct, frozen=True):
     """What a segment's header says about it."""
 
     role: str
@@ -180,8 +180,7 @@ def bucket_from(bucket: int) -> int:
     return lib.fbk_python_bucket_from(bucket)
 
 
-@dataclass(frozen=True)
-class Histogram:
+class Histogram(msgspec.Struct, frozen=True):
     """A copy of one histogram. Its parts were not read at one instant: `count` may be one off the buckets."""
 
     count: int
@@ -279,8 +278,7 @@ class Stats:
 LEDGERS_MAX = lib.FBK_HOT_LEDGERS
 
 
-@dataclass(frozen=True, slots=True)
-class HotLedger:
+class HotLedger(msgspec.Struct, frozen=True):
     """One ledger of a window. `adds`: entries, at most `adds_over` too high, beside the error of the sample."""
 
     ledger_id: int
@@ -289,8 +287,7 @@ class HotLedger:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class HotWindow:
+class HotWindow(msgspec.Struct, frozen=True):
     """A window that is over, by the monotonic clock. `ledgers`: at most LEDGERS_MAX, in no order."""
 
     began_ns: int

@@ -11,8 +11,9 @@ import errno
 import os
 import struct
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
@@ -64,8 +65,7 @@ RUNS_MAX = 1 << 19
 """Runs looked at at a time: 32 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
+class StoreOptions(msgspec.Struct, frozen=True):
     """Bounds of a store, bytes and counts (`boundary/store.h`).
 
     A bookie's come from [ledgers], under the same names. Defaults are those of tools that open a store by themselves.
@@ -80,8 +80,7 @@ class StoreOptions:
     room_timeout_ms: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(msgspec.Struct, frozen=True):
     """Answer to one lookup. status: a wire status; entry: None unless status is 0."""
 
     status: int
@@ -90,8 +89,7 @@ class ReadResult:
     alone_through: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListResult:
+class ListResult(msgspec.Struct, frozen=True):
     """Answer to one listing: ranges of ids, first and last; `go_on` is where the next listing begins, -1 = all done."""
 
     status: int
@@ -351,8 +349,7 @@ def _chunks(raw: bytes) -> list[bytes]:
 # One flush: sorted entries and ledger states on their way into entry log and locations file (`src/store/flush.c`).
 
 
-@dataclass(frozen=True, slots=True)
-class FlushOptions:
+class FlushOptions(msgspec.Struct, frozen=True):
     """Where one flush goes; `log_offset_bytes` 0 makes a new log."""
 
     log_id: int
@@ -363,8 +360,7 @@ class FlushOptions:
     created_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushResult:
+class FlushResult(msgspec.Struct, frozen=True):
     """What a finished flush put on disk, all of it synced. `log_end_bytes`: the log's durable length."""
 
     log_end_bytes: int
@@ -474,8 +470,7 @@ class Location(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOptions:
+class MergeOptions(msgspec.Struct, frozen=True):
     """What a merge makes. `forget_deleted_before_s`: wall clock; 0 unless no older file stays outside the merge."""
 
     merged_file_id: int
@@ -483,8 +478,7 @@ class MergeOptions:
     forget_deleted_before_s: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MergeResult:
+class MergeResult(msgspec.Struct, frozen=True):
     """What a merge made of its inputs."""
 
     location_count: int
@@ -651,8 +645,7 @@ DAMAGED_MAX = 4096
 """Ranges of damaged ids that are told one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactOptions:
+class CompactOptions(msgspec.Struct, frozen=True):
     """The new log, and how much is read, sorted and joined at a time: memory of that size."""
 
     log_id: int
@@ -661,8 +654,7 @@ class CompactOptions:
     window_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CompactCounts:
+class CompactCounts(msgspec.Struct, frozen=True):
     """What was done so far. `bad_runs`: with at least one damaged entry; `locations`: not written yet."""
 
     runs_read: int

@@ -7,8 +7,9 @@ connections that were waiting, from `collect`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import (
@@ -87,8 +88,7 @@ Event = tuple[int, int]
 """A slot and its bits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerPair:
+class WorkerPair(msgspec.Struct, frozen=True, kw_only=True):
     """One journal/index pair as a worker meets it. Descriptors stay the caller's and must stay open."""
 
     segment_fd: int
@@ -99,8 +99,7 @@ class WorkerPair:
     index_bell_fd: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `Worker` needs. Descriptors stay the caller's and must stay open."""
 
     worker: int

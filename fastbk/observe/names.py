@@ -10,16 +10,14 @@ in one bookie.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram"]
 _ROLES = ("WORKER", "JOURNAL", "INDEX", "GC")
 _TIMES = {"_NS": 1e-9, "_US": 1e-6, "_MS": 1e-3}
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(NamedTuple):
     """One metric.
 
     Attributes:
@@ -152,6 +150,11 @@ _COUNTERS: Slots = {
     "JOURNAL_ROLLS": (19, "Changes to another file."),
     "JOURNAL_FILES_RECYCLED": (23, "Files used again."),
     "JOURNAL_FILES_MADE": (24, "Files written anew."),
+    "JOURNAL_FILES_ALLOCATED": (
+        81,
+        "Files that a burst took before they were full of zeros: part of them was only allocated.",
+    ),
+    "JOURNAL_DISK_WRITTEN_BYTES": (82, "Bytes that the journal's process handed to disks."),
     "INDEX_BATCHES": (0, "Batch descriptors taken in."),
     "INDEX_ENTRIES": (1, "Entries copied into the write cache."),
     "INDEX_ENTRY_BYTES": (2, "Bytes of them."),
@@ -191,6 +194,7 @@ _COUNTERS: Slots = {
     "INDEX_FLUSH_FAILURES": (29, "Flushes that failed and will be tried again."),
     "INDEX_MERGES": (30, "Merges of locations files."),
     "INDEX_DELETED_LEDGERS": (31, "Ledgers deleted on gc's word."),
+    "INDEX_DISK_WRITTEN_BYTES": (82, "Bytes that the index's process handed to disks."),
     "INDEX_EXPIRED_LEDGERS": (56, "Ledgers forgotten because metadata never listed them."),
     "INDEX_WORKER_BELLS": (32, "Times that the index woke a worker."),
     "INDEX_SLEEPS": (33, "Times that the index slept."),
@@ -540,16 +544,16 @@ def _counters(slots: Slots) -> Iterator[Name]:
 NAMES: list[Name] = [
     *_counters(_COUNTERS | _with_times(_TIMED)),
     *(describe(f"FBK_C_{name}", *slot, is_gauge=True) for name, slot in _GAUGES.items()),
-    *(replace(name, is_limit=True) for name in _counters(LIMITS | _OFF_BY_DEFAULT)),
+    *(name._replace(is_limit=True) for name in _counters(LIMITS | _OFF_BY_DEFAULT)),
     *(describe(f"FBK_H_{name}", *slot) for name, slot in _HISTOGRAMS.items()),
     *(
-        replace(name, is_own=False)
+        name._replace(is_own=False)
         for name in _counters(_FOR_APACHES_NAMES | _with_times(_TIMED_FOR_APACHES_NAMES))
     ),
-    replace(describe(
+    describe(
         "FBK_C_GC_COMPACTED_LOGS_PPM", 44,
         "Of all sealed logs those that the last run of compaction has compacted, in millionths.", is_gauge=True,
-    ), is_own=False),
+    )._replace(is_own=False),
 ]  # fmt: skip
 """All of them, each slot once."""
 SLOTS = {name.slot_name: name.slot for name in NAMES}

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import combinations, islice
 from statistics import median
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from fastbk.errors import ConfigError, NotEnoughBookies, check_invariant
 from fastbk.model.ids import BookieId
@@ -317,7 +319,7 @@ def choose_partial_ensemble(
         raise refusal
     taken_ids = {view.bookie_id for view in able}
     read_only = [view for view in bookies if not view.writable]
-    missing = [replace(view, writable=True) for view in (*read_only, *away)]
+    missing = [msgspec.structs.replace(view, writable=True) for view in (*read_only, *away)]
     ranked = gather(missing, config, left_out, rng).ranked
     allowed = {one.view.bookie_id for one in ranked} - taken_ids
     spare = [view for view in missing if view.bookie_id in allowed]

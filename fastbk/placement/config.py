@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
+
+import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId
@@ -32,8 +34,7 @@ class Chance(Protocol):
         """Return a number of [0, 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BookieView:
+class BookieView(msgspec.Struct, frozen=True):
     """What is known of one bookie at the moment of a choice."""
 
     bookie_id: BookieId
@@ -155,14 +156,13 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(labels)))
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True):
     """The table of a configuration: bookie id, host, or the beginning of one (`10.1.*`) -> location.
 
     A bookie's id goes before its host, both before beginnings, and of these the longest wins.
     """
 
-    exact: Mapping[str, str] = field(default_factory=dict)
+    exact: Mapping[str, str] = msgspec.field(default_factory=dict)
     beginnings: tuple[tuple[str, str], ...] = ()
     """The longest first."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.security.auth_files import AuthFiles
 from fastbk.security.digest_md5 import DigestServer, SaslError
@@ -51,8 +52,7 @@ class Refused(Exception):
         self.is_failure = is_failure
 
 
-@dataclass(slots=True)
-class Client:
+class Client(msgspec.Struct):
     """The client of one connection.
 
     Attributes:
@@ -76,7 +76,7 @@ class Client:
     postponed: bytes = b""
     address: str = ""
     slot: int = -1
-    tag_key_ids: set[str] = field(default_factory=set)
+    tag_key_ids: set[str] = msgspec.field(default_factory=set)
     tags_wanted: int = 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+import msgspec
 
 
 class Right(enum.IntFlag):
@@ -63,8 +64,7 @@ def names_of(rights: Right) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """An authenticated client.
 
     Attributes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -244,8 +243,7 @@ def rights_of(settings: AuthorizationSettings, name: str) -> Right:
     return rights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpPort:
+class HttpPort(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP port, before it listens: whom it would serve. Every service of fastbk is held to this (INV-N7).
 
     Attributes:

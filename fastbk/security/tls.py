@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fastbk.errors import ConfigError
@@ -357,7 +356,7 @@ def format_of(path: str) -> Literal["PEM", "PKCS12"]:
     if head == _JKS:
         raise ConfigError(
             f"{path} is a JKS store, which only Java reads; convert it: keytool -importkeystore -srckeystore {path}"
-            f" -destkeystore {Path(path).with_suffix('.p12')} -deststoretype PKCS12"
+            f" -destkeystore {os.path.splitext(path)[0]}.p12 -deststoretype PKCS12"
         )
     return "PKCS12" if head.startswith(_DER_SEQUENCE) else "PEM"
 

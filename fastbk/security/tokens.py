@@ -20,8 +20,9 @@ import base64
 import json
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import ID_MAX
@@ -151,8 +152,7 @@ class TokenKeys:
         return claims, key_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenKey:
+class TokenKey(msgspec.Struct, frozen=True, kw_only=True):
     """A private key, and the id that bookies know it by."""
 
     key_id: str
@@ -341,8 +341,7 @@ TAG_AGE_S_MAX = 7 * 86_400.0
 """Clients go on for so long where metadata is away, also on new connections."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerTag:
+class LedgerTag(msgspec.Struct, frozen=True):
     """What a good tag says, and the id of the key that signed it."""
 
     ledger_id: int

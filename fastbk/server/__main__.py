@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import socket
 import sys
@@ -62,11 +63,14 @@ def serve(
 
             use_file(zookeeper_file)  # for gc, too
         claim = claim_at_once(file.config)
-        # The children import by now, and so does this process.
+        # The children import by now, and so does this process: no garbage, which nobody need look for meanwhile.
+        gc.disable()
         import asyncio
 
         from fastbk.server.supervisor import Supervisor
 
+        gc.freeze()
+        gc.enable()
         supervisor = Supervisor(
             file.config, lifeline, claim, events, accept_data_loss=accept_data_loss
         )

@@ -1,7 +1,7 @@
 """What every process of a bookie but the supervisor does first, and how it talks to the supervisor.
 
-A child is started as `python -m <module> <control descriptor>`: spawned, never forked from a
-running interpreter. The control socket is a SOCK_SEQPACKET pair, one JSON object a message
+A child is started as `python -c <child_start.py> -m <module> <control descriptor>`: spawned, never
+forked from a running interpreter. The control socket is a SOCK_SEQPACKET pair, one JSON object a message
 ("Control messages" in docs/lifecycle.md). A child's life: `hello` (imported, waiting), `configure`
 (only its own configuration and descriptors), its work, its end. Two ropes tie it to the supervisor,
 so that a SIGKILL of that one leaves no orphan: a parent-death signal, and the end of the control
@@ -19,7 +19,6 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import msgspec
@@ -176,8 +175,8 @@ def start(role: str) -> Child:
     enlarge(control)
     child = Child(control, role)
     send_events(child)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     child.send({"type": "hello", "role": role, "pid": os.getpid()})
     message = child.receive(CONFIGURE_TIMEOUT_S)
     if message is None or message.get("type") != "configure":
@@ -200,6 +199,15 @@ def keep_to(processors: Collection[int]) -> None:
         os.sched_setaffinity(0, processors)
 
 
+def _trace() -> str:
+    """Return where the exception that is handled came from."""
+    try:
+        import traceback  # only here: a start does not need it
+    except Exception:  # noqa: BLE001 - a process that fails may be out of descriptors or memory
+        return ""
+    return traceback.format_exc(limit=-12)
+
+
 def run(role: str, main: Callable[[Child], None]) -> NoReturn:
     """Run a child's whole life; does not return. `main` returns when it is drained.
 
@@ -216,7 +224,7 @@ def run(role: str, main: Callable[[Child], None]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - the end of this process is the handling
         code = EXIT_FAILED
         reason = f"{type(error).__name__}: {error}"
-        logs.error("process.failed", reason=reason, trace=traceback.format_exc(limit=-12))
+        logs.error("process.failed", reason=reason, trace=_trace())
         try:
             if child is not None:
                 child.send({"type": "failed", "reason": reason[:4096]})

@@ -11,7 +11,6 @@ import errno
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -114,18 +113,22 @@ class Confinement(msgspec.Struct, kw_only=True):
 
 def program_paths() -> Iterator[str]:
     """Yield what the program itself consists of, and what it may look up about itself and the system."""
-    package = Path(fastbk.__file__).resolve().parent
+    package = os.path.dirname(os.path.realpath(fastbk.__file__))
     yield from SYSTEM_PATHS
-    yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, str(package)}
+    yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, package}
     # The folder that has `fastbk` in it may have anything else beside it.
-    yield from (one for one in sys.path if one and Path(one).resolve() != package.parent)
+    yield from (
+        one for one in sys.path if one and os.path.realpath(one) != os.path.dirname(package)
+    )
     yield f"/proc/{os.getpid()}"
 
 
 def name_services() -> Iterator[str]:
     """Yield what looks the names of hosts up on this machine: a library each, which the C library loads."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in Path("/etc/nsswitch.conf").read_text().splitlines():
+        with open("/etc/nsswitch.conf", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        for line in lines:
             database, _, services = line.partition("#")[0].partition(":")
             if database.strip() == "hosts":
                 yield from (one for one in services.split() if one.isidentifier())

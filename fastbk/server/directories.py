@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, StorageError
@@ -21,6 +20,7 @@ from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 LOCK_NAME = "lock"
 LOCK_WAIT_S = 10.0
@@ -76,6 +76,8 @@ def lock_all(directories: Iterable[str], wait_s: float = LOCK_WAIT_S) -> list[Di
 
     Raises StorageError naming the directory and, where it is known, the process that has it.
     """
+    from pathlib import Path  # here: children import this module, and lock nothing
+
     deadline_s = time.monotonic() + wait_s
     locks: list[DirectoryLock] = []
     try:

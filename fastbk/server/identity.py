@@ -14,11 +14,11 @@ from __future__ import annotations
 import errno
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ledgers
@@ -61,8 +61,7 @@ _POLL_S = 0.2
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(msgspec.Struct, frozen=True):
     """One configured directory, and what reads and writes there."""
 
     path: str

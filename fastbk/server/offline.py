@@ -22,7 +22,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,8 +112,7 @@ decode_move, read_move, write_move, remove_move = (
 )
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """What one move did."""
 
     source: int
@@ -359,7 +357,7 @@ def expand(config: BookieConfig, store: MetadataStore, bookie_id: str) -> list[s
         listed = tuple(
             DirectoryIdentity(one.directory_id, one.role, one.pair) for one in identities
         )
-        expanded = replace(read.identity, directories=listed)
+        expanded = msgspec.structs.replace(read.identity, directories=listed)
         stamp_cookies(directories, expanded.cookie(instance_id))
         kill_point("expand.before_metadata")
         if expanded != read.identity:
@@ -426,7 +424,7 @@ def rename(config: BookieConfig, store: MetadataStore, old: BookieId, new: Booki
         _check_ours(found, old, new, known, instance_id)
         is_changed = known_old is not None
         _announce(store, known, known_new, new)
-        cookie = replace(known.identity, bookie_id=new).cookie(instance_id)
+        cookie = msgspec.structs.replace(known.identity, bookie_id=new).cookie(instance_id)
         for each, was in zip(directories, found, strict=True):
             identity = was.identity
             assert identity is not None, "the rules found one everywhere"
@@ -465,8 +463,8 @@ def _check_ours(
         if identity is not None and identity.bookie_id == new:
             identity = msgspec.structs.replace(identity, bookie_id=old)
         if cookie is not None and cookie.bookie_id == new:
-            cookie = replace(cookie, bookie_id=old)
-        as_before.append(replace(each, identity=identity, cookie=cookie))
+            cookie = msgspec.structs.replace(cookie, bookie_id=old)
+        as_before.append(msgspec.structs.replace(each, identity=identity, cookie=cookie))
     verdict = judge(old, as_before, known_of(known.identity), instance_id=instance_id)
     if verdict is not Verdict.KNOWN:
         raise IdentityError(f"bookie {old!r} was never born: start it under its new id")
@@ -479,7 +477,7 @@ def _announce(
     new: BookieId,
 ) -> None:
     """Have metadata know the new id as well."""
-    wanted = replace(known.identity, bookie_id=new)
+    wanted = msgspec.structs.replace(known.identity, bookie_id=new)
     if known_new is None:
         # What another bookie of that id held is not here: ours must not be asked for it.
         if ledger_ids := ledgers_of(store, new):

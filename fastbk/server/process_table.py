@@ -14,8 +14,9 @@ Decision 47.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from fastbk.server.configuration import bookie_config
 from fastbk.units import MIB
@@ -40,8 +41,7 @@ their backs.
 """
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """One process of a bookie. `index`: the number of a worker, or of a journal's or index's pair."""
 
     role: Role
@@ -53,8 +53,7 @@ class Process:
         return f"{self.role}.{self.index}" if self.role == "worker" or self.index else self.role
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """The shared memory of `owner`, which alone writes it (INV-R1); of a worker, its part for `pair`."""
 
     owner: Process
@@ -62,8 +61,7 @@ class Segment:
     pair: int = 0
 
 
-@dataclass(frozen=True)
-class Bell:
+class Bell(msgspec.Struct, frozen=True):
     """The eventfd on which `sleeper` waits. The journal's blocks: it is read through io_uring."""
 
     sleeper: Process
@@ -74,23 +72,20 @@ class Bell:
         return self.sleeper.role == "journal"
 
 
-@dataclass(frozen=True)
-class Listener:
+class Listener(msgspec.Struct, frozen=True):
     """The bound, not yet listening socket of a worker."""
 
     worker: int
 
 
-@dataclass(frozen=True)
-class States:
+class States(msgspec.Struct, frozen=True):
     """The memory file in which the index of a pair hands all ledger states to its journal."""
 
     writable: bool
     pair: int = 0
 
 
-@dataclass(frozen=True)
-class Lock:
+class Lock(msgspec.Struct, frozen=True):
     """The lock of a pair's journal or ledger directory: kept open, never used. See `directories`."""
 
     directory: Literal["journal", "ledgers"]
@@ -102,8 +97,7 @@ class Lock:
         return "journal" if self.directory == "journal" else "ledger"
 
 
-@dataclass(frozen=True)
-class GcPair:
+class GcPair(msgspec.Struct, frozen=True):
     """One end of the socket pair between gc and the index of a pair."""
 
     end: int
@@ -262,8 +256,7 @@ def write_cache_sizes(wanted_bytes: int, limits: LimitSettings, workers: int) ->
     return cache_bytes, min(reserve_bytes, cache_bytes // 2)
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """One line of the memory table: `what` may take `size_bytes` of `role`'s or shared memory."""
 
     role: Role

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error
 from fastbk.native.journal import JournalScan
@@ -358,8 +359,7 @@ Raises Error: none can.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that is not as it should be. severity: "damage" or "note"."""
 
     severity: str
@@ -367,11 +367,10 @@ class Finding:
     text: str
 
 
-@dataclass
-class Checked:
+class Checked(msgspec.Struct):
     """What a check found, and how much it looked at. Bytes are those read for it."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = msgspec.field(default_factory=list)
     damage_count: int = 0
     read_bytes: int = 0
     total_bytes: int = 0
@@ -392,7 +391,7 @@ class Checked:
     """None: entries' own digests were not looked at."""
     bad_digest_ranges: int = 0
     """How many of `damage_count` are entries that came with a wrong digest."""
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def is_whole(self) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,8 +46,7 @@ class CheckpointFailed(StorageError):
     default_retryable = True
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A committed manifest that the main loop has not installed yet."""
 
     manifest: Manifest
@@ -278,14 +276,13 @@ class Reclaimed:
 # manifest names which may or may not count after a restart waits for the next commit.
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """The files made by a try that is not committed yet; `file_id` -1: no locations file."""
 
     generation: int
     file_id: int = -1
-    paths: list[str] = field(default_factory=list)
-    prepared: list[int] = field(default_factory=list)
+    paths: list[str] = msgspec.field(default_factory=list)
+    prepared: list[int] = msgspec.field(default_factory=list)
     """Locations files that the store has looked into."""
 
 

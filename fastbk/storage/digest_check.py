@@ -7,8 +7,9 @@ of what came and are good; every reader refuses the entry all the same. The scru
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from fastbk.model.entry import DigestType
 
@@ -91,8 +92,7 @@ class KnownTypes:
         self._types.clear()
 
 
-@dataclass(slots=True)
-class DigestCount:
+class DigestCount(msgspec.Struct):
     """How many entries' digests were looked at, and how many were not.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.storage.manifest import SLOTS, Manifest, ManifestLost, ManifestMissing, ManifestSlots
@@ -18,8 +19,7 @@ DELETION_LOG_OLD_NAME = "audit.1.log"
 """The name that it had first, on disk. A bookie's audit log (`[audit] file`) is another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedFiles:
+class NumberedFiles(msgspec.Struct, frozen=True):
     """Files of one kind, named by 16 hex digits of an id and `ending`, in a folder of each directory; "": directly."""
 
     folder: str

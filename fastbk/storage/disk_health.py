@@ -13,7 +13,8 @@ Everything comes back by itself, a bit above where it went, so that nobody sees 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 
 class DiskState(enum.StrEnum):
@@ -62,8 +63,7 @@ FAILED_BEARS_S = 10.0
 After it they would only fill caches and rings and then wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(msgspec.Struct, frozen=True):
     """Where a directory's states begin. Ratios are of what an ordinary user may use; 1.0 and 0 bytes: never."""
 
     warn_ratio: float = 0.90
@@ -75,8 +75,7 @@ class Thresholds:
     reserve_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DirectorySample:
+class DirectorySample(msgspec.Struct, frozen=True):
     """One measurement of a directory.
 
     Attributes:

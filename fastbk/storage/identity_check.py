@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import enum
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.storage.identity import NAME
@@ -60,8 +61,7 @@ class DirectoryPlace(NamedTuple):
         return f"{self.role} directory" + (f" of pair {self.pair}" if self.pair else "")
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryContent:
+class DirectoryContent(msgspec.Struct, frozen=True):
     """What one configured directory holds: `data` are names of files that only a bookie's work leaves behind."""
 
     directory: str
@@ -76,8 +76,7 @@ class DirectoryContent:
         return self.identity is None and self.cookie is None and not self.data
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBookie:
+class KnownBookie(msgspec.Struct, frozen=True):
     """What metadata knows of a bookie id: its incarnation, places by directory id, and starts of that incarnation."""
 
     incarnation: int

@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.native.journal import NO_END, JournalEnd, JournalHeader, Prewrite, read_header
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
 
 
-@dataclass(frozen=True)
-class FoundFile:
+class FoundFile(msgspec.Struct, frozen=True):
     """A file in the directory: the id of its name and what its header says.
 
     A header with a lower id than the name is that of a file renamed for re-use and not used since.
@@ -59,8 +59,7 @@ def find_files(disk: Disk, directory: str, *, lock: bool = True) -> list[FoundFi
     return found
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """Batches that were acknowledged, or may have been, and can't be read.
 
     Attributes:
@@ -75,11 +74,10 @@ class Damage:
 
     def message(self) -> dict[str, object]:
         """Return it for the `replayed` message and the manifest."""
-        return asdict(self)
+        return msgspec.structs.asdict(self)
 
 
-@dataclass(frozen=True)
-class ReplayFile:
+class ReplayFile(msgspec.Struct, frozen=True):
     """A file to replay. `end_sequence`: the last batch that counts; NO_END where no successor says so."""
 
     file_id: int
@@ -87,8 +85,7 @@ class ReplayFile:
     end_sequence: int
 
 
-@dataclass(frozen=True)
-class OldFile:
+class OldFile(msgspec.Struct, frozen=True):
     """A file of earlier starts: may be recycled when the mark is at `last_sequence` (INV-J3)."""
 
     file_id: int
@@ -105,8 +102,7 @@ class OldFile:
         }
 
 
-@dataclass
-class ReplayPlan:
+class ReplayPlan(msgspec.Struct):
     """What to do with a journal directory at start.
 
     Attributes:
@@ -119,12 +115,12 @@ class ReplayPlan:
     """
 
     mark_sequence: int
-    files: list[ReplayFile] = field(default_factory=list)
-    behind: list[OldFile] = field(default_factory=list)
-    unused: list[OldFile] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
+    files: list[ReplayFile] = msgspec.field(default_factory=list)
+    behind: list[OldFile] = msgspec.field(default_factory=list)
+    unused: list[OldFile] = msgspec.field(default_factory=list)
+    damage: list[Damage] = msgspec.field(default_factory=list)
     next_file_id: int = 1
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = msgspec.field(default_factory=dict)
     last_used: JournalHeader | None = None
 
 
@@ -229,8 +225,7 @@ def _plan_damaged(plan: ReplayPlan, used: list[FoundFile], damaged: list[FoundFi
         )
 
 
-@dataclass(frozen=True)
-class ReplayEnd:
+class ReplayEnd(msgspec.Struct, frozen=True):
     """Where replay ended: what the next file's header names, and what may be recycled later."""
 
     next_file_id: int
@@ -243,7 +238,10 @@ class ReplayEnd:
 
     def message(self) -> dict[str, object]:
         """Return these fields of the `replayed` message."""
-        return {**asdict(self), "old_files": [file.message() for file in self.old_files]}
+        return msgspec.structs.asdict(self) | {
+            "old_files": [file.message() for file in self.old_files],
+            "damage": [each.message() for each in self.damage],
+        }
 
 
 def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:
@@ -304,9 +302,12 @@ def _damage_of(file: ReplayFile, end: JournalEnd, mark_sequence: int) -> Damage:
 # Journal files ahead of need: made full of zeros, or taken again when the mark has passed them.
 #
 # A journal must never wait for a new file's blocks: only blocks that were written before are written again
-# at the price of one disk write (fallocate is not enough, see docs/decisions.md, 12). So one file is always
-# ready: renamed, opened, locked. Making one is a C thread's work (`Prewrite`), the rename of a recycled one and its
-# directory's sync too.
+# at the price of one disk write (see docs/decisions.md, 12). So one file is always ready: renamed, opened, locked.
+# Making one is a C thread's work (`Prewrite`), the rename of a recycled one and its directory's sync too.
+#
+# INV-J5: small batches go into blocks that were written before. In a burst of large ones zeros would take half of the
+# disk, so the rest of a file is only allocated then; the journal leaves such a file when its batches become small,
+# and the file gets its zeros when it is taken again.
 
 
 HURRY_POLL_S = 0.001
@@ -315,8 +316,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 RETRY_S = 1.0
 
 
-@dataclass(frozen=True)
-class ReadyFile:
+class ReadyFile(msgspec.Struct, frozen=True):
     """A pre-written file, open for direct writes and locked."""
 
     file: int
@@ -324,6 +324,13 @@ class ReadyFile:
     salt: int
     path: str
     size_bytes: int
+    written_bytes: int
+    """Blocks behind this may be without zeros."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether each of its blocks was written before."""
+        return self.written_bytes >= self.size_bytes
 
 
 class JournalPool:
@@ -362,10 +369,13 @@ class JournalPool:
         self.limit_bytes = limit_bytes
         self.recycled = 0
         self.made = 0
+        self.allocated = 0
+        """Files that were ready before they were full of zeros."""
         self.ready_count = 0
         """Files that were made or taken again and found ready; `ready_s`: how long that took, of all of them."""
         self.ready_s = 0.0
         self._begun_s = 0.0
+        self._is_burst = False
         self._next_file_id = next_file_id
         self._held = list(old_files)
         self._free: list[OldFile] = []
@@ -411,8 +421,19 @@ class JournalPool:
         # The first one is small: it is written before the bookie is ready.
         return self.first_file_size_bytes if self._current is None else self.file_size_bytes
 
-    def update(self, mark_sequence: int) -> None:
+    @property
+    def unwritten_from_bytes(self) -> int | None:
+        """Where the blocks without zeros of the current file begin; None: nowhere, or there is no better file yet."""
+        current = self._current
+        if current is None or current.is_written or not (self._ready and self._ready[0].is_written):
+            return None
+        return current.written_bytes
+
+    def update(self, mark_sequence: int, *, is_burst: bool = False) -> None:
         """Free what the mark has passed, and have the next file made. A few system calls at most.
+
+        Args:
+            is_burst: large batches come: the disk is theirs, and a new file is not filled with zeros.
 
         A file that can't be made is no error: `take` then has none, `no_room` or `failure` says why. Raises OSError
         when files can't be renamed or removed.
@@ -429,10 +450,26 @@ class JournalPool:
                 still.append(file)
         self._held = still
         self._finish_prewrite()
+        self._is_burst = is_burst
+        if is_burst:
+            self.hurry()
         if len(self._ready) >= SPARE_FILES_MAX or self._prewrite is not None:
             self._drop_surplus()
         elif not self._reuse():
             self._make(self._wanted_bytes)
+
+    def fill(self) -> None:
+        """Have a file that a burst left ready get its zeros, and the next one soon, if the current one has none there.
+
+        For times without a burst, and not when a file is needed at once.
+        """
+        if self._ready and not self._ready[0].is_written:
+            # It gets its zeros as a file that is taken again.
+            ready = self._ready.pop(0)
+            self.disk.close(ready.file)
+            self._free.append(OldFile(ready.file_id, ready.path, 0, ready.size_bytes))
+        if self._current is not None and not self._current.is_written:
+            self.hurry()
 
     @property
     def is_making(self) -> bool:
@@ -442,14 +479,15 @@ class JournalPool:
     def take(self, *, wait: bool = True) -> ReadyFile | None:
         """Return the next file to write to; `used` follows when its header is durable. Raises OSError.
 
-        None: it could not be made, or, unless it is waited for, is still being made.
+        None: it could not be made, or, unless it is waited for, is still being made. Then it gets no more zeros: the
+        journal's clients wait for it.
         """
         if not self._ready and self._prewrite is None and not self._reuse():
             self._make(self._wanted_bytes)
         while not self._ready:
             if self._prewrite is None:
                 return None
-            self._prewrite.hurry()
+            self._prewrite.hurry(allocates=not wait)
             self._finish_prewrite()
             if not self._ready and self._prewrite is not None:
                 if not wait:
@@ -471,14 +509,14 @@ class JournalPool:
             self.disk.close(left.file)
 
     def hurry(self) -> None:
-        """The current file is nearly full: no more pauses."""
+        """The next file is needed soon: no more pauses; in a burst no more zeros."""
         if self._prewrite is not None:
-            self._prewrite.hurry()
+            self._prewrite.hurry(allocates=self._is_burst)
 
     def close(self) -> None:
         """Wait for a file that is being made, and close what is open."""
         if self._prewrite is not None:
-            self._prewrite.hurry()
+            self._prewrite.hurry(allocates=True)
             self._prewrite.end()
             self._prewrite = None
         for file in self._ready:
@@ -515,7 +553,7 @@ class JournalPool:
             try:
                 self.disk.rename(free.path, path)
                 self.disk.sync_directory(self.directory)
-                self._open(file_id, free.size_bytes)
+                self._open(file_id, free.size_bytes, free.size_bytes)
             except OSError as error:
                 self._keep_free(free, error)
                 return False
@@ -548,12 +586,19 @@ class JournalPool:
             finally:
                 self.disk.close(file)
             self.disk.sync_directory(self.directory)
-            self._open(file_id, size_bytes)
+            self._open(file_id, size_bytes, size_bytes)
         except OSError as error:
             self._forget(path, error)
 
     def _start(self, file_id: int, path: str, size_bytes: int, old_path: str | None = None) -> None:
-        self._prewrite = Prewrite(self.disk, self.directory, path, size_bytes, old_path=old_path)
+        self._prewrite = Prewrite(
+            self.disk,
+            self.directory,
+            path,
+            size_bytes,
+            old_path=old_path,
+            allocates=self._is_burst,
+        )
         self._prewrite_id = file_id
 
     def _finish_prewrite(self) -> None:
@@ -564,7 +609,7 @@ class JournalPool:
             if not prewrite.is_done():
                 return
             self._prewrite = self._recycling = None
-            self._open(self._prewrite_id, prewrite.size_bytes)
+            self._open(self._prewrite_id, prewrite.size_bytes, prewrite.written_bytes)
         except OSError as error:
             self._prewrite = self._recycling = None
             if recycled is None:
@@ -597,7 +642,7 @@ class JournalPool:
         self._no_file_errno = error.errno or 0
         self._no_file_until_s = time.monotonic() + self._retry_s
 
-    def _open(self, file_id: int, size_bytes: int) -> None:
+    def _open(self, file_id: int, size_bytes: int, written_bytes: int) -> None:
         path = self._path(file_id)
         file = self.disk.open(path, direct=True, lock=True)
         self._said, self._no_file_errno = "", 0
@@ -605,7 +650,10 @@ class JournalPool:
         self.ready_s += time.monotonic() - self._begun_s
         block = self.disk.block_size_bytes
         salt = int.from_bytes(os.urandom(8), "little")
-        self._ready.append(ReadyFile(file, file_id, salt, path, size_bytes // block * block))
+        usable_bytes = size_bytes // block * block
+        ready = ReadyFile(file, file_id, salt, path, usable_bytes, written_bytes)
+        self.allocated += not ready.is_written
+        self._ready.append(ready)
 
     def _drop_surplus(self) -> None:
         """Keep no more free files than the limit has room for."""

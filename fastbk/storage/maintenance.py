@@ -7,7 +7,6 @@ Planned by the main loop (`plan_...`), written by the background thread in slice
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,8 +42,7 @@ RUNS_MAX = 1 << 18
 """Runs looked for by one pass over all locations, and at most so many in one new log: 16 MiB each."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionSettings:
+class CompactionSettings(msgspec.Struct, frozen=True):
     """Bounds. `window_bytes`: memory for what is read, sorted and joined at a time; `log_size_bytes`: of a new log."""
 
     window_bytes: int = 32 * MIB
@@ -52,8 +50,7 @@ class CompactionSettings:
     runs_max: int = RUNS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSettings:
+class CheckpointSettings(msgspec.Struct, frozen=True):
     """Bounds: when a log is rolled, how much is written at a time, how often a failed flush is tried."""
 
     entry_log_size_bytes: int = GIB
@@ -61,7 +58,7 @@ class CheckpointSettings:
     attempts_max: int = 5
     retry_delay_s: float = 0.1
     """Pause before the second attempt; doubled before each further one."""
-    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    compaction: CompactionSettings = msgspec.field(default_factory=CompactionSettings)
 
 
 class Recount:
@@ -258,7 +255,7 @@ class Maintenance:
             reason="nothing that is not deleted lies in it",
         )
         kill_point("index.recount_after_manifest")
-        return replace(change, is_recount=True)
+        return msgspec.structs.replace(change, is_recount=True)
 
     def commit_compaction(self, store: Store, compaction: Compaction) -> Change:
         """List the new logs, and no longer those out of which everything was moved (INV-X5).
@@ -342,8 +339,7 @@ class Maintenance:
 BAD_RANGES_MAX = 4096
 
 
-@dataclass(slots=True)
-class CompactionCounts:
+class CompactionCounts(msgspec.Struct):
     """What was done so far."""
 
     runs_read: int = 0
@@ -353,7 +349,7 @@ class CompactionCounts:
     moved_bytes: int = 0
     bad_runs: int = 0
     bad_entries: int = 0
-    bad_ranges: list[tuple[int, int, int]] = field(default_factory=list)
+    bad_ranges: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     """(ledger, first id, last id) found damaged: these answer "cannot tell" from now on. BAD_RANGES_MAX at most."""
 
 

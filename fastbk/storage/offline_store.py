@@ -7,8 +7,9 @@ directory is locked by the caller.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.native.ledger_state import DELETED, LedgerState
@@ -145,9 +146,12 @@ class OfflineStore:
         StorageError (CheckpointFailed), and what `entries` raises.
         """
         mark = self._checkpoint.manifest.mark
-        mine = [replace(state, changed_sequence=mark) for state in states]
+        mine = [msgspec.structs.replace(state, changed_sequence=mark) for state in states]
         self._put_states(
-            [replace(state, flags=state.flags | DELETED, deleted_s=FORGOTTEN_S) for state in mine]
+            [
+                msgspec.structs.replace(state, flags=state.flags | DELETED, deleted_s=FORGOTTEN_S)
+                for state in mine
+            ]
         )
         kill_point("move.after_announcement")
         count = 0
@@ -169,7 +173,7 @@ class OfflineStore:
         mark = self._checkpoint.manifest.mark
         self._put(
             FlushContents.from_entries(
-                entries, [replace(state, changed_sequence=mark) for state in states]
+                entries, [msgspec.structs.replace(state, changed_sequence=mark) for state in states]
             )
         )
 
@@ -191,7 +195,10 @@ class OfflineStore:
             ids = [state.ledger_id for state in states[at : at + LEDGERS_PER_LINE]]
             self._deletion_log.append({"ledgers": ids, "reason": reason, "time_s": now_s})
         self._put_states(
-            [replace(one, flags=one.flags | DELETED, deleted_s=FORGOTTEN_S) for one in states]
+            [
+                msgspec.structs.replace(one, flags=one.flags | DELETED, deleted_s=FORGOTTEN_S)
+                for one in states
+            ]
         )
         return len(states)
 

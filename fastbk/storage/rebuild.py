@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -303,7 +303,7 @@ class Rebuild:
         report.states_kept = len(states)
         for ledger_id, (highest, lac) in self._seen.items():
             state = states.get(ledger_id, LedgerState(ledger_id))
-            states[ledger_id] = replace(
+            states[ledger_id] = msgspec.structs.replace(
                 state,
                 highest_entry_id=max(state.highest_entry_id, highest),
                 lac=max(state.lac, lac),
@@ -312,7 +312,9 @@ class Rebuild:
         if not report.doubts:
             return list(states.values())
         return [
-            state if state.flags & DELETED else replace(state, flags=state.flags | FENCED | LIMBO)
+            state
+            if state.flags & DELETED
+            else msgspec.structs.replace(state, flags=state.flags | FENCED | LIMBO)
             for state in states.values()
         ]
 

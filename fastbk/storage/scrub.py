@@ -14,8 +14,9 @@ in `found` for the main loop to take.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error
 from fastbk.native.ffi import CorruptDataError, NativeFullError
@@ -47,8 +48,7 @@ BAD_DIGESTS_FOUND_MAX = 1024
 TRIES_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """Entries that nobody can read here (ledger_id -1: a whole file or block, whose entries are unknown)."""
 
     path: str

@@ -20,7 +20,6 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
@@ -89,8 +88,7 @@ def remove(disk: Disk, path: str) -> None:
     disk.sync_directory(path.rpartition("/")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class SealedFile(Generic[T]):
+class SealedFile(msgspec.Struct, Generic[T], frozen=True):
     """One kind of small file, under its name in any directory.
 
     Attributes:

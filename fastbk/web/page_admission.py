@@ -21,9 +21,10 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from fastbk.config import is_loopback
 from fastbk.security.auth_files import AuthFiles
@@ -98,8 +99,7 @@ def kind_of(method: str, path: str) -> Kind:
     return Kind.DELETION if path == _DELETE_LEDGER else Kind.CHANGE
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(msgspec.Struct, frozen=True):
     """Whose request it is.
 
     Attributes:

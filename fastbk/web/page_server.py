@@ -12,7 +12,6 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -55,14 +54,13 @@ Response = tuple[int, str, bytes]
 """Status, content type and body."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What a page that answers every method itself gets. `method` is GET for HEAD, too; `principal`: whose request it
     is, None: a stranger's.
     """
 
     method: str
-    query: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
     principal: Principal | None = None
 

@@ -20,8 +20,9 @@ import contextlib
 import re
 import socket
 import traceback
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from fastbk.config import is_loopback
 from fastbk.observe import logs
@@ -219,8 +220,7 @@ def _contained(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         log.note("loop", message=str(context.get("message")))
 
 
-@dataclass(frozen=True, eq=False)
-class _Opening:
+class _Opening(msgspec.Struct, frozen=True, eq=False):
     """A connection whose handshake is under way."""
 
     task: asyncio.Task[None]
@@ -371,8 +371,7 @@ class Site(Protocol[P]):
         """Return an answer of the server's own: 431 to a head that is too large, 500 to what ended in a fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """How many connections may be in each state, and for how long.
 
     Attributes:

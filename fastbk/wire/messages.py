@@ -1,14 +1,15 @@
 """The rare messages as typed values: hello, info, errors. Nothing here runs once an entry.
 
-Encoding goes through flatbuffers' own builder; a frame's fields lie in the order of the dataclass. Decoding trusts the
+Encoding goes through flatbuffers' own builder; a frame's fields lie in the order of the struct. Decoding trusts the
 frame's structure: verify it first (`fastbk.native`: the worker has, the client's response reader has). Frames are
 whole, with their length.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from fastbk.printable_text import printable
 from fastbk.wire.flatbuffers_plain import flatbuffers
@@ -45,8 +46,7 @@ FRAME_SIZE_BYTES_LEAST, FRAME_SIZE_BYTES_MOST = 4096, 32 * 1024 * 1024
 """What a bookie's hello can set the longest frame to. Bookies can be set to 31 MiB at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """A client's first request. `client_name`: for logs, at most 128 bytes of UTF-8.
 
     `auth_method`: "", or how the client authenticates itself: TOKEN or SASL, by `auth_payload`. A later hello with a
@@ -61,8 +61,7 @@ class Hello:
     auth_payload: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelloReply:
+class HelloReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a bookie answers: the version chosen, its limits (bytes, counts) and who it is.
 
     `auth_payload`: SASL's next message, or its last.
@@ -79,8 +78,7 @@ class HelloReply:
     auth_payload: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InfoReply:
+class InfoReply(msgspec.Struct, frozen=True, kw_only=True):
     """A bookie's own figures. `reason`: why it takes no normal adds, empty when it does. `frozen`: which of its
     processes stand still.
     """
@@ -96,8 +94,7 @@ class InfoReply:
     frozen: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReply:
+class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     """Why a connection or request was refused; the version range is 0, 0 unless it is about versions."""
 
     message: str
@@ -105,8 +102,7 @@ class ErrorReply:
     version_max: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ColdRequest:
+class ColdRequest(msgspec.Struct, frozen=True):
     """A request that Python answers; `hello` is None for info."""
 
     request_id: int
@@ -165,7 +161,9 @@ def decode_reply(frame: bytes) -> tuple[int, int, Reply | None]:
             reply = _value(made, response, module)
     if isinstance(reply, HelloReply):
         size_bytes = max(reply.frame_size_bytes_max, FRAME_SIZE_BYTES_LEAST)
-        reply = replace(reply, frame_size_bytes_max=min(size_bytes, FRAME_SIZE_BYTES_MOST))
+        reply = msgspec.structs.replace(
+            reply, frame_size_bytes_max=min(size_bytes, FRAME_SIZE_BYTES_MOST)
+        )
     return response.RequestId(), response.Status(), reply
 
 
@@ -211,10 +209,10 @@ def _generated(field: str) -> str:
 def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
     """Write a table, its texts first."""
     values = {}
-    for field in fields(message):
-        value = getattr(message, field.name)
-        if value or field.name not in _LEFT_OUT_IF_EMPTY:
-            values[field.name] = _stored(builder, value)
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if value or name not in _LEFT_OUT_IF_EMPTY:
+            values[name] = _stored(builder, value)
     module.Start(builder)
     for name, value in values.items():
         getattr(module, f"Add{_generated(name)}")(builder, value)
@@ -245,14 +243,14 @@ def _value(
     table = getattr(module, module.__name__.rpartition(".")[2])()
     table.Init(where.Bytes, where.Pos)
     values: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.type == "bytes":
-            values[field.name] = _auth_payload(table._tab, _AUTH_PAYLOAD_OFFSETS[module])
+    for name, type_name in kind.__annotations__.items():
+        if type_name == "bytes":
+            values[name] = _auth_payload(table._tab, _AUTH_PAYLOAD_OFFSETS[module])
             continue
-        value = getattr(table, _generated(field.name))()
-        if field.type == "str":
+        value = getattr(table, _generated(name))()
+        if type_name == "str":
             value = printable(
                 (value or b"")[:text_bytes_max].decode(errors="replace"), text_bytes_max
             )
-        values[field.name] = value
+        values[name] = value
     return kind(**values)

@@ -25,7 +25,7 @@ from tests.fixtures.storage_harness import Book, Life, format_disk
 
 pytestmark = pytest.mark.no_service
 
-STRIDE = 13
+STRIDE = 29
 """Of the operations that are faulted; ALL=1 faults all. The rig `disk` draws thousands more."""
 LAST_ID = 20_000
 """Above every id in use here."""

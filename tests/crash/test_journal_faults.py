@@ -40,7 +40,7 @@ from tests.fixtures.journal_harness import (
 DIRECTORY = "/journal"
 FILE_BYTES = 96 * 1024
 WORKLOAD_SEED = 5
-STRIDE = 4
+STRIDE = 9
 """Of the operations that are faulted; ALL=1 faults all."""
 KIB = 1024
 

@@ -26,7 +26,7 @@ from tests.rigs.rolling import judge, roll
 from tests.rigs.rolling_writers import Round
 from tests.rigs.takeovers import CONNECTED, OPENED, payload_of
 
-ROUNDS = 8
+ROUNDS = 6
 
 
 @pytest.mark.timeout(300)
@@ -147,7 +147,7 @@ def test_queries_that_are_killed_write_each_record_once(
 
 def test_no_stranger_ends_a_bookie(tmp_path: Path, rng: random.Random) -> None:
     """The rig `strangers`: INV-N5. `./dev torture RIG=strangers CASES=1000000` is the whole of it."""
-    report = strangers.run(Plan(rng.getrandbits(30), 6000, 60.0, tmp_path))
+    report = strangers.run(Plan(rng.getrandbits(30), 3000, 60.0, tmp_path))
     assert report.losses == [], report.notes
     assert report.counts["handshakes"] >= 100
     assert report.counts["certificates"] and report.counts["answers"] and report.counts["honest"]

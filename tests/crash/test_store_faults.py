@@ -28,7 +28,7 @@ FAULTS = {
     "eio_often": {"action": "fail", "errno": errno.EIO, "times": 4},
     "short": {"action": "short"},
 }
-STRIDE = 3
+STRIDE = 7
 """Of the operations that are faulted; ALL=1 faults all. The rig `disk` draws thousands more."""
 NEVER = [(1, 99), (50, 0), (2, 2**63 - 1)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -19,12 +18,6 @@ from tests.fixtures.wait import wait_until_async
 
 SIZE, PENDING, BUFFERED = (f"fastbk.client.send.{name}" for name in ("size", "pending", "buffered"))
 LAG, P99 = "fastbk.client.receive.lag", "fastbk.client.send.duration.p99"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as running:
-        yield running
 
 
 def is_plausible(latency: Latency, count: int) -> bool:

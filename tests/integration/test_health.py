@@ -177,6 +177,15 @@ async def agreed(
         raise
 
 
+async def until_well(verdicts: Verdicts) -> None:
+    """Wait until the command says so: whether all five do is asked at both ends of the first test."""
+
+    async def is_well() -> bool:
+        return (await verdicts.status())[:2] == (0, "well")
+
+    await wait_until_async(is_well, "the cluster is well", WAIT_S)
+
+
 @pytest.fixture(scope="module")
 def three() -> Iterator[LocalCluster]:
     """A cluster that each test leaves well, or as well as one without a backup is."""
@@ -210,7 +219,7 @@ async def test_all_five_agree_in_each_state(three: LocalCluster) -> None:
         page(bookie, "/api/v1/bookie/state/readonly", "PUT", '{"readOnly": true}')
         await agreed(verdicts, "degraded", "read_only")
         page(bookie, "/api/v1/bookie/state/readonly", "PUT", '{"readOnly": false}')
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
 
         async with await client.create_ledger(3, 3, 2) as writer:
             await writer.append(b"x")
@@ -235,11 +244,11 @@ async def test_all_five_agree_in_each_state(three: LocalCluster) -> None:
 
         async with cluster.frozen(0, "index"):
             await agreed(verdicts, "in danger", "frozen")
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
         await cluster.stop_bookie_async(2)
         await agreed(verdicts, "in danger", "bookie_down", is_own=False)
         await cluster.start_bookie_async(2)
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
 
 
 async def test_an_old_backup_and_a_recovery_that_does_not_end(three: LocalCluster) -> None:
@@ -268,7 +277,7 @@ async def test_an_old_backup_and_a_recovery_that_does_not_end(three: LocalCluste
         await client.call_store(age)
         await agreed(verdicts, "degraded", "backup_old", is_own=False, in_doctor=True)
         assert (await cli.answer_async("metadata", "backup", "--to", f"{file}.2"))[0] == 0
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
 
         writer = await client.create_ledger(3, 3, 2)
         await writer.append(b"x")
@@ -282,7 +291,7 @@ async def test_an_old_backup_and_a_recovery_that_does_not_end(three: LocalCluste
         async with healing(client):
             await agreed(verdicts, "degraded", "unfinished_recovery", is_own=False, in_doctor=True)
         assert (await cli.answer_async("ledger", "close", str(writer.ledger_id)))[0] == 0
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
 
 
 async def test_limbo_after_a_flipped_byte(three: LocalCluster) -> None:
@@ -300,7 +309,7 @@ async def test_limbo_after_a_flipped_byte(three: LocalCluster) -> None:
         await cluster.stop_bookie_async(2)
         sick.sections["ledgers"]["flush_interval"] = "200ms"
         await cluster.start_bookie_async(2)
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
 
 
 async def test_damage_on_record_while_metadata_is_on_hold(three: LocalCluster) -> None:
@@ -326,7 +335,7 @@ async def test_damage_on_record_while_metadata_is_on_hold(three: LocalCluster) -
         assert (await cli.answer_async("metadata", "confirm", "--yes"))[0] == 0
         # The next start puts the bookie's ledgers into limbo, which ends at once: all is there.
         await cluster.restart_bookie_async(2)
-        await agreed(verdicts, "well")
+        await until_well(verdicts)
 
 
 async def test_a_lost_bookie_and_ledgers_that_cannot_be_closed() -> None:

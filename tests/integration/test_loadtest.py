@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastbk.sync
+import tools.load
 from fastbk.testing import LocalCluster
 from loadtest import kept
 from loadtest.run import BROKEN
@@ -91,6 +92,37 @@ def test_the_figures_of_two_processes_have_each_request_once_and_full_ledgers_ar
     slots = sum(slot["per_s"] * results["slot_s"] for slot in results["slots"])
     assert slots == sum(counts.values())
     assert (results["users"], results["processes"]) == (4, 2)
+
+
+SLOW_TO_STOP = """
+import time
+from loadtest.locustfile import *
+from locust import events
+from locust.runners import WorkerRunner
+
+@events.test_stop.add_listener
+def be_busy(environment, **_):
+    if isinstance(environment.runner, WorkerRunner):
+        time.sleep(1.5)
+
+# It comes before the one that reports.
+events.test_stop._handlers.insert(0, events.test_stop._handlers.pop())
+"""
+
+
+@pytest.mark.long
+def test_the_last_figures_of_workers_that_are_slow_to_stop_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locust waits for half a second: on a busy machine requests were audited that no figure counted."""
+    (tmp_path / "locustfile.py").write_text(SLOW_TO_STOP)
+    monkeypatch.setattr(tools.load, "LOCUSTFILE", tmp_path / "locustfile.py")
+    monkeypatch.setenv("FASTBK_LOAD_UNTIL", "append small")
+    wish = Wish(SECONDS_MAX, users=2, processes=2, kinds=["SmallAppends"])
+    code, results = load(wish, tmp_path)
+    assert results is not None
+    assert code == 0, results["errors"]
+    assert results["audit"]["entries"] == results["requests"]["append small"]["count"]
 
 
 def test_a_lost_entry_ends_the_run_with_its_own_code(

@@ -91,6 +91,41 @@ test_open_and_names(struct fbk_io *io)
     CHECK_EQUAL(o->list(io, path_of("sub"), names, sizeof names), 0);
 }
 
+/* What was only allocated reads as zeros and is found until it is written. */
+static void
+test_allocate(struct fbk_io *io)
+{
+    const struct fbk_io_operations *o = io->operations;
+    uint64_t block = io->block_size_bytes, to = 0;
+    int32_t file = o->open(io, path_of("allocated"), FBK_IO_CREATE | FBK_IO_DIRECT);
+    CHECK(file >= 0);
+    CHECK_EQUAL(o->preallocate(io, file, 0, 4 * block), 0);
+    CHECK_EQUAL(o->find_unwritten(io, file, 0, &to), (int64_t)(4 * block));
+    CHECK_EQUAL(o->allocate(io, file, 4 * block, 16 * block, false), 0);
+    CHECK_EQUAL(o->sync(io, file), 0);
+    CHECK_EQUAL(o->size(io, file), (int64_t)(16 * block));
+    uint8_t *data = buffer_of((uint32_t)block, 3), *back = fbk_memory_take(16 * block);
+    CHECK_EQUAL(o->read(io, file, back, (uint32_t)(16 * block), 0), (int64_t)(16 * block));
+    for (uint32_t i = 0; i < 16 * block; i++)
+        CHECK(back[i] == 0);
+    CHECK_EQUAL(o->write_wait(io, file, data, (uint32_t)block, 8 * block, FBK_IO_SYNC),
+                (int64_t)block);
+    int64_t from = o->find_unwritten(io, file, 0, &to);
+    if (from < (int64_t)(16 * block)) { /* others cannot tell: the fake disk, some file systems */
+        CHECK(from == (int64_t)(4 * block) && to == 8 * block);
+        CHECK(o->find_unwritten(io, file, to, &to) == (int64_t)(9 * block) && to == 16 * block);
+        CHECK_EQUAL(o->preallocate(io, file, 9 * block, 16 * block), 0);
+        CHECK_EQUAL(o->find_unwritten(io, file, 8 * block, &to), (int64_t)(16 * block));
+    }
+    int32_t rc = o->allocate(io, file, 16 * block, 32 * block, true);
+    CHECK(rc == -EOPNOTSUPP ||
+          (rc == 0 && o->find_unwritten(io, file, 16 * block, &to) == (int64_t)(32 * block)));
+    CHECK_EQUAL(o->close(io, file), 0);
+    CHECK_EQUAL(o->unlink(io, path_of("allocated")), 0);
+    fbk_memory_give_back(back, 16 * block);
+    fbk_memory_give_back(data, block);
+}
+
 static void
 test_write_and_read_back(struct fbk_io *io, uint32_t open_flags)
 {
@@ -305,6 +340,7 @@ test_backend(struct fbk_io *io)
           io->sync_mode != NULL);
     printf("%s, %s, blocks of %u\n", io->name, io->sync_mode, io->block_size_bytes);
     test_open_and_names(io);
+    test_allocate(io);
     test_write_and_read_back(io, FBK_IO_DIRECT);
     test_write_and_read_back(io, 0);
     test_unaligned_buffered(io);

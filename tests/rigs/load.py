@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import fastbk
 from fastbk.errors import Error, NoSuchLedger
 from tests.rigs.judge import Found, Key, Known, judge
-from tests.rigs.kill_points import payload
+from tests.rigs.kill_points import ENTRY_BYTES_MAX, payload
 
 if TYPE_CHECKING:
     from fastbk.client.client import Client
@@ -24,8 +24,9 @@ APPEND_TIMEOUT_S = 5.0
 class Load:
     """Writers that go on with another ledger whenever one can't be written any more."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
         self.uri = uri
+        self._entry_bytes_max = entry_bytes_max
         self.acked: dict[Key, bytes] = {}
         self.sent: dict[Key, list[bytes]] = {}
         self.acked_bytes = 0
@@ -63,7 +64,7 @@ class Load:
                 if self._stop.is_set():
                     break
                 key = (ledger_id, number)
-                data = payload(*key)
+                data = payload(*key, self._entry_bytes_max)
                 self.sent[key] = [data]
                 future = writer.append_nowait(data)
                 future.add_done_callback(self._noting(key))

@@ -9,12 +9,12 @@ from pathlib import Path
 from fastbk.native.disk import Disk
 from fastbk.storage.identity import read_identity
 from fastbk.testing import LocalCluster
-from fastbk.units import MIB
+from fastbk.units import KIB, MIB
 from tests.fixtures.wait import wait_until_async
 from tests.rigs import mounts
 from tests.rigs.block_log import BlockLog, copy_sparse
 from tests.rigs.judge import Key, Known
-from tests.rigs.kill_points import SETTINGS
+from tests.rigs.kill_points import ENTRY_BYTES_MAX, SETTINGS
 from tests.rigs.load import Load
 from tests.rigs.recording import Recording
 from tests.rigs.timed import TimedBook, Told
@@ -23,6 +23,9 @@ SIZE_BYTES = 256 * MIB
 DATA_AT = 32 + 4
 """Behind an entry's header and its CRC32C."""
 LOAD_BYTES = 3 * MIB
+BULK_BYTES = 24 * MIB
+BULK_ENTRY_BYTES_MAX = 240 * KIB
+"""Batches become so large that journal files are only allocated (INV-J5)."""
 WRITERS = 2
 ENTRIES_MAX = 300
 WAIT_S = 40.0
@@ -31,8 +34,8 @@ WAIT_S = 40.0
 class TimedLoad(Load):
     """Load whose acknowledgements and deletions have times: the length of the device's log."""
 
-    def __init__(self, uri: str, recorder: mounts.Recorder) -> None:
-        super().__init__(uri)
+    def __init__(self, uri: str, recorder: mounts.Recorder, entry_bytes_max: int) -> None:
+        super().__init__(uri, entry_bytes_max)
         self.book = TimedBook(sent=self.sent)
         self._recorder = recorder
 
@@ -50,16 +53,20 @@ class TimedLoad(Load):
         self.deleted.add(ledger_id)
 
 
-async def live(folder: Path, recorder: mounts.Recorder, seed: int) -> tuple[TimedBook, int]:
+async def live(
+    folder: Path, recorder: mounts.Recorder, seed: int, *, is_bulky: bool
+) -> tuple[TimedBook, int]:
     """Load, a kill, load, a clean stop. Returns what clients know, and when the last start was over."""
     rng = random.Random(seed)
     started = 0
+    load_bytes = BULK_BYTES if is_bulky else LOAD_BYTES
+    entry_bytes_max = BULK_ENTRY_BYTES_MAX if is_bulky else ENTRY_BYTES_MAX
     async with LocalCluster(1, data=folder / "cluster", settings=SETTINGS) as cluster:
-        load = TimedLoad(cluster.metadata_uri, recorder)
+        load = TimedLoad(cluster.metadata_uri, recorder, entry_bytes_max)
         writers = [asyncio.ensure_future(load.write_on(48, ENTRIES_MAX)) for _ in range(WRITERS)]
         try:
             for turn in range(2):
-                wanted = load.acked_bytes + rng.randrange(LOAD_BYTES // 4, LOAD_BYTES)
+                wanted = load.acked_bytes + rng.randrange(load_bytes // 4, load_bytes)
                 await wait_until_async(
                     lambda wanted=wanted: load.acked_bytes >= wanted, "load", WAIT_S
                 )  # type: ignore[misc]
@@ -74,8 +81,11 @@ async def live(folder: Path, recorder: mounts.Recorder, seed: int) -> tuple[Time
     return load.book, started
 
 
-def record_bookie(kind: str, seed: int, folder: Path) -> Recording:
-    """Let a real bookie be born on a fresh file system, then record what it does under load."""
+def record_bookie(kind: str, seed: int, folder: Path, *, is_bulky: bool) -> Recording:
+    """Let a real bookie be born on a fresh file system, then record what it does under load.
+
+    `is_bulky`: under much load of large entries.
+    """
     base, written = folder / "base", folder / "written"
     place = folder / "cluster" / "bookie-1"
     place.mkdir(parents=True)
@@ -92,7 +102,7 @@ def record_bookie(kind: str, seed: int, folder: Path) -> Recording:
         mounts.mount(recorder.device, place, kind)
         first = recorder.position()
         try:
-            book, started = asyncio.run(live(folder, recorder, seed))
+            book, started = asyncio.run(live(folder, recorder, seed, is_bulky=is_bulky))
         finally:
             mounts.unmount(place)
     finally:

@@ -28,6 +28,8 @@ CUTS_A_RECORDING = 60
 CUTS_OF_A_REAL_ONE = 24
 REAL_EVERY = 3
 """Every third pair of recordings is of a real bookie, the others of the storage rig's."""
+BULKY_EVERY = 2
+"""Every second real one has so much load of large entries that the journal changes its files."""
 WHOLE_EVERY = 10
 FSCK_SHARE = 20
 """At most one of so many images may need the file system's own repair."""
@@ -124,9 +126,12 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
         while plan.goes_on(report.cases):
             kind = KINDS[seed % len(KINDS)]
             with work_folder(plan) as folder:
-                is_real = seed // len(KINDS) % REAL_EVERY == 0 and not unsynced
+                turn, rest = divmod(seed // len(KINDS), REAL_EVERY)
+                is_real = rest == 0 and not unsynced
                 if is_real:
-                    recording = power_bookie.record_bookie(kind, seed, folder)
+                    recording = power_bookie.record_bookie(
+                        kind, seed, folder, is_bulky=turn % BULKY_EVERY == 0
+                    )
                 else:
                     recording = record(kind, seed, folder, unsynced=unsynced)
                 report.counts["recordings"] += 1

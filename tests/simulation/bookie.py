@@ -9,8 +9,9 @@ registers anew.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState

@@ -75,8 +75,8 @@ def test_the_deletion_log_passes_over_such_a_line(tmp_path: Path) -> None:
 def test_a_child_that_sends_it_is_killed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.send(({text}).encode()); s.recv(9)"
     monkeypatch.setattr(
-        "fastbk.server.supervision.spawn.command",
-        lambda _, end: [sys.executable, "-c", program, end],
+        "fastbk.server.supervision.spawn.child_command",
+        lambda _, end: [sys.executable, "-c", program, str(end)],
     )
     child = ChildProcess(process_table.Process("gc"), {})
     try:

@@ -32,7 +32,8 @@ NOT_SHOWN = (
     "kernels with pages of 16 or 64 KiB",
     "speed",
 )
-TESTED_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "setuptools")
+TESTED_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "setuptools", "protobuf")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "tests.fixtures.without_fake_disk")
 UNIT_TESTS = (
     "tests/unit/wire/test_golden_frames.py",
     "tests/unit/wire/test_messages.py",
@@ -54,7 +55,8 @@ UNIT_TESTS = (
     ),
     "tests/unit/stream/test_records.py",
 )
-"""Tests of C code that need neither io_uring nor a compiler nor the tests' own extension."""
+"""Files of tests of C code that need neither io_uring nor a compiler; those of their tests that need the tests' own
+extension are skipped."""
 WRAPPER = """#!/bin/sh
 export PYTHONHOME={root}/usr PYTHONPATH={site} PYTHONDONTWRITEBYTECODE=1
 exec {qemu} -L {root} -0 {wrapper} {root}/usr/bin/python3.11 "$@"
@@ -149,7 +151,7 @@ def try_emulated(target: Target) -> dict[str, object]:
     )
     shutil.copy(ROOT / "pyproject.toml", folder)
     with timed(figures, "unit_tests_s"):
-        options = ["-q", "-p", "no:cacheprovider", "--timeout", "300"]
+        options = [*OPTIONS, "--timeout", "300"]
         said = emulation.run("-m", "pytest", *options, *UNIT_TESTS, cwd=folder, timeout_s=600)
     passed = re.search(r"(\d+) passed", said)
     assert passed is not None, said

@@ -7,9 +7,9 @@ refuses. `KEYS` at the end has all of them by name.
 
 from __future__ import annotations
 
-import difflib
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from fastbk.units import KIB, MIB
 
@@ -37,8 +37,7 @@ class Kind(enum.StrEnum):
     LIST = "list"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """One of Apache's keys.
 
     Attributes:
@@ -477,6 +476,8 @@ def is_unknown(key: Key) -> bool:
 
 def nearest(name: str) -> str:
     """Return `: did you mean ...?` where some key's name is near, else nothing."""
+    import difflib  # here: only a wrong key needs it
+
     lower = {known.lower(): known for known in KEYS}
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.8)
     return f": did you mean {lower[close[0]]}?" if close else ""

@@ -13,8 +13,9 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.meta import open_store
@@ -160,8 +161,7 @@ class StoreThreads:
             return self._store
 
 
-@dataclass(frozen=True)
-class BookieFacts:
+class BookieFacts(msgspec.Struct, frozen=True):
     """One bookie, as its pages see it.
 
     `set_read_only`: returns once adds are refused, or taken. `audit`: takes an event and its values for the audit log.

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fastbk.cli.options import add_config, add_json, need_linux, note, print_answer, print_json
 from fastbk.cli.progress import ProgressLine, rate_and_left, rate_of
 from fastbk.cli.terminal import painted
@@ -189,13 +191,13 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
     seconds = max(1e-9, time.monotonic() - checked.began_s)
     answer: dict[str, object] = {
         name: value
-        for name, value in asdict(checked).items()
+        for name, value in msgspec.to_builtins(checked).items()
         if name not in ("findings", "began_s", "total_bytes")
     }
     answer["bytes_per_s"] = round(checked.read_bytes / seconds)
     shown = worst(checked.findings, SHOWN_MAX)
     if options.json:
-        answer["findings"] = [asdict(finding) for finding in checked.findings]
+        answer["findings"] = [msgspec.structs.asdict(finding) for finding in checked.findings]
         print_json(answer)
         return
     for one in shown:
@@ -498,7 +500,9 @@ def move(options: argparse.Namespace) -> int:
         f" {one.entries} entries"
         for one in moved
     ]
-    return print_answer(options, [asdict(one) for one in moved], *(lines or ["nothing to move"]))
+    return print_answer(
+        options, [msgspec.structs.asdict(one) for one in moved], *(lines or ["nothing to move"])
+    )
 
 
 def shards_of(text: str) -> list[int]:

@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -332,8 +331,7 @@ def read_boot_id() -> str:
         return "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """A vote or a lock as it was read: whose it is, and in which session."""
 
     path: str

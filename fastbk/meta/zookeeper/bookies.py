@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -437,7 +436,9 @@ def cookie_bytes(identity: BookieIdentity, instance_id: str) -> bytes:
 def identity_bytes(identity: BookieIdentity) -> bytes:
     """Return what a bookie's identity node holds."""
     # As text: a reader in another language may have no integers of 64 bits in its JSON.
-    return json.dumps({**asdict(identity), "incarnation": str(identity.incarnation)}).encode()
+    return json.dumps(
+        {**msgspec.to_builtins(identity), "incarnation": str(identity.incarnation)}
+    ).encode()
 
 
 class _Identity(msgspec.Struct):

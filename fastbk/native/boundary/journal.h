@@ -120,9 +120,12 @@ void fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit);
  * -EINVAL. */
 #define FBK_JOURNAL_DELAY_MS_MAX 10000
 int32_t fbk_journal_delay(struct fbk_journal *journal, uint32_t delay_ms);
-/* For the counters: bytes in files that are not behind the mark, files taken again, files made. */
+/* Takes nothing more into the current file: once what is under way is durable, a step says ROLL. */
+void fbk_journal_request_roll(struct fbk_journal *journal);
+/* For the counters: bytes in files that are not behind the mark, files taken again, files made, and
+ * how many files had blocks without zeros when they were ready; bytes that the process wrote. */
 void fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled,
-                            uint64_t made);
+                            uint64_t made, uint64_t allocated, uint64_t written_bytes);
 /* How many files were ready so far, and how long it took in all until they were. */
 void fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us);
 void fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_status *status);
@@ -143,13 +146,20 @@ uint32_t fbk_journal_take_late(struct fbk_journal *journal, struct fbk_late_ledg
 /* A thread of its own makes the next file: renames `old_path` to `path`, or, where that is NULL,
  * writes `path` full of zeros in pieces, at idle I/O priority, and syncs it; then it syncs the
  * directory. */
+#define FBK_PREWRITE_CALM 0
+/* no more pauses: the file is needed now */
+#define FBK_PREWRITE_HURRIES 1
+/* no more zeros either: what is left of the file is only allocated */
+#define FBK_PREWRITE_ALLOCATES 2
 struct fbk_prewrite;
 struct fbk_prewrite *fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path,
                                         const char *old_path, uint64_t size_bytes,
-                                        uint32_t piece_bytes, uint32_t pause_us, int32_t *error);
+                                        uint32_t piece_bytes, uint32_t pause_us, uint32_t haste,
+                                        int32_t *error);
 /* 0 done, -EINPROGRESS not yet, else what failed. */
 int32_t fbk_prewrite_state(struct fbk_prewrite *prewrite);
-/* No more pauses: the file is needed now. */
-void fbk_prewrite_hurry(struct fbk_prewrite *prewrite);
+void fbk_prewrite_hurry(struct fbk_prewrite *prewrite, uint32_t haste);
+/* Once it is done: blocks behind this may be without zeros. */
+uint64_t fbk_prewrite_written_bytes(const struct fbk_prewrite *prewrite);
 /* Waits for the thread. */
 void fbk_prewrite_end(struct fbk_prewrite *prewrite);

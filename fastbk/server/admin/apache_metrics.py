@@ -11,8 +11,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from fastbk.native.segment import Histogram
 from fastbk.native.worker import PLACED_MAX
@@ -36,8 +37,7 @@ MILLISECONDS_OF_US = 1e-3
 MILLISECONDS_OF_NS = 1e-6
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """A summary of a histogram of ours.
 
     Attributes:
@@ -60,8 +60,7 @@ class Summary:
     has_quantiles: bool = True
 
 
-@dataclass(frozen=True)
-class Total:
+class Total(msgspec.Struct, frozen=True):
     """A summary without quantiles: how many, and what they sum up to. No dashboard draws their quantiles, and nobody
     can add them up over bookies (docs/decisions.md, 70: users pay for series).
 
@@ -77,8 +76,7 @@ class Total:
     failed: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """A counter or gauge: the sum of `plus` without `minus`, never below 0. `legacy`: the name it had before; `scale`:
     what the sum is multiplied with."""
 

@@ -8,7 +8,6 @@ only: its 20 ms would be a third of what a bookie imports before it spawns its c
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from fastbk.apache.configuration.config_builder import Report
 
 
-@dataclass(frozen=True, slots=True)
-class BookieFile:
+class BookieFile(msgspec.Struct, frozen=True):
     """A file that was read."""
 
     path: Path

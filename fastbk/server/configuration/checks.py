@@ -12,7 +12,6 @@ from fastbk.config import (
     split_address,
 )
 from fastbk.errors import ConfigError
-from fastbk.placement.config import check_labels, check_location
 from fastbk.security.settings import (
     HTTP_CURE,
     AuthenticationSettings,
@@ -266,6 +265,13 @@ def _pause_problems(bookie: BookieSettings) -> Iterator[str]:
 
 def _place_problems(bookie: BookieSettings) -> Iterator[str]:
     """Yield what is wrong with `[bookie] location` and `labels`."""
+    if not bookie.location and not bookie.labels:
+        return
+    from fastbk.placement.config import (  # here: a start without them is faster
+        check_labels,
+        check_location,
+    )
+
     try:
         if bookie.location:
             check_location(bookie.location)

@@ -8,7 +8,6 @@ served are in `fastbk/security/settings.py`, [metadata] is in `fastbk/config.py`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -427,8 +426,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True):
     """The bounds of one principal; 0: none."""
 
     connections_max: int = 0
@@ -491,7 +489,7 @@ def _exception(text: str, usual: Quota) -> tuple[str, Quota]:
             raise ConfigError(f"{text!r}: {error}") from None
         if not 0 <= amount <= 1 << 40:
             raise ConfigError(f"{text!r}: {name} must be 0 to 2^40")
-        quota = replace(quota, **{name: amount})
+        quota = msgspec.structs.replace(quota, **{name: amount})
     if not words:
         raise ConfigError(f"{text!r}: write PATTERN and what differs, such as adds_rate=100")
     return pattern, quota

@@ -9,7 +9,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -196,8 +195,7 @@ PROBE_BYTES = 4096
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-@dataclass(frozen=True, slots=True)
-class UsedDirectory:
+class UsedDirectory(msgspec.Struct, frozen=True):
     """A directory of the bookie: `role` is `journal` or `ledger`, `lock` the descriptor of its lock."""
 
     role: str
@@ -206,8 +204,7 @@ class UsedDirectory:
     lock: int
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Why a directory can't be used now."""
 
     directory: UsedDirectory

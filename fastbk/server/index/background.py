@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from fastbk.limits import RateLimit
 from fastbk.native.process import lower_thread
@@ -45,8 +46,7 @@ class Plan(Protocol):
         """Let files and memory go; harmless when it is done."""
 
 
-@dataclass(slots=True)
-class Task:
+class Task(msgspec.Struct, eq=False):
     """A plan, and how it is run."""
 
     name: str
@@ -58,7 +58,7 @@ class Task:
     """Whether it must not be held back now."""
     is_stopped: bool = False
     """Set by anyone: it ends with `TaskStopped` at the next slice."""
-    turn: int = field(default=0, compare=False)
+    turn: int = 0
     """When it was given its last slice, by the count of all slices."""
 
     @staticmethod
@@ -81,8 +81,7 @@ class Task:
         return 0.0 if self.is_stopped or self.is_unpaced() else self.bucket.wait_s()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(msgspec.Struct, frozen=True):
     """The result of a task that did not get to its end; what it held is let go."""
 
     task: Task

@@ -16,8 +16,9 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error
 from fastbk.native.index import ids_without
@@ -409,8 +410,7 @@ class MaintenanceLoop:
             self._log("index.forgotten", ledgers=len(gone))
 
 
-@dataclass(slots=True)
-class CompactionStatus:
+class CompactionStatus(msgspec.Struct):
     """State of the compaction begun last. `freed_bytes`: of logs given up, less new ones; `error`: why it ended
     early.
     """
@@ -423,8 +423,7 @@ class CompactionStatus:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """What the flush thread made of a plan: a change, or why not."""
 
     plan: LocationsMerge | Compaction
@@ -432,8 +431,7 @@ class Committed:
     error: Exception | None = None
 
 
-@dataclass(slots=True)
-class Drop:
+class Drop(msgspec.Struct):
     """Copies that are to be dropped, by their change marks."""
 
     ledger_ids: list[int]
@@ -496,8 +494,7 @@ EXPIRED_BEFORE_S = 2
 """The index gives ledgers that expire a time of deletion before this one; others have the clock's."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetCount:
+class ForgetCount(msgspec.Struct, frozen=True):
     """How to find out whether everything is to be merged: when there are enough states to forget.
 
     Attributes:
@@ -511,8 +508,7 @@ class ForgetCount:
     share: int = FORGET_SHARE
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(msgspec.Struct):
     merging: LocationsMerge
     deleted: array[int]
     """Whose locations that merge leaves out; ascending."""

@@ -12,13 +12,13 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from fastbk.native.disk import Disk
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
-from fastbk.native.process import kill_point
+from fastbk.native.process import disk_written_bytes, kill_point
 from fastbk.native.scrub import take_damage
 from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, NO_HEADER_KEY, seal_segment
 from fastbk.native.store import Store, StoreOptions
@@ -228,6 +228,7 @@ class IndexLoop:
         )
         self.is_draining = False
         self._next_look_s = 0.0
+        self._disk_written_bytes = 0
         parts.flusher.upkeep.room_bytes = self.room_bytes
 
     def step(self, timeout_ms: int) -> int:
@@ -246,10 +247,16 @@ class IndexLoop:
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_INTERVAL_S
+            self._count_disk_writes()
             self.flusher.poll()  # a failed flush is tried again after a while
             self.scrubber.poll()
         self.disk.poll_if_due(now_s)
         return reasons
+
+    def _count_disk_writes(self) -> None:
+        now_bytes = disk_written_bytes()
+        self.index.count("FBK_C_INDEX_DISK_WRITTEN_BYTES", now_bytes - self._disk_written_bytes)
+        self._disk_written_bytes = now_bytes
 
     def space(self) -> Space:
         """Return what gc has to know of the disk: compaction must never use up the room of replay's flush."""
@@ -567,5 +574,6 @@ def hold_mark_if_set(index: Index, commits: Commits, *, log: Callable[..., None]
     )
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("index", main)

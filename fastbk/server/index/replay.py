@@ -13,8 +13,9 @@ Decision 4.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
@@ -44,8 +45,7 @@ little is left to flush when all is read. Later ones wait: each flush adds a loc
 LOST_STATES = "ledger states in locations file {file_id} are damaged"
 
 
-@dataclass(frozen=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True):
     """What replay found. `lost_states`: fences may have been forgotten; normal adds must be refused for good.
 
     `is_newly_damaged`: never seen before, and the mark of it is written that puts ledgers into limbo at the next boot.

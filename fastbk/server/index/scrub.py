@@ -16,7 +16,6 @@ Decisions 52 and 69.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -266,7 +265,7 @@ class Scrubber:
 
     def _take_digests(self, cycle: ScrubCycle) -> None:
         """Count what was looked at; remember, and say, what came with a wrong digest."""
-        count = dataclasses.replace(cycle.digests)  # the other thread goes on counting
+        count = msgspec.structs.replace(cycle.digests)  # the other thread goes on counting
         more = count.minus(self._counted_digests)
         self._counted_digests = count
         self._index.count("FBK_C_INDEX_SCRUB_DIGESTS", more.checked)

@@ -7,7 +7,7 @@ is refused when the journal may not grow, and when to stop.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -23,7 +23,7 @@ from fastbk.native.journal import (
     Journal,
     JournalOptions,
 )
-from fastbk.native.process import kill_point
+from fastbk.native.process import disk_written_bytes, kill_point
 from fastbk.native.segment import NO_HEADER_KEY, Segment, Stats, seal_segment
 from fastbk.observe import logs
 from fastbk.observe.names import SLOTS
@@ -36,6 +36,7 @@ from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.journal_files import JournalPool, OldFile, name_of
 from fastbk.storage.unclean import UNSYNCED
+from fastbk.units import KIB
 
 if TYPE_CHECKING:
     from fastbk.native.segment import Histogram
@@ -49,6 +50,9 @@ WAITING_STEP_TIMEOUT_MS = 2
 LAG_PAUSE_S = 0.001
 LOOK_INTERVAL_NS = 10_000_000
 """Pause between two checks of the control socket and the mark, under load."""
+BURST_BATCH_BYTES = 128 * KIB
+"""From this mean on batches are large: a write into blocks without zeros costs little more then."""
+BURST_INTERVAL_NS = 100_000_000
 LATE_INTERVAL_S = 1.0
 """Pause between two reports of ledgers that begin behind entry 0: some lines each."""
 
@@ -141,6 +145,7 @@ class JournalLoop:
         self._disk = disk
         self._files_limit = LIMIT_OPEN
         self._asked_limit = LIMIT_OPEN
+        self._batches = BatchSizes(journal)
         self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
@@ -170,7 +175,7 @@ class JournalLoop:
         if self._disk is not None and not self._disk.may_make_files():
             self._set_limit(LIMIT_NO_WRITES)
             return
-        self.pool.update(self.journal.mark_sequence)
+        self.pool.update(self.journal.mark_sequence, is_burst=self._batches.are_large)
         behind_bytes = self.pool.behind_bytes + self.pool.next_size_bytes
         if behind_bytes > self.limit_bytes + self.pool.file_size_bytes:
             self._set_limit(LIMIT_NO_WRITES)
@@ -210,7 +215,10 @@ class JournalLoop:
             if self._disk.watch.is_gone:
                 self._apply_limit()
                 return
-        self.pool.update(self.journal.mark_sequence)
+        is_burst = self._batches.measure(time.monotonic_ns())
+        if not is_burst:
+            self.pool.fill()
+        self.pool.update(self.journal.mark_sequence, is_burst=is_burst)
         self._wants_file = not self.pool.has_ready
         behind_bytes = self.pool.behind_bytes
         if self._files_limit == LIMIT_NO_ADDS and behind_bytes <= self.limit_bytes:
@@ -221,9 +229,25 @@ class JournalLoop:
                 self._set_limit(LIMIT_OPEN)
             elif next_bytes <= self.limit_bytes + self.pool.file_size_bytes:
                 self._set_limit(LIMIT_NO_ADDS)
-        self.journal.note_files(behind_bytes, self.pool.recycled, self.pool.made)
+        if not is_burst:
+            self._leave_unwritten(behind_bytes)
+        self.journal.note_files(
+            behind_bytes,
+            self.pool.recycled,
+            self.pool.made,
+            self.pool.allocated,
+            disk_written_bytes(),
+        )
         self.journal.note_ready(self.pool.ready_count, self.pool.ready_s)
         self._apply_limit()
+
+    def _leave_unwritten(self, behind_bytes: int) -> None:
+        """Go on in a file full of zeros, if the next batch would go into blocks without them (INV-J5)."""
+        from_bytes = self.pool.unwritten_from_bytes
+        if from_bytes is None or behind_bytes + self.pool.next_size_bytes > self.limit_bytes:
+            return
+        if self.journal.status.offset_bytes + BURST_BATCH_BYTES > from_bytes:
+            self.journal.request_roll()
 
     def refuse_adds(self, on: bool) -> None:
         """Refuse normal adds because an operator wants that, or no longer."""
@@ -260,6 +284,27 @@ class JournalLoop:
             limit_bytes=self.limit_bytes,
             reason=self.pool.no_room or self.pool.failure,
         )
+
+
+class BatchSizes:
+    """Whether the journal's batches are large, by the mean of the last tenth of a second."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.are_large = False
+        self._journal = journal
+        self._bytes = self._sequence = self._due_ns = 0
+
+    def measure(self, now_ns: int) -> bool:
+        """Measure again, if it is time to; return `are_large`."""
+        if now_ns < self._due_ns:
+            return self.are_large
+        self._due_ns = now_ns + BURST_INTERVAL_NS
+        status = self._journal.status
+        batches = status.sequence - self._sequence
+        size_bytes = status.journal_bytes - self._bytes
+        self._bytes, self._sequence = status.journal_bytes, status.sequence
+        self.are_large = batches > 0 and size_bytes >= batches * BURST_BATCH_BYTES
+        return self.are_large
 
 
 def log_late_ledgers(journal: Journal) -> None:
@@ -440,5 +485,6 @@ class CommitSpeed:
         return self.said
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("journal", main)

@@ -5,8 +5,9 @@ versions of their protocol, authentication and disk figures. C answers all other
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from fastbk import __version__
 from fastbk.native import apache
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
     from fastbk.server.network.audit_trail import AuditTrail
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A frame to send; b"": none now.
 
     `is_last`: the connection is refused with it. `is_open`: its hello is accepted. `is_upgrade`: TLS follows.

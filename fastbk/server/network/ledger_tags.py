@@ -10,9 +10,10 @@ Only who has no tag yet waits: the supervisor (`supervision/metadata_services.py
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from fastbk.model.ids import ID_MAX
 from fastbk.native.worker import REFUSED_RIGHTS
@@ -39,12 +40,11 @@ ANSWER_S_MAX = 5.0
 """A request without answer is sent again after so long, if somebody asks again."""
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     """A tag that the supervisor was asked for, and who waits for it: clients and the ids of their requests."""
 
     at_s: float
-    waiting: list[tuple[Client, int]] = field(default_factory=list)
+    waiting: list[tuple[Client, int]] = msgspec.field(default_factory=list)
 
 
 class LedgerTags:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from typing import NoReturn
 
 import msgspec
 import uvloop
@@ -114,5 +115,6 @@ def main(child: Child) -> None:
         runner.run(serve(child))
 
 
-if __name__ == "__main__":
+def start() -> NoReturn:
+    """Begin this process's life; it does not return."""
     run("worker", main)

@@ -15,7 +15,6 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -367,24 +366,21 @@ class BootOrder:
         )
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """A child said something."""
 
     process: Process
     body: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Exited:
+class Exited(msgspec.Struct, frozen=True):
     """A child ended; `code` is negative for a signal."""
 
     process: Process
     code: int
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     """Somebody asks the whole bookie to stop."""
 
     reason: str

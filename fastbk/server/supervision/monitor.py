@@ -23,8 +23,9 @@ import asyncio
 import os
 import time
 import traceback
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.native.flight import FlightReader
 from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, BEAT_LOOP, Segment, Stats
@@ -185,8 +186,7 @@ UNKNOWN = "its state is unknown"
 STOPPED = ("T", "t")
 
 
-@dataclass
-class Watched:
+class Watched(msgspec.Struct):
     """One child, and what was last seen of it."""
 
     name: str
@@ -352,8 +352,7 @@ LOGGED_S = 300.0
 """Minimum pause between two lines that a journal is slow: of a disk at its limit they would hide all other events."""
 
 
-@dataclass(slots=True)
-class _Journal:
+class _Journal(msgspec.Struct):
     before: Histogram
     window_s: float
     slow_windows: int = 0

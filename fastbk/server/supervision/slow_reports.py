@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from fastbk.native import flight
 from fastbk.native.flight import SlowRecord
@@ -144,8 +145,7 @@ CONTINUE_LATE_NS = 2_000_000
 """A signal handler may run a moment after the stage that it ended."""
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """A part of a record's time. `cause` and `reason`: what it waits for, if nothing kept the thread from running."""
 
     name: str
@@ -160,8 +160,7 @@ class Stage:
         return max(0, self.ended_ns - self.began_ns)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The cause of a record, and the reason in a sentence."""
 
     cause: Cause

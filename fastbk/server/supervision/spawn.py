@@ -4,7 +4,7 @@ A `Boot` is made under a new epoch and never repaired: when any of its processes
 goes and another one is made. Children are spawned with a minimal environment and exactly the
 descriptors that `fastbk.server.process_table` names for them.
 
-Decision 10.
+Decisions 10 and 166.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,8 +57,28 @@ def environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in _ENVIRONMENT_NAMES or name.startswith(_ENVIRONMENT_PREFIXES)
     }
-    kept["PYTHONPATH"] = str(Path(fastbk.__file__).resolve().parent.parent)
+    kept["PYTHONPATH"] = os.path.dirname(os.path.dirname(os.path.realpath(fastbk.__file__)))
     return kept
+
+
+_CHILD_PROGRAM = "from fastbk.server.child_start import start; start()"
+
+
+def child_command(module: str, control: int) -> list[str]:
+    """Return the command line of a child whose role is in `module`; `control`: its descriptor.
+
+    It runs without `site`, whose work the supervisor has done: `child_environment` has the result. And without
+    the interpreter's own `-m`, which imports more than the module; it stands behind the program for who reads the line.
+    """
+    interpreter = [sys.executable, "-P", "-s", "-S", "-c", _CHILD_PROGRAM]
+    return [*interpreter, "-m", module, str(control)]
+
+
+def child_environment() -> dict[str, str]:
+    """Return `environment` for a child: it finds every package where this process would find it."""
+    kept = environment()
+    places = [kept["PYTHONPATH"], *(os.path.abspath(place) for place in sys.path if place)]
+    return kept | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -80,10 +99,10 @@ class ChildProcess:
             enlarge(self.control)
             self.control.setblocking(False)
             self.popen = subprocess.Popen(
-                command(process_table.MODULES[process.role], str(theirs.fileno())),
+                child_command(process_table.MODULES[process.role], theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # a stray print is seen, and mixes with no answer
-                env=environment(),
+                env=child_environment(),
                 pass_fds=[theirs.fileno(), *set(descriptors.values())],
                 # A terminal's Ctrl-C goes to the foreground group: only the supervisor is in it.
                 process_group=0,

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import errno
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import MetadataOnHold, StorageError
 from fastbk.meta.rollback import check_not_held
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
-@dataclass(frozen=True, slots=True)
-class LifeBegun:
+class LifeBegun(msgspec.Struct, frozen=True):
     """What a boot has to know. `is_listed`: all ledgers that may have lost something are in `limbo.ids`."""
 
     ledgers_in_limbo: int = 0

@@ -201,6 +201,23 @@ fake_preallocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t 
     return fake_leave(disk, fake_end(disk, &verdict, status));
 }
 
+static int32_t
+fake_allocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t to_bytes,
+              bool is_written)
+{
+    return is_written ? -EOPNOTSUPP : fake_preallocate(io, file, from_bytes, to_bytes);
+}
+
+/* Each block counts as written: what was only allocated reads as zeros, too. */
+static int64_t
+fake_find_unwritten(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t *to_bytes)
+{
+    (void)from_bytes;
+    int64_t size = fake_size(io, file);
+    *to_bytes = size < 0 ? 0 : (uint64_t)size;
+    return size;
+}
+
 /* ------------ names */
 
 static int32_t
@@ -369,6 +386,8 @@ static const struct fbk_io_operations fake_operations = {
     .open = fake_open,
     .close = fake_close,
     .preallocate = fake_preallocate,
+    .allocate = fake_allocate,
+    .find_unwritten = fake_find_unwritten,
     .write = fake_write_start,
     .write_wait = fake_write_wait,
     .sync = fake_sync,

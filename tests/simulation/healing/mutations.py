@@ -50,7 +50,7 @@ MUTATIONS = (
             "due=tuple(sorted(judged.due))",
             "due=tuple(sorted(lost if judged.due else ()))",
         ),
-        seed=4,
+        seed=28,
     ),
     fault(
         "lock_is_not_needed",

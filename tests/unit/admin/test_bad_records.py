@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -176,11 +176,12 @@ def of_coordination(path: str, node: str, raw: bytes, *loses: str) -> Kind:
     return Kind(plant, frozenset(loses))
 
 
-def passing(name: str, *loses: str) -> Kind:
-    """A record that its owner writes anew."""
+def passing(names: Sequence[str], *loses: str) -> Kind:
+    """Records that their owners write anew."""
 
     def plant(world: World) -> str:
-        world.put(f"autorecovery/{name}", b"garbage")
+        for name in names:
+            world.put(f"autorecovery/{name}", b"garbage")
         return ""
 
     return Kind(plant, frozenset(loses))
@@ -268,13 +269,10 @@ KINDS: dict[str, Kind] = {
     "apache's mark": of_coordination(
         "autorecovery/other", "ledgers/0000/0000/0000/0003/urL0000000003", b'x: "'
     ),
-    "healing: settings": passing("settings"),
-    "healing: hold": passing("hold"),
-    "healing: maintenance": passing("maintenance"),
-    "healing: lost bookies": passing("lost_bookies"),
-    "healing: audit": passing("audit"),
-    "healing: leases": passing("leases"),
-    "healing: worker": passing("workers/w1", "worker w1"),
+    "healing: all of its state": passing(
+        ("settings", "hold", "maintenance", "lost_bookies", "audit", "leases", "workers/w1"),
+        "worker w1",
+    ),
     "deleted ids": Kind(bucket),
     "a name that no record has": Kind(odd_name),
     "namespace": record(

@@ -427,7 +427,7 @@ def test_an_old_copy(patient: Patient) -> None:
     store = SqliteStore(patient.uri.removeprefix("sqlite:"))
     read = store.read_identity(BookieId(ME))
     assert read is not None
-    store.write_identity(replace(read.identity, starts=4), read.version)
+    store.write_identity(msgspec.structs.replace(read.identity, starts=4), read.version)
     store.close()
     assert "0 starts" in worst(patient.examine(), "identity").why
 

@@ -337,7 +337,11 @@ def test_who_may_add_deletes_the_ledgers_of_a_draft_that_was_given_up(store: Met
         writer.delete_ledger(drafted)
     assert change.value is not None
     writer.records.change(
-        [replace(change, value=change.value[:-1] + b', "given_up": true}', version=version)]
+        [
+            msgspec.structs.replace(
+                change, value=change.value[:-1] + b', "given_up": true}', version=version
+            )
+        ]
     )
     for client, other in (
         (reader, drafted),

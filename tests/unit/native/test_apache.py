@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fastbk.errors import ProtocolError
 from fastbk.native._client import ffi, lib

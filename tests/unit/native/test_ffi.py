@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import dataclass
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from fastbk.errors import Error, ProtocolError, StorageError
@@ -64,8 +64,7 @@ def test_an_unknown_status_is_an_error_too() -> None:
 # --- options of C objects ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Merging:
+class Merging(msgspec.Struct, frozen=True):
     """A part of `struct fbk_merge_options`."""
 
     merged_file_id: int

@@ -8,10 +8,10 @@ import mmap
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from fastbk.native import segment as segments
 from fastbk.native.disk import Disk

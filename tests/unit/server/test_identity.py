@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fastbk.errors import IdentityChanged, MetadataConflict, MetadataOnHold, StorageError
@@ -294,7 +295,7 @@ def test_a_cookie_with_fewer_directories_than_metadata_is_completed(bookie: Book
     """The end of an expansion that was cut short: metadata heard of it, this directory did not."""
     whole = bookie.cookie(bookie.journal)
     path = bookie.journal / "current" / "VERSION"
-    path.write_bytes(cookie.encode(replace(whole, ledgers=())))
+    path.write_bytes(cookie.encode(msgspec.structs.replace(whole, ledgers=())))
     bookie.settle()
     assert bookie.cookie(bookie.journal) == whole
 

@@ -243,6 +243,65 @@ def test_a_file_that_is_still_being_made_is_not_waited_for(
         pool.close()
 
 
+def test_after_a_burst_small_batches_go_into_a_file_full_of_zeros(tmp_path: Path) -> None:
+    """INV-J5: the journal leaves a file without zeros, though nothing asks it to, and loses nothing by that."""
+    entry = bytes(200 * KIB)
+    with Disk(tmp_path, "plain") as disk:
+        harness = JournalHarness(
+            disk, ring_bytes=1 << 20, batch_size_bytes_max=256 * KIB, record_bytes_max=300 * KIB
+        )
+        assert harness.journal is not None
+        pool = JournalPool(
+            disk,
+            str(tmp_path),
+            next_file_id=1,
+            file_size_bytes=2 << 20,
+            first_file_size_bytes=1 << 20,
+            limit_bytes=1 << 30,
+        )
+        loop = JournalLoop(harness.journal, pool, 1 << 30)
+        loop.roll()
+        entry_id = 0
+
+        def add(data: bytes) -> None:
+            nonlocal entry_id
+            put = harness.add(1, entry_id, data)
+            entry_id += 1
+
+            def is_answered() -> bool:
+                loop.step()
+                loop._batches._due_ns = 0
+                loop.poll_files()
+                harness.look()
+                return harness.verdict(put) is not None
+
+            wait_until(is_answered, "the verdict")
+            assert harness.verdict(put) == 0
+
+        while pool.allocated == 0 or pool._current is None or pool._current.is_written:
+            assert entry_id < 400, "large batches do not end in a file that was only allocated"
+            add(entry)
+        burst_file = harness.journal.status.file_id
+
+        def has_left() -> bool:
+            add(b"small")
+            return harness.journal is not None and harness.journal.status.file_id > burst_file
+
+        wait_until(has_left, "another file")
+        current = pool._current
+        assert current is not None and current.is_written
+        loop.drain()
+        harness.look()
+        harness.close()
+        pool.close()
+        records = 0
+        for file in find_files(disk, str(tmp_path)):
+            if file.is_used:
+                with JournalScan(disk, file.path, file.file_id, INCARNATION) as scan:
+                    records += sum(batch.record_count for batch in scan)
+        assert records == entry_id
+
+
 def test_draining_takes_what_waits_and_closes(service: Service) -> None:
     puts = [service.harness.add(2, entry_id, b"last") for entry_id in range(50)]
     service.loop.drain()

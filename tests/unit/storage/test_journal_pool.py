@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from fastbk.native.disk import Disk
 from fastbk.storage.journal_files import JournalPool, OldFile, ReadyFile, find_files, name_of
 from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.wait import wait_until
 
 SIZE = 256 * 1024
 
@@ -264,4 +266,97 @@ def test_a_thread_that_fails_is_told(tmp_path: Path) -> None:
         with pytest.raises(FileExistsError):
             pool.take()
         assert (tmp_path / name_of(1)).read_bytes() == b"in the way", "it may be anything"
+        pool.close()
+
+
+def finish(pool: JournalPool) -> None:
+    def is_ready() -> bool:
+        pool._finish_prewrite()
+        return pool.has_ready
+
+    wait_until(is_ready, "the next file")
+
+
+def update(pool: JournalPool, mark_sequence: int, *, is_burst: bool = False) -> bool:
+    """Return whether a file is ready behind it."""
+    pool.update(mark_sequence, is_burst=is_burst)
+    return pool.has_ready
+
+
+def test_in_a_burst_the_next_file_is_not_filled_with_zeros(tmp_path: Path) -> None:
+    """INV-J5: zeros would take half of the disk from the large batches that come; they follow afterwards."""
+    with Disk(tmp_path, "plain") as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True)
+        use(pool, 0)
+        pool.update(0, is_burst=True)
+        finish(pool)
+        assert (pool.made, pool.allocated) == (2, 1)
+        assert update(pool, 0, is_burst=True), "it is good enough as long as the burst lasts"
+        assert update(pool, 0), "it may be needed at once"
+        pool.fill()
+        assert not update(pool, 0)
+        finish(pool)
+        assert (pool.made, pool.recycled, pool.allocated) == (2, 1, 1)
+        after = use(pool, 10)
+        assert (after.is_written, after.size_bytes) == (True, SIZE)
+        assert disk.read(after.file, SIZE, 0) == bytes(SIZE)
+        assert holes_of(Path(after.path)) == 0
+        pool.close()
+
+
+def test_a_file_that_a_burst_took_is_filled_before_it_is_taken_again(tmp_path: Path) -> None:
+    with Disk(tmp_path, "plain") as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True)
+        use(pool, 0)
+        pool.update(0, is_burst=True)
+        finish(pool)
+        begins = [pool.unwritten_from_bytes]  # the file that is written to now is whole
+        burst = use(pool, 10)
+        assert holes_of(Path(burst.path)) == SIZE
+        begins.append(pool.unwritten_from_bytes)  # there is no better one yet
+        pool.update(9)
+        finish(pool)
+        begins.append(pool.unwritten_from_bytes)
+        use(pool, 20)
+        begins.append(pool.unwritten_from_bytes)
+        assert begins == [None, None, 0, None]
+        pool.update(20)
+        finish(pool)
+        again = use(pool, 30)
+        assert pool.recycled == 1
+        assert (again.is_written, holes_of(Path(again.path))) == (True, 0)
+        pool.close()
+
+
+def holes_of(path: Path) -> int:
+    """Return the bytes of a file that were never written; skip where the file system cannot tell."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        holes = at = 0
+        while at < size and (hole := os.lseek(file.fileno(), at, os.SEEK_HOLE)) < size:
+            try:
+                at = os.lseek(file.fileno(), hole, os.SEEK_DATA)
+            except OSError:
+                at = size
+            holes += at - hole
+    return holes
+
+
+def test_a_file_that_is_needed_at_once_gets_no_more_zeros(tmp_path: Path) -> None:
+    """Clients wait for it: 256 MiB of zeros would be half a second."""
+    with Disk(tmp_path, "plain") as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True, file_size_bytes=256 << 20)
+        use(pool, 0)
+        taken: list[ReadyFile] = []
+
+        def take() -> bool:
+            file = pool.take(wait=False)
+            if file is not None:
+                taken.append(file)
+            return file is not None
+
+        wait_until(take, "the next file")
+        (file,) = taken
+        assert (file.size_bytes, file.is_written) == (256 << 20, False)
+        pool.used(file, 10)
         pool.close()

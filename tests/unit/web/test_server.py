@@ -9,9 +9,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fastbk.observe.logs import LimitLog
 from fastbk.web.server import (

@@ -108,6 +108,51 @@ fbk_io_common_preallocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, 
     return status < 0 ? status : fbk_io_common_sync(io, file);
 }
 
+/* Linux has it from 6.17 on; headers of today do not name it. */
+#ifndef FALLOC_FL_WRITE_ZEROES
+#define FALLOC_FL_WRITE_ZEROES 0x80
+#endif
+
+int32_t
+fbk_io_common_allocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t to_bytes,
+                       bool is_written)
+{
+    (void)io;
+    int done;
+    do {
+        done = fallocate(fbk_io_descriptor(file), is_written ? FALLOC_FL_WRITE_ZEROES : 0,
+                         (off_t)from_bytes, (off_t)(to_bytes - from_bytes));
+    } while (done < 0 && errno == EINTR);
+    if (done == 0)
+        return 0;
+    /* A kernel that does not know the mode, a seccomp profile, a file system that has none. */
+    bool is_unknown = errno == EINVAL || errno == ENOSYS || errno == EPERM;
+    return is_written && is_unknown ? -EOPNOTSUPP : -errno;
+}
+
+/* A block that was only allocated is a hole for lseek, as long as nothing waits in the page
+ * cache. */
+int64_t
+fbk_io_common_find_unwritten(struct fbk_io *io, int32_t file, uint64_t from_bytes,
+                             uint64_t *to_bytes)
+{
+    int64_t size_bytes = fbk_io_common_size(io, file);
+    if (size_bytes < 0)
+        return size_bytes;
+    *to_bytes = (uint64_t)size_bytes;
+    int fd = fbk_io_descriptor(file);
+    off_t hole =
+        from_bytes < (uint64_t)size_bytes ? lseek(fd, (off_t)from_bytes, SEEK_HOLE) : size_bytes;
+    if (hole < 0)
+        return errno == EINVAL || errno == ENXIO ? size_bytes : -errno;
+    off_t data = hole < size_bytes ? lseek(fd, hole, SEEK_DATA) : size_bytes;
+    if (data >= 0)
+        *to_bytes = (uint64_t)data;
+    else if (errno != ENXIO) /* ENXIO: the rest of the file is one hole */
+        return -errno;
+    return hole;
+}
+
 int32_t
 fbk_io_common_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,
                          uint64_t offset_bytes, uint32_t flags)

@@ -37,6 +37,10 @@ int32_t fbk_io_common_open(struct fbk_io *io, const char *path, uint32_t flags);
 int32_t fbk_io_common_close(struct fbk_io *io, int32_t file);
 int32_t fbk_io_common_preallocate(struct fbk_io *io, int32_t file, uint64_t from_bytes,
                                   uint64_t to_bytes);
+int32_t fbk_io_common_allocate(struct fbk_io *io, int32_t file, uint64_t from_bytes,
+                               uint64_t to_bytes, bool is_written);
+int64_t fbk_io_common_find_unwritten(struct fbk_io *io, int32_t file, uint64_t from_bytes,
+                                     uint64_t *to_bytes);
 int32_t fbk_io_common_write_wait(struct fbk_io *io, int32_t file, const void *data,
                                  uint32_t size_bytes, uint64_t offset_bytes, uint32_t flags);
 int32_t fbk_io_common_sync(struct fbk_io *io, int32_t file);

@@ -36,6 +36,15 @@ struct fbk_io_operations {
     /* Writes zeros over [from, to) for real (allocated extents are not enough) and syncs; creates
      * length. */
     int32_t (*preallocate)(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t to_bytes);
+    /* Gives [from, to) of a file its blocks and length without writing them; not synced.
+     * is_written: as if zeros had been written there, which few disks can.  Otherwise the first
+     * write of each block costs more (decision 12).  -EOPNOTSUPP where this cannot be had. */
+    int32_t (*allocate)(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t to_bytes,
+                        bool is_written);
+    /* Where the first blocks from from_bytes on are that were never written, and their end in
+     * *to_bytes; the file's size when there are none, or nobody can tell.  Or -errno. */
+    int64_t (*find_unwritten)(struct fbk_io *io, int32_t file, uint64_t from_bytes,
+                              uint64_t *to_bytes);
     /* Starts a write; its completion comes out of `wait` with `ticket`.  The buffer stays untouched
      * until then. Returns 0 or -errno (nothing started). */
     int32_t (*write)(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes,

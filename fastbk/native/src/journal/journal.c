@@ -354,6 +354,12 @@ fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit)
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LIMIT, limit);
 }
 
+void
+fbk_journal_request_roll(struct fbk_journal *journal)
+{
+    journal->need_roll = true;
+}
+
 _Static_assert(FBK_JOURNAL_DELAY_MS_MAX == FBK_IO_DELAY_MS_MAX &&
                    FBK_JOURNAL_DEPTH_MAX <= FBK_IO_DELAYED_WRITES_MAX,
                "the boundary's numbers");

@@ -1,8 +1,10 @@
 /* The next journal file, ahead of need, by a thread of its own.  An old one gets a new name, and
  * its directory is synced, which takes as long as many commits.  A new one is filled with zeros:
- * blocks that were only allocated cost half as much again at each commit (one more disk write for
- * the extent); a second Python thread doubles the journal's p99.9, so this one never sees the
- * interpreter.
+ * blocks that were only allocated cost half as much again at each small commit (one more disk write
+ * for the extent).  While large batches come, zeros would be half of what the disk writes, and the
+ * extent's write costs little beside theirs: then the rest of the file is only allocated, and the
+ * zeros follow when the file is taken again.  A second Python thread doubles the journal's p99.9,
+ * so this one never sees the interpreter.
  *
  * Decision 12. */
 
@@ -30,8 +32,9 @@ struct fbk_prewrite {
     uint32_t piece_bytes;
     uint32_t pause_us;
     pthread_t thread;
+    uint64_t written_bytes; /* from here on blocks may be without zeros; set before state */
     _Atomic int32_t state;
-    _Atomic uint32_t hurry;
+    _Atomic uint32_t haste; /* FBK_PREWRITE_... */
 };
 
 static bool
@@ -40,31 +43,70 @@ is_recycled(const struct fbk_prewrite *prewrite)
     return prewrite->old_path[0] != 0;
 }
 
+static bool
+leaves_rest(struct fbk_prewrite *prewrite)
+{
+    return atomic_load(&prewrite->haste) == FBK_PREWRITE_ALLOCATES;
+}
+
 static void
 pause_between(struct fbk_prewrite *prewrite)
 {
     uint32_t us = prewrite->pause_us;
-    if (us == 0 || atomic_load(&prewrite->hurry))
+    if (us == 0 || atomic_load(&prewrite->haste) != FBK_PREWRITE_CALM)
         return;
     struct timespec pause = {.tv_sec = us / 1000000u, .tv_nsec = (long)(us % 1000000u) * 1000};
     nanosleep(&pause, NULL);
 }
 
+/* Returns where the zeros end: before to_bytes when the rest is to be left; or -errno. */
+static int64_t
+write_zeros(struct fbk_prewrite *prewrite, int32_t file, uint64_t from_bytes, uint64_t to_bytes,
+            bool may_leave)
+{
+    while (from_bytes < to_bytes && !(may_leave && leaves_rest(prewrite))) {
+        uint64_t end = from_bytes + prewrite->piece_bytes;
+        if (end > to_bytes)
+            end = to_bytes;
+        int32_t rc = prewrite->io->operations->preallocate(prewrite->io, file, from_bytes, end);
+        if (rc < 0)
+            return rc;
+        from_bytes = end;
+        FBK_KILL_POINT("journal.prewrite_piece");
+        pause_between(prewrite);
+    }
+    return (int64_t)from_bytes;
+}
+
 static int32_t
-write_zeros(struct fbk_prewrite *prewrite)
+fill_new(struct fbk_prewrite *prewrite, int32_t file)
+{
+    const struct fbk_io_operations *io = prewrite->io->operations;
+    const uint64_t size_bytes = prewrite->size_bytes;
+    prewrite->written_bytes = size_bytes;
+    int32_t rc = io->allocate(prewrite->io, file, 0, size_bytes, true);
+    if (rc != -EOPNOTSUPP)
+        return rc;
+    int64_t end = write_zeros(prewrite, file, 0, size_bytes, true);
+    if (end < 0 || (uint64_t)end == size_bytes)
+        return end < 0 ? (int32_t)end : 0;
+    rc = io->allocate(prewrite->io, file, (uint64_t)end, size_bytes, false);
+    if (rc == -EOPNOTSUPP) {
+        end = write_zeros(prewrite, file, (uint64_t)end, size_bytes, false);
+        return end < 0 ? (int32_t)end : 0;
+    }
+    prewrite->written_bytes = (uint64_t)end;
+    return rc;
+}
+
+static int32_t
+make_new(struct fbk_prewrite *prewrite)
 {
     const struct fbk_io_operations *io = prewrite->io->operations;
     int32_t file = io->open(prewrite->io, prewrite->path, FBK_IO_CREATE | FBK_IO_DIRECT);
     if (file < 0)
         return file;
-    int32_t rc = 0;
-    for (uint64_t at = 0; rc >= 0 && at < prewrite->size_bytes; at += prewrite->piece_bytes) {
-        uint64_t end = at + prewrite->piece_bytes;
-        rc = io->preallocate(prewrite->io, file, at,
-                             end < prewrite->size_bytes ? end : prewrite->size_bytes);
-        FBK_KILL_POINT("journal.prewrite_piece");
-        pause_between(prewrite);
-    }
+    int32_t rc = fill_new(prewrite, file);
     FBK_KILL_POINT("journal.prewrite_before_sync");
     if (rc >= 0)
         rc = io->sync(prewrite->io, file);
@@ -72,31 +114,75 @@ write_zeros(struct fbk_prewrite *prewrite)
     return rc < 0 ? rc : closed;
 }
 
+/* Both are hints: where they are refused the pauses still hold.  On Linux they go for the thread.
+ */
+static void
+step_back(void)
+{
+    syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
+    setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
+}
+
+/* Writes the zeros that a burst left out, or that went with a sparse copy of the file. */
+static int32_t
+fill_old(struct fbk_prewrite *prewrite, int32_t file)
+{
+    const struct fbk_io_operations *io = prewrite->io->operations;
+    uint64_t at = 0, to_bytes = 0;
+    bool is_calm = false;
+    prewrite->written_bytes = prewrite->size_bytes;
+    while (at < prewrite->size_bytes) {
+        int64_t from = io->find_unwritten(prewrite->io, file, at, &to_bytes);
+        if (from < 0 || (uint64_t)from >= prewrite->size_bytes)
+            return from < 0 ? (int32_t)from : 0;
+        if (!is_calm)
+            step_back();
+        is_calm = true;
+        if (to_bytes > prewrite->size_bytes)
+            to_bytes = prewrite->size_bytes;
+        int64_t end = write_zeros(prewrite, file, (uint64_t)from, to_bytes, true);
+        if (end < 0)
+            return (int32_t)end;
+        if ((uint64_t)end < to_bytes) {
+            prewrite->written_bytes = (uint64_t)end;
+            return 0;
+        }
+        at = to_bytes;
+    }
+    return 0;
+}
+
+static int32_t
+take_old(struct fbk_prewrite *prewrite)
+{
+    const struct fbk_io_operations *io = prewrite->io->operations;
+    int32_t file = io->open(prewrite->io, prewrite->old_path, FBK_IO_DIRECT);
+    if (file < 0)
+        return file;
+    int32_t rc = fill_old(prewrite, file);
+    io->close(prewrite->io, file);
+    if (rc < 0)
+        return rc;
+    FBK_KILL_POINT("journal.recycle_before_rename");
+    rc = io->rename(prewrite->io, prewrite->old_path, prewrite->path);
+    FBK_KILL_POINT("journal.recycle_after_rename");
+    return rc;
+}
+
 static int32_t
 make_file(struct fbk_prewrite *prewrite)
 {
-    const struct fbk_io_operations *io = prewrite->io->operations;
-    int32_t rc;
-    if (is_recycled(prewrite)) {
-        FBK_KILL_POINT("journal.recycle_before_rename");
-        rc = io->rename(prewrite->io, prewrite->old_path, prewrite->path);
-        FBK_KILL_POINT("journal.recycle_after_rename");
-    } else {
-        rc = write_zeros(prewrite);
-    }
-    return rc < 0 ? rc : io->sync_directory(prewrite->io, prewrite->directory);
+    int32_t rc = is_recycled(prewrite) ? take_old(prewrite) : make_new(prewrite);
+    return rc < 0 ? rc
+                  : prewrite->io->operations->sync_directory(prewrite->io, prewrite->directory);
 }
 
 static void *
 thread_main(void *argument)
 {
     struct fbk_prewrite *prewrite = argument;
-    if (!is_recycled(prewrite)) {
-        /* Both are hints: where they are refused the pauses still hold. On Linux they go for the
-         * thread. */
-        syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
-        setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
-    }
+    if (!is_recycled(prewrite))
+        step_back();
     int32_t rc = make_file(prewrite);
     atomic_store(&prewrite->state, rc < 0 ? rc : 0);
     return NULL;
@@ -104,7 +190,8 @@ thread_main(void *argument)
 
 struct fbk_prewrite *
 fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path, const char *old_path,
-                   uint64_t size_bytes, uint32_t piece_bytes, uint32_t pause_us, int32_t *error)
+                   uint64_t size_bytes, uint32_t piece_bytes, uint32_t pause_us, uint32_t haste,
+                   int32_t *error)
 {
     *error = -EINVAL;
     if (!old_path)
@@ -123,6 +210,7 @@ fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path, c
     prewrite->size_bytes = size_bytes;
     prewrite->piece_bytes = piece_bytes;
     prewrite->pause_us = pause_us;
+    atomic_store(&prewrite->haste, haste);
     atomic_store(&prewrite->state, -EINPROGRESS);
     int rc = pthread_create(&prewrite->thread, NULL, thread_main, prewrite);
     if (rc != 0) {
@@ -141,9 +229,15 @@ fbk_prewrite_state(struct fbk_prewrite *prewrite)
 }
 
 void
-fbk_prewrite_hurry(struct fbk_prewrite *prewrite)
+fbk_prewrite_hurry(struct fbk_prewrite *prewrite, uint32_t haste)
 {
-    atomic_store(&prewrite->hurry, 1);
+    atomic_store(&prewrite->haste, haste);
+}
+
+uint64_t
+fbk_prewrite_written_bytes(const struct fbk_prewrite *prewrite)
+{
+    return prewrite->written_bytes;
 }
 
 void

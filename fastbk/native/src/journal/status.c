@@ -19,11 +19,13 @@ fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker
 
 void
 fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled,
-                       uint64_t made)
+                       uint64_t made, uint64_t allocated, uint64_t written_bytes)
 {
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_BEHIND_BYTES, behind_bytes);
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_RECYCLED, recycled);
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_MADE, made);
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_ALLOCATED, allocated);
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_DISK_WRITTEN_BYTES, written_bytes);
 }
 
 void
