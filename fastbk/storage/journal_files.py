@@ -453,15 +453,23 @@ class JournalPool:
         self._is_burst = is_burst
         if is_burst:
             self.hurry()
-        elif self._ready and not self._ready[0].is_written:
-            # It gets its zeros as a file that is taken again.
-            ready = self._ready.pop(0)
-            self.disk.close(ready.file)
-            self._free.append(OldFile(ready.file_id, ready.path, 0, ready.size_bytes))
         if len(self._ready) >= SPARE_FILES_MAX or self._prewrite is not None:
             self._drop_surplus()
         elif not self._reuse():
             self._make(self._wanted_bytes)
+
+    def fill(self) -> None:
+        """Have a file that a burst left ready get its zeros, and the next one soon, if the current one has none there.
+
+        For times without a burst, and not when a file is needed at once.
+        """
+        if self._ready and not self._ready[0].is_written:
+            # It gets its zeros as a file that is taken again.
+            ready = self._ready.pop(0)
+            self.disk.close(ready.file)
+            self._free.append(OldFile(ready.file_id, ready.path, 0, ready.size_bytes))
+        if self._current is not None and not self._current.is_written:
+            self.hurry()
 
     @property
     def is_making(self) -> bool:
@@ -471,14 +479,15 @@ class JournalPool:
     def take(self, *, wait: bool = True) -> ReadyFile | None:
         """Return the next file to write to; `used` follows when its header is durable. Raises OSError.
 
-        None: it could not be made, or, unless it is waited for, is still being made.
+        None: it could not be made, or, unless it is waited for, is still being made. Then it gets no more zeros: the
+        journal's clients wait for it.
         """
         if not self._ready and self._prewrite is None and not self._reuse():
             self._make(self._wanted_bytes)
         while not self._ready:
             if self._prewrite is None:
                 return None
-            self.hurry()
+            self._prewrite.hurry(allocates=not wait)
             self._finish_prewrite()
             if not self._ready and self._prewrite is not None:
                 if not wait:

@@ -216,6 +216,8 @@ class JournalLoop:
                 self._apply_limit()
                 return
         is_burst = self._batches.measure(time.monotonic_ns())
+        if not is_burst:
+            self.pool.fill()
         self.pool.update(self.journal.mark_sequence, is_burst=is_burst)
         self._wants_file = not self.pool.has_ready
         behind_bytes = self.pool.behind_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -19,6 +20,7 @@ from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.apache_wire import hear_v3
 from tests.fixtures.frames import KEY, answer_of, entry_bytes
+from tests.fixtures.wait import wait_until
 from tests.fixtures.worker_harness import (
     CANCEL,
     FENCE,
@@ -718,6 +720,33 @@ def test_a_frame_that_came_in_without_its_turn_is_taken_as_soon_as_there_is_room
         collect(worker)
         taken = {record.request_id: record.payload for record in worker_harness.take_all()}
         assert taken == {2 + i: entry_bytes(i, DATA) for i in range(4)}
+
+
+def test_a_frame_that_is_over_is_counted_once() -> None:
+    """It was cut again as the slowest, when one that waited for its memory had its turn."""
+    with WorkerHarness() as worker_harness, ExitStack() as stack:
+        worker = Worker(
+            worker_harness.options(
+                partial_frames_bytes_max=2 * MIB + 8192,
+                frame_timeout_ms=500,
+                frame_rate_bytes_min=MIB,
+            )
+        )
+        stack.callback(worker.close)
+        for _ in range(4):
+            near, far = (stack.enter_context(one) for one in socket.socketpair())
+            near.setblocking(False)
+            far.setblocking(False)
+            slot = worker.connect(near.fileno())
+            assert slot is not None
+            receive(worker, slot, frames.hello())
+            receive(worker, slot, frames.add(2, 2, DATA)[:300_000])
+        assert worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_MEMORY"]) > 0
+        began_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - began_s > 0.6, "the first frame is over")
+        ended = [slot for slot, todo in worker.sweep() if todo & ABORT]
+        late = worker_harness.counter(SLOTS["FBK_C_WORKER_FRAME_TIMEOUTS"])
+        assert 1 <= len(ended) == late + worker_harness.counter(SLOW_FRAMES_CUT)
 
 
 # What a worker says is under way and what waits, for Apache's clients and ours, until all is

@@ -292,6 +292,8 @@ def test_in_a_burst_the_next_file_is_not_filled_with_zeros(tmp_path: Path) -> No
         finish(pool)
         assert (pool.made, pool.allocated) == (2, 1)
         assert update(pool, 0, is_burst=True), "it is good enough as long as the burst lasts"
+        assert update(pool, 0), "it may be needed at once"
+        pool.fill()
         assert not update(pool, 0)
         finish(pool)
         assert (pool.made, pool.recycled, pool.allocated) == (2, 1, 1)
@@ -338,3 +340,23 @@ def holes_of(path: Path) -> int:
                 at = size
             holes += at - hole
     return holes
+
+
+def test_a_file_that_is_needed_at_once_gets_no_more_zeros(tmp_path: Path) -> None:
+    """Clients wait for it: 256 MiB of zeros would be half a second."""
+    with Disk(tmp_path, "plain") as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True, file_size_bytes=256 << 20)
+        use(pool, 0)
+        taken: list[ReadyFile] = []
+
+        def take() -> bool:
+            file = pool.take(wait=False)
+            if file is not None:
+                taken.append(file)
+            return file is not None
+
+        wait_until(take, "the next file")
+        (file,) = taken
+        assert (file.size_bytes, file.is_written) == (256 << 20, False)
+        pool.used(file, 10)
+        pool.close()

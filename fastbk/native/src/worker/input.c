@@ -59,10 +59,9 @@ rate_of(const struct fbk_worker *worker, const struct fbk_connection *connection
 
 /* Its input is Python's to write to until that has aborted it: it is not counted any more, and
  * freed by the disconnect. */
-static void
-close_slow(struct fbk_worker *worker, struct fbk_connection *connection)
+void
+fbk_input_cut(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    fbk_worker_note(worker, FBK_C_WORKER_SLOW_FRAMES_CUT);
     input_over_end(worker, connection);
     worker->input_bytes -= connection->input_size_bytes;
     connection->input_size_bytes = 0;
@@ -89,8 +88,10 @@ fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wantin
     }
     worker->closed_none = slowest == NULL;
     worker->closed_none_us = worker->now_us;
-    if (slowest != NULL)
-        close_slow(worker, slowest);
+    if (slowest != NULL) {
+        fbk_worker_note(worker, FBK_C_WORKER_SLOW_FRAMES_CUT);
+        fbk_input_cut(worker, slowest);
+    }
     return slowest != NULL;
 }
 

@@ -242,8 +242,8 @@ expire(struct fbk_worker *worker, struct fbk_connection *connection)
         fbk_worker_note(worker, FBK_C_WORKER_FRAME_TIMEOUTS);
     else if (connection->state != FBK_CONNECTION_DISCARD)
         fbk_worker_note(worker, FBK_C_WORKER_HELLO_TIMEOUTS);
-    connection->has_deadline = false;
-    fbk_connection_todo(worker, connection, FBK_DO_ABORT);
+    /* Its memory is free for those that wait, and it is not cut once more as the slowest. */
+    fbk_input_cut(worker, connection);
 }
 
 int32_t

@@ -608,6 +608,8 @@ void fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connect
 /* Closes the slowest of those whose frame is under way, for another connection's; false: none is
  * slow. */
 bool fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wanting);
+/* Gives up a frame under way, and its connection with it. */
+void fbk_input_cut(struct fbk_worker *worker, struct fbk_connection *connection);
 
 /* What became of a request. */
 enum fbk_outcome {
