@@ -87,4 +87,4 @@ def _escape(character: str) -> str:
 
 def _json_escape(character: str) -> str:
     data = character.encode("utf-16-be")
-    return "".join(f"\\u{data[at]:02x}{data[at + 1]:02x}" for at in range(0, len(data), 2))
+    return "".join(f"\\u{data[start]:02x}{data[start + 1]:02x}" for start in range(0, len(data), 2))

@@ -65,7 +65,7 @@ def usual(seconds: float) -> str:
     """Return a schedule for a run of so many seconds: one bookie at a time is away, so that all goes on."""
     faults = ("kill 0", "start 0", "kill 1 journal", "pause 2", "resume 2", "kill 1", "start 1")
     every_s = seconds / (len(faults) + 1)
-    return "; ".join(f"{every_s * number:.1f}s {one}" for number, one in enumerate(faults, 1))
+    return "; ".join(f"{every_s * number:.1f}s {fault}" for number, fault in enumerate(faults, 1))
 
 
 class Chaos:

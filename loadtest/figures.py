@@ -81,10 +81,10 @@ class Figures:
         """Return (begin, one histogram of all kinds) of each slot, also of those without requests."""
         if not self._slots:
             return []
-        found = []
+        slots = []
         for slot in range(min(self._slots), max(self._slots) + 1):
             whole = Latency()
             for cell in self._slots.get(slot, {}).values():
                 whole.add(cell)
-            found.append((slot * self.slot_s, whole))
-        return found
+            slots.append((slot * self.slot_s, whole))
+        return slots

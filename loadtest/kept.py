@@ -150,20 +150,20 @@ def _let_others_run(count: int) -> None:
 def write_notes(folder: Path, notes: list[Kept]) -> None:
     """Write the notes of this process."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(asdict(one)) + "\n" for one in notes)
+    text = "".join(json.dumps(asdict(note)) + "\n" for note in notes)
     (folder / f"notes-{os.getpid()}.jsonl").write_text(text)
 
 
 def read_notes(folder: Path) -> list[Kept]:
     """Return the notes of all processes."""
-    found = []
+    notes = []
     for path in sorted(folder.glob("notes-*.jsonl")):
         for line in path.read_text().splitlines():
             kept = Kept(**json.loads(line))
             if kept.audit is not None:
                 kept.audit = Audit(**json.loads(line)["audit"])
-            found.append(kept)
-    return found
+            notes.append(kept)
+    return notes
 
 
 def audit(client: fastbk.sync.Client, notes: list[Kept]) -> Audit:

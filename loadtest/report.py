@@ -46,7 +46,7 @@ def page(results: Results, *, refresh_s: int = 0) -> str:
 def lines(results: Results) -> list[str]:
     """Return what a terminal shows."""
     shown = [_headline(results), "", _row(HEADS)]
-    shown += [_row(_cells(kind, one, results)) for kind, one in results["requests"].items()]
+    shown += [_row(_cells(kind, result, results)) for kind, result in results["requests"].items()]
     errors = results["errors"]
     if errors:
         shown += ["", "failed requests"]
@@ -89,31 +89,31 @@ def _cells(kind: str, one: Mapping[str, int], results: Results) -> tuple[str, ..
 
 def _verdicts(results: Results) -> list[tuple[str, str]]:
     """Return (class, text) of each finding."""
-    found = [("good" if is_met else "bad", text) for text, is_met in results["thresholds"]]
+    verdicts = [("good" if is_met else "bad", text) for text, is_met in results["thresholds"]]
     if results["ramp"]:
-        found.append(("", results["ramp"]))
+        verdicts.append(("", results["ramp"]))
     if results["processor_share"] > BUSY_SHARE:
         text = (
             f"locust's busiest process used {results['processor_share']:.0%} of a processor: "
             "the times contain its own queue. Use more PROCESSES or fewer USERS."
         )
-        found.append(("bad", text))
+        verdicts.append(("bad", text))
     audit = results.get("audit")
     if audit is not None:
         text = (
             f"read back: {audit['entries']:,} acknowledged entries of {audit['ledgers']:,} ledgers and streams, "
             f"{audit['lost']:,} lost"
         )
-        found.append(("bad" if audit["lost"] else "good", text))
-        found += [("bad", loss) for loss in audit["losses"]]
-    return found
+        verdicts.append(("bad" if audit["lost"] else "good", text))
+        verdicts += [("bad", loss) for loss in audit["losses"]]
+    return verdicts
 
 
 def _table(results: Results) -> str:
     rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in HEADS) + "</tr>"]
-    for kind, one in results["requests"].items():
-        cells = [f"<td>{html.escape(cell)}</td>" for cell in _cells(kind, one, results)]
-        if one["failures"]:
+    for kind, result in results["requests"].items():
+        cells = [f"<td>{html.escape(cell)}</td>" for cell in _cells(kind, result, results)]
+        if result["failures"]:
             cells[-1] = cells[-1].replace("<td>", '<td class="bad">')
         rows.append("<tr>" + "".join(cells) + "</tr>")
     return "<table>" + "".join(rows) + "</table>"

@@ -72,7 +72,7 @@ class Run:
         self._step = Figures()
         bounds = self.plan.bounds or thresholds.parse(RAMP_BOUNDS)
         verdicts = thresholds.judged(bounds, totals, max(1.0, time.time() - since_s))
-        return bool(totals) and all(one.is_met for one in verdicts)
+        return bool(totals) and all(verdict.is_met for verdict in verdicts)
 
     @property
     def users(self) -> int:

@@ -94,8 +94,8 @@ def _threshold(text: str) -> Threshold:
 def summary(verdicts: list[Verdict]) -> list[tuple[str, bool]]:
     """Return (text, whether it is met) of each threshold; of one for all kinds the kinds that broke it."""
     found = []
-    for threshold in dict.fromkeys(one.threshold for one in verdicts):
-        of_it = [one for one in verdicts if one.threshold == threshold]
+    for threshold in dict.fromkeys(verdict.threshold for verdict in verdicts):
+        of_it = [verdict for verdict in verdicts if verdict.threshold == threshold]
         broken = [one for one in of_it if not one.is_met]
         if threshold.kind == "*" and not broken:
             found.append((f"{threshold.text}: {len(of_it)} kinds of requests", True))
@@ -109,9 +109,9 @@ def judged(
 ) -> list[Verdict]:
     """Return what became of each threshold, for each kind that it is about."""
     verdicts = []
-    for one in thresholds:
-        for kind in totals if one.kind == "*" else [one.kind]:
+    for threshold in thresholds:
+        for kind in totals if threshold.kind == "*" else [threshold.kind]:
             latency = totals.get(kind)
-            value = None if latency is None else one.value(latency, seconds)
-            verdicts.append(Verdict(one, kind, value))
+            value = None if latency is None else threshold.value(latency, seconds)
+            verdicts.append(Verdict(threshold, kind, value))
     return verdicts

@@ -37,7 +37,7 @@ def extend(web_ui: Any, results: Callable[[], dict[str, Any]]) -> None:
         from flask import request
 
         if request.path == "/stats/requests":
-            rows = [{"name": kind, **one} for kind, one in results()["requests"].items()]
+            rows = [{"name": kind, **result} for kind, result in results()["requests"].items()]
             whole = {**response.json, "extended_stats": [{"key": KEY, "data": rows}]}
             response.set_data(json.dumps(whole))
         return response

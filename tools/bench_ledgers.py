@@ -87,8 +87,8 @@ def build(directory: Path, incarnation: int, count: int) -> None:
                 changes = [checkpoint.run(store, items, manifest.mark)]
                 while changes:
                     change = changes.pop()
-                    Checkpoint.install(store, change)
-                    checkpoint.clean_up(store, change)
+                    change.install(store)
+                    checkpoint.commits.clean_up(store, change)
                     merged = upkeep_at_once.merge_if_due(checkpoint, store)
                     changes += [merged] if merged else []
         finally:

@@ -122,7 +122,7 @@ def remove_bad_record(store: MetadataStore, name: str) -> None:
 
 def _records(records: RecordStore) -> Iterator[tuple[str, VersionedRecord]]:
     """Yield all records but for marks, by path."""
-    waiting = [one for one in records.children("") if one != MARKS]
+    waiting = [child for child in records.children("") if child != MARKS]
     while waiting:
         some, waiting = waiting[:READ_AT_ONCE], waiting[READ_AT_ONCE:]
         for path, record in zip(some, each_record(records, some), strict=True):

@@ -224,14 +224,14 @@ def _rename_in(store: MetadataStore, ledger_id: LedgerId, old: BookieId, new: Bo
     """Return whether the ledger was changed."""
     for _ in range(CONFLICTS_MAX):
         try:
-            found = store.read_ledger(ledger_id)
-            wanted = renamed(found.metadata, old, new)
+            ledger = store.read_ledger(ledger_id)
+            wanted = renamed(ledger.metadata, old, new)
             if wanted is None:
                 return False
         except NoSuchLedger:
             return False
         try:
-            store.update_ledger(ledger_id, wanted, found.version)
+            store.update_ledger(ledger_id, wanted, ledger.version)
         except MetadataConflict:
             continue
         return True

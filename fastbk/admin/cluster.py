@@ -164,12 +164,14 @@ def uncloseable_of(
     if metadata.is_closed:
         return None
     fragment = metadata.fragments[-1]
-    there = {at for at, one in enumerate(fragment.ensemble) if one in registered}
+    there = {index for index, bookie_id in enumerate(fragment.ensemble) if bookie_id in registered}
     if meets_every_ack_quorum(
         there, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
     ):
         return None
-    away = tuple(sorted({one for one in fragment.ensemble if one not in registered}))
+    away = tuple(
+        sorted({bookie_id for bookie_id in fragment.ensemble if bookie_id not in registered})
+    )
     return Uncloseable(ledger_id, fragment.first_entry_id, away)
 
 
@@ -193,8 +195,8 @@ async def uncloseable(client: Client) -> AsyncGenerator[Uncloseable, None]:
 async def marked(client: Client) -> AsyncGenerator[MissingCopies, None]:
     """Yield what marks say: what writers left, and what AutoRecovery has found. No bookie is asked."""
     async for page in client.marks.pages():
-        for at in range(0, len(page), MARKS_A_READ):
-            some = page[at : at + MARKS_A_READ]
+        for start in range(0, len(page), MARKS_A_READ):
+            some = page[start : start + MARKS_A_READ]
             ids = [one.ledger_id for one in some]
             read = await client.call_store(lambda store: store.read_ledgers(ids))  # noqa: B023
             for mark, found in zip(some, read, strict=True):
@@ -345,9 +347,9 @@ class _Holdings:
                 return wanted, held
         ends = sorted({wanted[0][0], wanted[-1][1]})
         token = info.metadata.creation_token
-        found = await stored_of(self._pool, bookie_id, info.ledger_id, ends, timeout_s, token)
+        stored = await stored_of(self._pool, bookie_id, info.ledger_id, ends, timeout_s, token)
         self._unlisted.add(bookie_id)  # it reads, so it is there
-        return [(end, end) for end in ends], [(one, one) for one in found]
+        return [(end, end) for end in ends], [(one, one) for one in stored]
 
 
 def missing_of(
@@ -356,16 +358,16 @@ def missing_of(
     """Return how many ids of the ranges `wanted` are in none of `held`, and the first 100; both ascend."""
     count = 0
     ids: list[EntryId] = []
-    at = 0
+    offset = 0
     for first, last in wanted:
         position = first
         while position <= last:
-            while at < len(held) and held[at][1] < position:
-                at += 1
-            if at < len(held) and held[at][0] <= position:
-                position = held[at][1] + 1
+            while offset < len(held) and held[offset][1] < position:
+                offset += 1
+            if offset < len(held) and held[offset][0] <= position:
+                position = held[offset][1] + 1
                 continue
-            end = min(last, held[at][0] - 1) if at < len(held) else last
+            end = min(last, held[offset][0] - 1) if offset < len(held) else last
             count += end - position + 1
             ids += range(position, min(end, position + IDS_LISTED_MAX - len(ids) - 1) + 1)
             position = end + 1

@@ -105,8 +105,8 @@ def units_of(info: LedgerInfo, size_bytes: int = UNIT_BYTES) -> Iterator[AuditUn
     if metadata.is_closed and metadata.last_entry_id >= 0:
         entry_bytes = metadata.length / (metadata.last_entry_id + 1)
     step = max(1, min(PART_ENTRIES_MAX, int(size_bytes / max(entry_bytes, 1.0))))
-    for at, fragment in enumerate(metadata.fragments):
-        last = last_of_fragment(metadata, at)
+    for index, fragment in enumerate(metadata.fragments):
+        last = last_of_fragment(metadata, index)
         if last is None:
             return
         for first in range(fragment.first_entry_id, last + 1, step):

@@ -442,7 +442,9 @@ class BookieRecovery:
         if is_written and self._plan.open_ledgers == "close":
             await self._close(ledger_id)
             metadata = (await client.ledger_info(ledger_id)).metadata
-        others = {one for each in metadata.fragments for one in each.ensemble} - {self._bookie_id}
+        others = {bookie_id for each in metadata.fragments for bookie_id in each.ensemble} - {
+            self._bookie_id
+        }
         repair = self._patience.options(others)
         repaired = await client.run_procedure(
             ledger_id, metadata, ReReplicateLedger(ledger_id, self._bookie_id, repair)
@@ -712,7 +714,7 @@ class BookieRepair:
         metadata = (await self._client.ledger_info(ledger_id)).metadata
         ranges = None if self._plan.ranges is None else self._plan.ranges[ledger_id]
         repair = self._patience.options(
-            {one for each in metadata.fragments for one in each.ensemble}
+            {bookie_id for each in metadata.fragments for bookie_id in each.ensemble}
         )
         procedure = RepairLedger(ledger_id, self._bookie_id, repair, ranges)
         try:

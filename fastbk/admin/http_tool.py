@@ -99,7 +99,7 @@ async def read(
 
     None: the ledger is of no namespace that one of the patterns in `namespaces` matches.
     """
-    found: dict[str, str] = {}
+    record: dict[str, str] = {}
     size_bytes = 0
     async with fastbk.connect(uri) as client:
         info = await client.ledger_info(ledger_id)
@@ -117,13 +117,13 @@ async def read(
                     f"more than {ENTRIES_MAX:,} entries: ask for pages, page=1, 2 ..."
                 )
             if end < first:
-                return found
+                return record
             async for entry in reader.read(first, end):
                 size_bytes += len(entry.data)
                 if size_bytes > BYTES_MAX:
                     raise ConfigError(f"more than {BYTES_MAX >> 20} MiB: ask for fewer entries")
-                found[str(entry.entry_id)] = bytes(entry.data).decode("ascii", "replace")
-    return found
+                record[str(entry.entry_id)] = bytes(entry.data).decode("ascii", "replace")
+    return record
 
 
 async def delete(uri: str, ledger_id: int) -> bool:

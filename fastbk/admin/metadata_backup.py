@@ -519,8 +519,8 @@ def backed_up_records(records: RecordStore) -> Iterator[Record]:
 
 
 def _walk(records: RecordStore, paths: list[str]) -> Iterator[Record]:
-    for at in range(0, len(paths), READ_AT_ONCE):
-        some = paths[at : at + READ_AT_ONCE]
+    for start in range(0, len(paths), READ_AT_ONCE):
+        some = paths[start : start + READ_AT_ONCE]
         below = records.children_of(some)
         for path, record, names in zip(some, each_record(records, some), below, strict=True):
             if record is not None:
@@ -751,7 +751,7 @@ def _put_restore_record(store: MetadataStore, record: RestoreRecord, version: in
 def _check_empty(store: MetadataStore) -> None:
     there = [f"ledger {ledger}" for ledger in store.list_ledgers(count_max=1)]
     there += [f"bookie {identity.bookie_id}" for identity in store.list_identities()]
-    there += [f"records {one}" for one in store.records.children("") if one != "cluster"]
+    there += [f"records {child}" for child in store.records.children("") if child != "cluster"]
     if there:
         raise MetadataConflict(
             f"the store is not empty: {', '.join(there[:5])}. Restore where no cluster is, or into one that `fastbk"
@@ -870,11 +870,11 @@ def _write_cookie(store: MetadataStore, one: Bookie, out: Restored) -> None:
     from fastbk.meta.zookeeper.admin import Cookies
 
     with closing(Cookies(parse_zookeeper(store.uri))) as cookies:
-        found = cookies.read(BookieId(one.bookie_id))
-        if found is None:
+        record = cookies.read(BookieId(one.bookie_id))
+        if record is None:
             cookies.create(BookieId(one.bookie_id), one.cookie)
             out.bookies += 1
-        elif found != one.cookie:
+        elif record != one.cookie:
             raise _is_other(f"the cookie of {one.bookie_id}")
 
 

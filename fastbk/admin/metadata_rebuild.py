@@ -170,7 +170,7 @@ def unlisted_segments(store: MetadataStore) -> UnlistedSegments:
         except (ConfigError, StorageError) as error:
             found.damage[stream_id] = str(error)
     # Of two streams that had one name the newer one gets it: the older one was deleted.
-    found.streams.sort(key=lambda one: one.segments[-1].ledger_id, reverse=True)
+    found.streams.sort(key=lambda stream: stream.segments[-1].ledger_id, reverse=True)
     return found
 
 
@@ -235,8 +235,8 @@ def _named(store: MetadataStore, stream_id: str) -> set[int]:
 
 
 def _read(store: MetadataStore, path: str) -> VersionedRecord | None:
-    (found,) = store.records.read([path])
-    return found
+    (record,) = store.records.read([path])
+    return record
 
 
 def _path(store: MetadataStore, stream: StreamRecord) -> str:
@@ -275,8 +275,8 @@ async def put_back(client: Client, lost: LostStream) -> PutBack:
     if known.chain.next_number == 1 and ordered and (first := ordered[0].number or 1) > 1:
         await context.store.change(lambda chain: _begun_at(chain, first), known)
     ids = [one.ledger_id for one in ordered]
-    for at in range(0, len(ids), LEDGERS_MAX):
-        some = ids[at : at + LEDGERS_MAX]
+    for start in range(0, len(ids), LEDGERS_MAX):
+        some = ids[start : start + LEDGERS_MAX]
         await stream.attach(some, key_of(some), 0)
         out.attached += some
     return out
@@ -516,8 +516,8 @@ def _write_ledgers(
     for each in collections:
         if each.damage:
             out.damage[each.bookie_id] = each.damage
-        for one in each.ledgers:
-            by_ledger.setdefault(one.ledger_id, {})[BookieId(each.bookie_id)] = one
+        for ledger in each.ledgers:
+            by_ledger.setdefault(ledger.ledger_id, {})[BookieId(each.bookie_id)] = ledger
     named: set[str] = set()
     for ledger_id in sorted(by_ledger):
         if ledger_id in deleted:
@@ -535,7 +535,7 @@ def _write_ledgers(
             continue
         if merged is None:
             continue
-        named.update(one for each in merged.metadata.fragments for one in each.ensemble)
+        named.update(bookie_id for each in merged.metadata.fragments for bookie_id in each.ensemble)
         version = None if stored is None else stored.version
         _write(store, ledger_id, merged, there, version, out)
     out.absent_bookies = sorted(named - set(out.bookies))
@@ -673,14 +673,14 @@ def read_collection(path: Path) -> Collection:
             f"{path} is not what `fastbk metadata collect` wrote, or is damaged: collect again"
         )
     try:
-        found = msgspec.msgpack.decode(raw[12:], type=Collection)
-        _check(found)
+        collection = msgspec.msgpack.decode(raw[12:], type=Collection)
+        _check(collection)
     except (ValueError, RecursionError) as error:
         raise StorageError(
             f"{path}: {printable(str(error))}: collect again with this version"
         ) from error
-    found.damage = _shortened(found.damage)
-    return found
+    collection.damage = _shortened(collection.damage)
+    return collection
 
 
 def _shortened(damage: Sequence[str]) -> list[str]:
@@ -731,31 +731,31 @@ def collect(data: Sequence[Path]) -> Collection:
     Raises ConfigError where a directory is missing or of another bookie, StorageError (also while the bookie runs).
     """
     with ExitStack() as stack:
-        found = _directories(data, stack)
-        first = found[0][2]
-        if len({(one.bookie_id, one.incarnation) for _, _, one in found}) > 1:
+        directories = _directories(data, stack)
+        first = directories[0][2]
+        if len({(one.bookie_id, one.incarnation) for _, _, one in directories}) > 1:
             raise ConfigError(
                 "these directories are of several bookies: collect each bookie by itself"
             )
         for role in ("journal", "ledger"):
-            pairs = {one.pair for _, _, one in found if one.role == role}
+            pairs = {one.pair for _, _, one in directories if one.role == role}
             if pairs != set(range(first.pairs)):
                 raise ConfigError(
                     f"{first.bookie_id} has {first.pairs} {role} directories, {len(pairs)} were found: give all"
                     " of them by --data"
                 )
-        for lock in lock_all([path for _, path, _ in found]):
+        for lock in lock_all([path for _, path, _ in directories]):
             stack.callback(lock.close)
-        stores = [(disk, path) for disk, path, one in found if one.role == "ledger"]
+        stores = [(disk, path) for disk, path, one in directories if one.role == "ledger"]
         work = _Work()
         instance_id = next(
-            filter(None, (work.instance_id_in(disk, path) for disk, path, _ in found)), ""
+            filter(None, (work.instance_id_in(disk, path) for disk, path, _ in directories)), ""
         )
-        for disk, path, identity in found:
+        for disk, path, identity in directories:
             if identity.role == "ledger":
                 with os_errors_as(StorageError, path):
                     work.take_stored(disk, path, identity, stack)
-        for _, path, identity in found:
+        for _, path, identity in directories:
             if identity.role == "journal":
                 work.take_journal(path)
         for _, path in stores:
@@ -765,8 +765,8 @@ def collect(data: Sequence[Path]) -> Collection:
             bookie_id=first.bookie_id,
             incarnation=first.incarnation_number,
             instance_id=instance_id,
-            starts=_starts([one for _, _, one in found], mark),
-            directories=[(one.directory_id, one.role, one.pair) for _, _, one in found],
+            starts=_starts([one for _, _, one in directories], mark),
+            directories=[(one.directory_id, one.role, one.pair) for _, _, one in directories],
             mark=mark,
             ledgers=[work.ledgers[ledger] for ledger in sorted(work.ledgers)],
             deleted=list(work.deleted),

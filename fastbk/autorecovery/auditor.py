@@ -345,10 +345,10 @@ class Auditor:
 
 def owed_by_lost(metadata: LedgerMetadata, bookie_id: BookieId) -> Iterator[MissingReplica]:
     """Yield what a lost bookie was to hold of a ledger, fragment by fragment."""
-    for at, fragment in enumerate(metadata.fragments):
+    for index, fragment in enumerate(metadata.fragments):
         if bookie_id not in fragment.ensemble:
             continue
-        last = last_of_fragment(metadata, at)
+        last = last_of_fragment(metadata, index)
         if last is None or last >= fragment.first_entry_id:
             yield MissingReplica(bookie_id, fragment.first_entry_id, last, REASON)
 
@@ -429,8 +429,8 @@ class MarkingScan:
                 todo.append((one.ledger_id, missing))
                 self.counts.ledgers += 1
                 self.counts.bytes_marked += one.metadata.length
-        for at in range(0, len(todo), MARKS_AT_ONCE):
-            some = todo[at : at + MARKS_AT_ONCE]
+        for start in range(0, len(todo), MARKS_AT_ONCE):
+            some = todo[start : start + MARKS_AT_ONCE]
             await asyncio.gather(*(self._mark(*one) for one in some))
 
     async def _mark(self, ledger_id: LedgerId, missing: list[MissingReplica]) -> None:
@@ -524,16 +524,18 @@ class Verification:
             self._silent.clear()
             before = self.counts.unsure, self.counts.holes
             suspects: list[LedgerId] = []
-            for at in range(0, len(page), LEDGERS_AT_ONCE):
+            for start in range(0, len(page), LEDGERS_AT_ONCE):
                 await self._wait_for_rate(may_work)
                 if not may_work():
                     return
-                some = page[at : at + LEDGERS_AT_ONCE]
-                found = await asyncio.gather(
+                some = page[start : start + LEDGERS_AT_ONCE]
+                results = await asyncio.gather(
                     *(self._first_check(one, services, due()) for one in some)
                 )
                 suspects += [
-                    one.ledger_id for one, is_whole in zip(some, found, strict=True) if not is_whole
+                    one.ledger_id
+                    for one, is_whole in zip(some, results, strict=True)
+                    if not is_whole
                 ]
                 await asyncio.sleep(self._pace.take(len(some)))
             recoveries = [
@@ -595,8 +597,8 @@ class Verification:
             await asyncio.sleep(wait_s)
 
     async def _services(self) -> dict[BookieId, BookieService]:
-        found = await self._client.list_bookies()
-        return {one.service.bookie_id: one.service for one in found}
+        bookies = await self._client.list_bookies()
+        return {bookie.service.bookie_id: bookie.service for bookie in bookies}
 
     # --- one ledger --------------------------------------------------------------------------------------------
 
@@ -631,11 +633,11 @@ class Verification:
         ids = sorted({*cycle.suspects, *last.suspects})
         whole: set[LedgerId] = set()
         services = await self._services() if ids else {}
-        for at in range(0, len(ids), LEDGERS_AT_ONCE):
+        for start in range(0, len(ids), LEDGERS_AT_ONCE):
             await self._wait_for_rate(may_work)
             if not may_work():
                 break
-            some = ids[at : at + LEDGERS_AT_ONCE]
+            some = ids[start : start + LEDGERS_AT_ONCE]
             infos = await read_page(self._client, some)
             checked = await asyncio.gather(
                 *(self._first_check(info, services, due()) for info in infos)
@@ -704,7 +706,9 @@ class Verification:
         due: frozenset[BookieId],
     ) -> CopiesListed:
         """Check one ledger; mark what due bookies were to hold, count what nobody answered."""
-        unlisted = {bookie_id for bookie_id, one in services.items() if one.endpoint() is None}
+        unlisted = {
+            bookie_id for bookie_id, service in services.items() if service.endpoint() is None
+        }
         procedure = ListCopies(
             info.ledger_id,
             info.metadata,

@@ -63,11 +63,11 @@ class RateLeases:
         if limit <= 0:
             self._granted.clear()
             self._begin_s = now_s + LEASE_S
-            return {name: Lease(one.counter, None) for name, one in workers.items()}
+            return {name: Lease(worker.counter, None) for name, worker in workers.items()}
         self._end_leases(now_s)
         if now_s < self._begin_s:
             return {}
-        weights = {name: BUSY_WEIGHT if one.is_busy else 1 for name, one in workers.items()}
+        weights = {name: BUSY_WEIGHT if worker.is_busy else 1 for name, worker in workers.items()}
         leases = {}
         for name, weight in weights.items():
             fair = limit * weight / sum(weights.values())

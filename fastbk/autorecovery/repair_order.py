@@ -44,7 +44,9 @@ def live_copies(
             for one in missing
             if one.first_entry_id < end and one.end > fragment.first_entry_id
         }
-        is_live = [one in present and one not in marked for one in fragment.ensemble]
+        is_live = [
+            bookie_id in present and bookie_id not in marked for bookie_id in fragment.ensemble
+        ]
         for first in range(
             min(metadata.ensemble_size, int(min(end, 2**62)) - fragment.first_entry_id)
         ):

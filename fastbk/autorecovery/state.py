@@ -200,19 +200,19 @@ class StoredValue(Generic[T]):
 
     async def read(self) -> T:
         """Return the value."""
-        found = await self._records.read(self.path)
-        return self._default if found is None else self.parse(found.value)
+        record = await self._records.read(self.path)
+        return self._default if record is None else self.parse(record.value)
 
     async def change(self, decide: Callable[[T], T]) -> T:
         """Replace the value by what `decide` makes of it, by compare-and-set; return that."""
         for _ in range(_TRIES_MAX):
-            found = await self._records.read(self.path)
-            stored = None if found is None else self._decoded(found.value)
+            record = await self._records.read(self.path)
+            stored = None if record is None else self._decoded(record.value)
             before = self._default if stored is None else stored
             after = decide(before)
             if after == stored:
                 return after
-            version = None if found is None else found.version
+            version = None if record is None else record.version
             with suppress(MetadataConflict):
                 await self._records.change(Change(self.path, msgspec.json.encode(after), version))
                 return after
@@ -226,15 +226,15 @@ class StoredValue(Generic[T]):
 
     async def remove(self) -> None:
         """Remove the record."""
-        while (found := await self._records.read(self.path)) is not None:
+        while (record := await self._records.read(self.path)) is not None:
             with suppress(MetadataConflict):
-                await self._records.change(Change(self.path, None, found.version))
+                await self._records.change(Change(self.path, None, record.version))
                 return
 
     def parse(self, raw: bytes) -> T:
         """Return what a record's bytes hold."""
-        found = self._decoded(raw)
-        return self._default if found is None else found
+        decoded = self._decoded(raw)
+        return self._default if decoded is None else decoded
 
     def _decoded(self, raw: bytes) -> T | None:
         try:
@@ -288,12 +288,12 @@ class LiveWorkers:
     def alive(self, reports: Mapping[str, WorkerReport], now_s: float) -> dict[str, WorkerReport]:
         """Return the reports that have changed within `WORKER_SILENT_S`, or are new to this process."""
         before, self._seen = self._seen, {}
-        for name, one in reports.items():
+        for name, report in reports.items():
             counter, changed_s = before.get(name, (-1, now_s))
-            self._seen[name] = one.counter, changed_s if counter == one.counter else now_s
+            self._seen[name] = report.counter, changed_s if counter == report.counter else now_s
         return {
-            name: one
-            for name, one in reports.items()
+            name: report
+            for name, report in reports.items()
             if now_s - self._seen[name][1] < WORKER_SILENT_S
         }
 

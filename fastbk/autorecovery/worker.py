@@ -449,9 +449,9 @@ class MarkedLedgers:
             if len(copies) + len(page) > LEDGERS_MAX and copies:
                 is_cut = True
                 break
-            for at in range(0, len(page), LEDGERS_A_READ):
+            for start in range(0, len(page), LEDGERS_A_READ):
                 bytes_left += await self._read_ledgers(
-                    page[at : at + LEDGERS_A_READ], present, copies, counts
+                    page[start : start + LEDGERS_A_READ], present, copies, counts
                 )
             for mark in page:
                 if all(one.reason == APACHE_REASON for one in mark.missing):

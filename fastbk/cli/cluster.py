@@ -145,13 +145,13 @@ def _unnamed(states: list[BookieState], named: tuple[Reason, ...]) -> list[Reaso
     from fastbk.model.health import BookieFacts, reasons_of_bookie
 
     known = {one.subject for one in named}
-    found: list[Reason] = []
+    unnamed: list[Reason] = []
     for one in states:
         if one.state != "up" and one.bookie_id not in known:
             state = {"read-only": "read_only", "down": "down"}.get(one.state, "no answer")
             facts = BookieFacts(bookie_id=one.bookie_id, state=state, why=one.reason)
-            found += reasons_of_bookie(facts)
-    return found
+            unnamed += reasons_of_bookie(facts)
+    return unnamed
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -515,7 +515,7 @@ async def _heal_status(options: argparse.Namespace, client: Client, state: objec
         "bytes_per_s_max": settings.bytes_per_s,
         "lost_bookies": {str(one): asdict(each) for one, each in lost.items()},
         "audit": asdict(audit),
-        "workers": {name: asdict(one) for name, one in workers.items()},
+        "workers": {name: asdict(worker) for name, worker in workers.items()},
     }
     lines = [
         f"AutoRecovery is {painted('on' if is_enabled else 'paused')}; auditor: {auditor or 'none'}",
@@ -567,13 +567,13 @@ def _cluster_line(workers: Iterable[WorkerReport]) -> str:
 
 def _worker_lines(workers: dict[str, WorkerReport]) -> list[str]:
     lines = []
-    for name, one in sorted(workers.items()):
+    for name, worker in sorted(workers.items()):
         text = (
-            f"worker {name}: {len(one.active)} active, {one.waiting} waiting, {one.parked_count} parked;"
-            f" {format_count(one.ledgers_repaired, 'ledger')} repaired, {format_size(one.bytes_copied)} copied"
+            f"worker {name}: {len(worker.active)} active, {worker.waiting} waiting, {worker.parked_count} parked;"
+            f" {format_count(worker.ledgers_repaired, 'ledger')} repaired, {format_size(worker.bytes_copied)} copied"
         )
         lines.append(text)
-        lines += [f"  parked: ledger {each.ledger_id}: {each.reason}" for each in one.parked]
+        lines += [f"  parked: ledger {each.ledger_id}: {each.reason}" for each in worker.parked]
     return lines
 
 

@@ -123,7 +123,10 @@ async def read_chunks(descriptor: int, size_bytes: int) -> AsyncGenerator[list[b
             begun += piece
             count = len(begun) // size_bytes
             if count:
-                yield [bytes(begun[at * size_bytes : (at + 1) * size_bytes]) for at in range(count)]
+                yield [
+                    bytes(begun[index * size_bytes : (index + 1) * size_bytes])
+                    for index in range(count)
+                ]
                 del begun[: count * size_bytes]
     if begun:
         yield [bytes(begun)]
@@ -182,10 +185,10 @@ def _read(path: Path) -> bytes:
         os_errors_as(ConfigError, f"--password-file {path}: cannot read it"),
         path.open("rb") as file,
     ):
-        found = file.read(_BYTES_MAX + 1)
-    if len(found) > _BYTES_MAX:
+        record = file.read(_BYTES_MAX + 1)
+    if len(record) > _BYTES_MAX:
         raise ConfigError(f"--password-file {path}: it has more than {_BYTES_MAX} bytes")
-    return found.removesuffix(b"\n")
+    return record.removesuffix(b"\n")
 
 
 _FILE_HELP = (

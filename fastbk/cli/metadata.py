@@ -175,8 +175,8 @@ def _acl(options: argparse.Namespace, acl_id: str) -> int:
 
 
 def _made(options: argparse.Namespace, uri: str, instance_id: str) -> int:
-    found = {"uri": uri, "instance_id": instance_id}
-    return print_answer(options, found, f"{uri}: cluster {instance_id}")
+    facts = {"uri": uri, "instance_id": instance_id}
+    return print_answer(options, facts, f"{uri}: cluster {instance_id}")
 
 
 def _zookeeper(uri: str) -> ZooKeeperLocation | None:
@@ -268,10 +268,16 @@ def _bad_records(options: argparse.Namespace) -> int:
             return print_answer(
                 options, {"removed": options.remove}, f"{options.remove} is removed"
             )
-        found = find_bad_records(store)
-    facts = {"bad_records": [{"record": one.path, "reason": one.reason} for one in found]}
-    print_answer(options, facts, *(map(str, found) if found else ["all of metadata can be read"]))
-    return FAILED if found else DONE
+        bad_records = find_bad_records(store)
+    facts = {
+        "bad_records": [
+            {"record": bad_record.path, "reason": bad_record.reason} for bad_record in bad_records
+        ]
+    }
+    print_answer(
+        options, facts, *(map(str, bad_records) if bad_records else ["all of metadata can be read"])
+    )
+    return FAILED if bad_records else DONE
 
 
 def _print(options: argparse.Namespace, hold: Hold | None, *, code: int) -> int:

@@ -74,11 +74,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verbs() -> dict[str, Verb]:
-    found: dict[str, Verb] = {}
+    verbs: dict[str, Verb] = {}
     for group in GROUPS:
         module = importlib.import_module(f"fastbk.apache.shell.{group}")
-        found |= {verb.name: verb for verb in module.VERBS}
-    return found
+        verbs |= {verb.name: verb for verb in module.VERBS}
+    return verbs
 
 
 def _help(words: Sequence[str]) -> int:

@@ -172,29 +172,29 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
 async def _info(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     info = await stream.info()
-    found = _facts(info)
+    facts = _facts(info)
     if info.fault:
         note(
             f"nobody can read {info.path}: `fastbk stream delete {info.path}` deletes it with its ledgers"
         )
         print_answer(
-            options, found, *_lines({"stream": info.path, "id": info.id, "fault": info.fault})
+            options, facts, *_lines({"stream": info.path, "id": info.id, "fault": info.fault})
         )
         return 1
     last = await stream.last_position()
     if last is not None:
-        found |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
-        found["last_visible_txid"] = last.txid
+        facts |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
+        facts["last_visible_txid"] = last.txid
     begin = await stream.first()
-    found["visible_records"] = 0 if begin is None or last is None else last.seq + 1 - begin.seq
+    facts["visible_records"] = 0 if begin is None or last is None else last.seq + 1 - begin.seq
     effective = policy_facts(await stream.effective_policy())
     cursors = await _cursors_of(stream)
-    lines = [*_lines(found), "policy"]
+    lines = [*_lines(facts), "policy"]
     origins = await origins_of(client, split_stream_path(options.stream)[0])
     lines += policy_lines(effective, policy_facts(await stream.policy()), origins)
     if cursors:
         lines += ["cursors", *(f"  {line}" for line in cursor_lines(cursors))]
-    return print_answer(options, found | {"policy": effective, "cursors": cursors}, *lines)
+    return print_answer(options, facts | {"policy": effective, "cursors": cursors}, *lines)
 
 
 def _facts(info: StreamInfo) -> dict[str, object]:
@@ -286,8 +286,8 @@ async def _attach(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     last = await stream.attach(options.ledgers, key_of(options.ledgers), 0)
     dlsn = None if last is None else str(last)
-    found = {"stream": options.stream, "attached": options.ledgers, "last_dlsn": dlsn}
-    return print_answer(options, found, *([dlsn] if dlsn else ()))
+    facts = {"stream": options.stream, "attached": options.ledgers, "last_dlsn": dlsn}
+    return print_answer(options, facts, *([dlsn] if dlsn else ()))
 
 
 async def _reattach(client: Client, options: argparse.Namespace) -> int:
@@ -482,8 +482,8 @@ async def _create_cursor(stream: Stream, options: argparse.Namespace) -> int:
         code = exit_without_consent(options, f"create cursor {name} of stream {options.stream}")
         return DONE if code is None else code
     made = await stream.create_cursor(name, start, hold=not options.no_hold, expire_after=expire_s)
-    found = {"stream": options.stream, "created": name, "mark": str(made.mark)}
-    return print_answer(options, found, str(made.mark))
+    facts = {"stream": options.stream, "created": name, "mark": str(made.mark)}
+    return print_answer(options, facts, str(made.mark))
 
 
 def _expiry_of(options: argparse.Namespace) -> float | None:
@@ -555,8 +555,8 @@ async def _seal(client: Client, options: argparse.Namespace) -> int:
     async with stream_of(client, options.stream).writer(over_quota=True) as writer:
         last = await writer.seal()
     dlsn = None if last is None else str(last)
-    found = {"stream": options.stream, "sealed": True, "last_dlsn": dlsn}
-    return print_answer(options, found, *([dlsn] if dlsn else ()))
+    facts = {"stream": options.stream, "sealed": True, "last_dlsn": dlsn}
+    return print_answer(options, facts, *([dlsn] if dlsn else ()))
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:

@@ -133,19 +133,19 @@ def policy_facts(policy: StreamPolicy | PolicyPatch) -> dict[str, object]:
     """Return a policy's fields; of a patch those that it names."""
     import msgspec
 
-    found = msgspec.structs.asdict(policy)
-    return {name: value for name, value in found.items() if value is not None}
+    values = msgspec.structs.asdict(policy)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 async def origins_of(client: Client, namespace: str) -> dict[str, str]:
     """Return for each setting that a namespace or one above it has which of them it is: the nearest."""
     names = namespace.split("/") if namespace else []
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for depth in range(len(names) + 1):
         path = "/".join(names[:depth])
         patch = policy_facts(await client.namespace(path).policy())
-        found |= dict.fromkeys(patch, f"from {path}" if path else "from the root")
-    return found
+        origins |= dict.fromkeys(patch, f"from {path}" if path else "from the root")
+    return origins
 
 
 def policy_lines(

@@ -84,12 +84,12 @@ def shown(text: str) -> str:
         return text
     parts = _OURS.split(text)
     return "".join(
-        one.replace(_MARK, "\x1b")
-        if at % 2
-        else one
-        if one.isprintable()
-        else printable(one, len(one))
-        for at, one in enumerate(parts)
+        part.replace(_MARK, "\x1b")
+        if index % 2
+        else part
+        if part.isprintable()
+        else printable(part, len(part))
+        for index, part in enumerate(parts)
     )
 
 

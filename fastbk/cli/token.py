@@ -149,9 +149,9 @@ def _show(options: argparse.Namespace) -> int:
 def _cluster_id(options: argparse.Namespace) -> str:
     uri = metadata_uri(options)
     with opened_store(uri) as store:
-        found = store.instance_id()
-    if not found:
+        cluster_id = store.instance_id()
+    if not cluster_id:
         raise ConfigError(
             f"the cluster at {uri} has no id: give --audience, and the bookies token_audience"
         )
-    return found
+    return cluster_id

@@ -313,10 +313,10 @@ class BookiePool:
 
     def peer(self, bookie_id: BookieId) -> Peer:
         """Return the peer of that id; no I/O."""
-        found = self._peers.get(bookie_id)
-        if found is None:
-            found = self._peers[bookie_id] = Peer(self, bookie_id)
-        return found
+        peer = self._peers.get(bookie_id)
+        if peer is None:
+            peer = self._peers[bookie_id] = Peer(self, bookie_id)
+        return peer
 
     def _open_connections(self) -> list[Connection]:
         found = (channel.connection for peer in self._peers.values() for channel in peer.channels)
@@ -340,14 +340,14 @@ class BookiePool:
         look = self._looks
         self.listed = None
         is_watched = self.is_watched
-        found = await self._list_bookies()
+        bookies = await self._list_bookies()
         # Of two looks at once, the one that began later counts, whichever ends first.
         if look > self._newest_look:
             self._newest_look = look
-            self.listed = found if is_watched and look == self._looks else None
-            self.known.update(found, asyncio.get_running_loop().time())
+            self.listed = bookies if is_watched and look == self._looks else None
+            self.known.update(bookies, asyncio.get_running_loop().time())
         await self.known.locations.learn(self.known.hosts())
-        return found
+        return bookies
 
     async def address(self, bookie_id: BookieId, *, fresh: bool) -> Endpoint:
         """Return where the bookie listens; the last known place when it is not registered now."""

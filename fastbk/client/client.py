@@ -335,9 +335,9 @@ class Client:
             pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
         )
         recovery = RecoverLedger(io.ledger_id, known, options)
-        found = await run(recovery, io)
+        recovered = await run(recovery, io)
         log_replacements(self.pool, io.ledger_id, "recovery", recovery.stats.replacements)
-        return found
+        return recovered
 
     async def close_accepting_loss(
         self, ledger_id: LedgerId, *, password: bytes = b"", dry_run: bool = False
@@ -480,8 +480,8 @@ class Client:
 
     async def ledger_info(self, ledger_id: LedgerId) -> LedgerInfo:
         """Return a ledger's metadata; NoSuchLedger if there is none."""
-        found = await self._store.read_ledger(ledger_id)
-        return LedgerInfo(ledger_id, found.metadata, found.version)
+        ledger = await self._store.read_ledger(ledger_id)
+        return LedgerInfo(ledger_id, ledger.metadata, ledger.version)
 
     async def is_closed(self, ledger_id: LedgerId) -> bool:
         """Return whether the ledger is closed, by what its metadata says now. NoSuchLedger."""
@@ -494,8 +494,8 @@ class Client:
         Ends when the ledger is deleted; NoSuchLedger if there is none at first.
         """
         async with contextlib.aclosing(self._store.follow_ledger(ledger_id)) as changes:
-            async for found in changes:
-                yield LedgerInfo(ledger_id, found.metadata, found.version)
+            async for change in changes:
+                yield LedgerInfo(ledger_id, change.metadata, change.version)
 
     async def edit_metadata(
         self, ledger_id: LedgerId, changes: Mapping[str, bytes | None]
@@ -507,8 +507,8 @@ class Client:
         known = await self._store.read_ledger(ledger_id)
         decide = custom_metadata_change(changes)
         update = MetadataUpdate(decide, known, self.config.metadata_timeout)
-        found = await self.run_procedure(ledger_id, known.metadata, update)
-        return LedgerInfo(ledger_id, found.metadata, found.version)
+        updated = await self.run_procedure(ledger_id, known.metadata, update)
+        return LedgerInfo(ledger_id, updated.metadata, updated.version)
 
     async def run_procedure(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, procedure: Procedure[T]

@@ -123,7 +123,7 @@ def checking_of(
 ) -> CheckRecoveredCopies:
     """Return the check of a ledger that was recovered."""
     services = {bookie.service.bookie_id: bookie.service for bookie in bookies}
-    unable = {bookie_id for bookie_id, one in services.items() if one.endpoint() is None}
+    unable = {bookie_id for bookie_id, service in services.items() if service.endpoint() is None}
     return CheckRecoveredCopies(ledger_id, metadata, services, unable, CHECK_TIMEOUT_S)
 
 

@@ -695,8 +695,8 @@ class ReadOrder:
         """Return the same bookies, those to ask first first."""
         turned = list(bookie_ids)
         if not self._is_striped and turned:
-            at = self._turn % len(turned)
-            turned = turned[at:] + turned[:at]
+            index = self._turn % len(turned)
+            turned = turned[index:] + turned[:index]
         now_s = self._now_s
         return sorted(
             turned,

@@ -129,7 +129,11 @@ class LedgerTags:
         """
         if self._namespaces is None:
             return None
-        bookies = (one for fragment in reversed(metadata.fragments) for one in fragment.ensemble)
+        bookies = (
+            bookie_id
+            for fragment in reversed(metadata.fragments)
+            for bookie_id in fragment.ensemble
+        )
         tag = LedgerTag(ledger_id, tuple(dict.fromkeys(bookies)))
         await self._sign(tag)
         self._used.add(tag)

@@ -298,13 +298,13 @@ class LedgerWriter:
         try:
             async with self._gate:
                 first = self._pipe.next_entry_id
-                at = 0
+                offset = 0
                 while True:
-                    await self._wait_for_room(len(owned[at]))
-                    piece, size = self._piece(owned, at)
+                    await self._wait_for_room(len(owned[offset]))
+                    piece, size = self._piece(owned, offset)
                     future = self._pipe.admit_many(piece, size)
-                    at += len(piece)
-                    if at == len(owned):
+                    offset += len(piece)
+                    if offset == len(owned):
                         break
                     # Only the last piece's answer is awaited: acks come in order, and so do failures.
                     future.add_done_callback(_seen)

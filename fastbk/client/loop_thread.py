@@ -661,10 +661,10 @@ class ElementIterator(LoopIterator[T]):
     def __next__(self) -> T:
         while True:
             hand = self._fetcher.hand
-            at = hand.at
-            if at < hand.size:
-                element: T = hand.item[at]
-                hand.at = at + 1
+            index = hand.at
+            if index < hand.size:
+                element: T = hand.item[index]
+                hand.at = index + 1
                 return element
             if hand.is_empty:
                 self._fetched()

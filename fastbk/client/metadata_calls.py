@@ -316,14 +316,14 @@ class MetadataCalls:
             while True:
                 changed.clear()
                 try:
-                    found = await self.read_ledger(ledger_id)
+                    ledger = await self.read_ledger(ledger_id)
                 except NoSuchLedger:
                     if version is None:
                         raise
                     return
-                if found.version != version:
-                    version = found.version
-                    yield found
+                if ledger.version != version:
+                    version = ledger.version
+                    yield ledger
                 await changed.wait()
         finally:
             watch.close()
@@ -566,8 +566,8 @@ class RecordCalls:
 
     async def read(self, path: str) -> VersionedRecord | None:
         """Return a record, None if there is none."""
-        (found,) = await self.read_all([path])
-        return found
+        (record,) = await self.read_all([path])
+        return record
 
     async def read_all(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records, in their order; asked for together."""
@@ -575,10 +575,10 @@ class RecordCalls:
 
     async def each(self, paths: Sequence[str]) -> AsyncGenerator[VersionedRecord | None, None]:
         """Yield any number of records, in the order of their paths; few of them are in memory at a time (INV-M18)."""
-        at = 0
-        while at < len(paths):
-            some = await self._some(paths[at : at + READ_AT_ONCE])
-            at += len(some)
+        offset = 0
+        while offset < len(paths):
+            some = await self._some(paths[offset : offset + READ_AT_ONCE])
+            offset += len(some)
             some.reverse()
             while some:
                 yield some.pop()
@@ -606,14 +606,14 @@ class RecordCalls:
         """
         if time.monotonic() - self._hold_read_s < HOLD_READ_INTERVAL_S:
             return
-        found = await self.read(HOLD_PATH)
-        raise_if_held(None if found is None else found.value)
+        record = await self.read(HOLD_PATH)
+        raise_if_held(None if record is None else record.value)
         self._hold_read_s = time.monotonic()
 
     async def format_level(self) -> int:
         """Return the cluster's format level as it is now. Raises LevelLacking, StorageError, MetadataUnavailable."""
-        found = await self.read(LEVEL_PATH)
-        return checked_level(level_record(None if found is None else found.value))
+        record = await self.read(LEVEL_PATH)
+        return checked_level(level_record(None if record is None else record.value))
 
     async def check_level(self) -> None:
         """Raise LevelLacking if this version lacks the cluster's format level, as known since ten seconds at most.
@@ -709,10 +709,10 @@ class RecordCalls:
         try:
             while True:
                 changed.clear()
-                found = await self.read(path)
-                if is_first or found != seen:
-                    is_first, seen = False, found
-                    yield found
+                record = await self.read(path)
+                if is_first or record != seen:
+                    is_first, seen = False, record
+                    yield record
                 await changed.wait()
         finally:
             watch.close()
@@ -769,8 +769,8 @@ class MarkCalls:
         Those that nobody can read are left out (INV-M17). `turn`: of the folder to begin with.
         """
         folders = await self._store.call(lambda store: store.marks.folders())
-        at = turn % len(folders) if folders else 0
-        turned = (*folders[at:], *folders[:at])
+        index = turn % len(folders) if folders else 0
+        turned = (*folders[index:], *folders[:index])
         for first in range(0, len(turned), FOLDERS_AT_ONCE):
             some = turned[first : first + FOLDERS_AT_ONCE]
             yield await self._store.call(

@@ -234,17 +234,17 @@ async def events(context: Context) -> Response:
         )
     since, until = context.query("since", SINCE_DEFAULT) or SINCE_DEFAULT, context.query("until")
     kind, bookie_id = context.query("kind"), context.query("bookie")
-    found, error = None, ""
+    record, error = None, ""
     try:
         first, end = moments(since, until, time.time())
         kinds = kinds_of([kind] if kind else [])
         query = Query(since=first, until=end, kinds=kinds, limit=EVENTS_MAX, is_newest=True)
-        found = await context.view.events.read(query, (since, until), bookie_id)
+        record = await context.view.events.read(query, (since, until), bookie_id)
     except ConfigError as problem:
         error = str(problem)
     overview = context.view.overview
     return context.page(
-        "events.html", found=found, error=error, since=since, until=until, kind=kind, kinds=KINDS, bookie_id=bookie_id,
+        "events.html", found=record, error=error, since=since, until=until, kind=kind, kinds=KINDS, bookie_id=bookie_id,
         bookies=sorted(one.bookie_id for one in (() if overview is None else overview.bookies)),
         levels=LEVELS, count_max=EVENTS_MAX,
     )  # fmt: skip

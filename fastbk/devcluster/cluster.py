@@ -642,11 +642,11 @@ def _jar(folder: Path, name: str) -> Path | None:
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME", "")
-    found = shutil.which(f"{home}/bin/java") if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    java = shutil.which(f"{home}/bin/java") if home else None
+    java = java or shutil.which("java")
+    if java is None:
         raise ConfigError(f"there is no java on PATH to run ZooKeeper with: {HOW_TO_GET_ONE}")
-    return found
+    return java
 
 
 def _bound_to_us() -> list[str]:

@@ -69,8 +69,8 @@ def holder_of(directory: str) -> int | None:
         text = Path("/proc/locks").read_text()
     except OSError:
         return None
-    found = re.search(rf"FLOCK\s+ADVISORY\s+WRITE\s+(-?\d+)\s+\w+:\w+:{inode}\b", text)
-    return int(found[1]) if found else None
+    match = re.search(rf"FLOCK\s+ADVISORY\s+WRITE\s+(-?\d+)\s+\w+:\w+:{inode}\b", text)
+    return int(match[1]) if match else None
 
 
 def _end_of_record(whats: list[str]) -> str:
@@ -184,8 +184,8 @@ class Data:
             identity = read_identity(disk, journal)
             if identity is None:
                 return ok("none")
-            found = find_files(disk, journal, lock=False)
-            plan = plan_replay(found, manifest.mark, identity.incarnation_number)
+            files = find_files(disk, journal, lock=False)
+            plan = plan_replay(files, manifest.mark, identity.incarnation_number)
         if plan.damage:
             return fail(
                 f"{journal}: {'; '.join(one.reason for one in plan.damage[:3])}",
@@ -417,10 +417,10 @@ class Cluster:
             self._config.bookie.advertised or split_address(self._config.bookie.listen, "listen")[0]
         )
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError as error:
             return fail(f"{host}: {error.strerror}", "correct [bookie] advertised, or DNS")
-        address = found[0][4][0]
+        address = addresses[0][4][0]
         is_shared = self._config.metadata.uri.startswith("zk")
         if self._config.bookie.advertised and is_shared and resolves_to_loopback_only(host):
             return warn(
@@ -492,17 +492,17 @@ class Cluster:
         if hold is not None:
             return fail(f"metadata is on hold since {when(hold)}: {hold}", NEXT_STEP)
         with ExitStack() as stack:
-            found = read_newest(
+            newest = read_newest(
                 (stack.enter_context(Disk(Path(path), "plain")), path)
                 for path in self._config.ledgers.all_directories
                 if os.path.isdir(path)
             )
-        if found is None:
+        if newest is None:
             return ok("this bookie has stored nothing to compare it with yet")
-        stored = Mark(age=found.age, highest_id=found.highest_id)
+        stored = Mark(age=newest.age, highest_id=newest.highest_id)
         if why := evidence(stored, read_mark(store)):
             return fail(f"{why}: it was restored from an older copy", NEXT_STEP)
-        return ok(f"it knows of all that this bookie has stored, ledger {found.highest_id}")
+        return ok(f"it knows of all that this bookie has stored, ledger {newest.highest_id}")
 
     def _skew(self, read: VersionedIdentity) -> Finding:
         """Compare this machine's clock with the metadata servers': at the last start both wrote the count of starts."""

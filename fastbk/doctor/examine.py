@@ -241,7 +241,7 @@ def _running(config: BookieConfig) -> Iterator[Finding]:
 
 def _children_of(supervisor: int) -> dict[int, str]:
     """Return the processes of a supervisor, and what each runs."""
-    found = {}
+    children = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             status = _status_of(int(folder.name))
@@ -249,8 +249,8 @@ def _children_of(supervisor: int) -> dict[int, str]:
         except OSError:
             continue
         if status.get("PPid") == str(supervisor) and b"-m" in command:
-            found[int(folder.name)] = command[command.index(b"-m") + 1].decode(errors="replace")
-    return found
+            children[int(folder.name)] = command[command.index(b"-m") + 1].decode(errors="replace")
+    return children
 
 
 def _status_of(pid: int) -> dict[str, str]:

@@ -165,8 +165,8 @@ class System:
     def huge_pages(self) -> Finding:
         """Compacting memory for transparent huge pages stops processes for milliseconds."""
         text = self._read_sys("kernel/mm/transparent_hugepage/enabled", "[never]")
-        found = re.search(r"\[(\w+)\]", text)
-        chosen = found[1] if found else "unknown"
+        match = re.search(r"\[(\w+)\]", text)
+        chosen = match[1] if match else "unknown"
         if chosen == "always":
             return warn(
                 "transparent huge pages are `always`: pauses of milliseconds when memory is compacted",
@@ -228,8 +228,8 @@ class System:
         return _text(self._sys / name, default)
 
     def _meminfo(self, name: str) -> int:
-        found = re.search(rf"^{name}:\s+(\d+) kB", self._read("meminfo"), re.MULTILINE)
-        return int(found[1]) * 1024 if found else 0
+        match = re.search(rf"^{name}:\s+(\d+) kB", self._read("meminfo"), re.MULTILINE)
+        return int(match[1]) * 1024 if match else 0
 
     def _cgroup_limit_bytes(self) -> int:
         """Return the memory limit of the control group, 0 for none."""
@@ -250,8 +250,8 @@ def _text(path: Path, default: str | None) -> str:
 
 
 def _version(release: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", release)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 GOOD_KINDS = frozenset({"ext4", "xfs"})
@@ -433,19 +433,19 @@ class Mount:
 
 def parse_mounts(text: str) -> list[Mount]:
     """Return the mounts that a mountinfo file lists; lines that make no sense are passed over."""
-    found = []
+    mounts = []
     for line in text.splitlines():
         front, separator, back = line.partition(" - ")
         fields, rest = front.split(), back.split()
         if not separator or len(fields) < 6 or len(rest) < 2:
             continue
         options = {*fields[5].split(","), *(rest[2].split(",") if len(rest) > 2 else ())}
-        found.append(
+        mounts.append(
             Mount(
                 fields[2], _unescaped(fields[4]), rest[0], _unescaped(rest[1]), frozenset(options)
             )
         )
-    return found
+    return mounts
 
 
 def mount_of(directory: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> Mount:
@@ -475,8 +475,8 @@ def disk_of(directory: str, sys_: Path = Path("/sys")) -> tuple[str, str] | None
     block = (sys_ / "dev/block" / f"{os.major(device)}:{os.minor(device)}").resolve()
     if (block / "partition").exists():
         block = block.parent
-    if found := re.fullmatch(r"(nvme\d+)n\d+", block.name):
-        return block.name, f"{found[1]}q"
+    if match := re.fullmatch(r"(nvme\d+)n\d+", block.name):
+        return block.name, f"{match[1]}q"
     bus = (block / "device").resolve().name
     return (block.name, f"{bus}-req") if re.fullmatch(r"virtio\d+", bus) else None
 
@@ -485,11 +485,11 @@ def interrupts_of(text: str, beginning: str) -> dict[int, int]:
     """Return processor → interrupts so far, of those in `/proc/interrupts` whose name begins so; only those above 0."""
     header, *lines = text.splitlines()
     processors = [int(name.removeprefix("CPU")) for name in header.split()]
-    found: dict[int, int] = {}
+    interrupts: dict[int, int] = {}
     for line in lines:
         words = line.split()
         if words and words[-1].startswith(beginning):
             for processor, count in zip(processors, words[1:], strict=False):
                 if count.isdigit() and int(count):
-                    found[processor] = found.get(processor, 0) + int(count)
-    return found
+                    interrupts[processor] = interrupts.get(processor, 0) + int(count)
+    return interrupts

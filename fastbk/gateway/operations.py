@@ -251,8 +251,8 @@ def read_ledgers(
             check_ledger_id(ledger_id)
             for ledger_id in request.ledger_ids[offset : offset + READ_AT_ONCE]
         ]
-        for ledger_id, found in zip(some, store.read_ledgers(some), strict=True):
-            row = None if found is None else _ledger_row(access, ledger_id, found)
+        for ledger_id, ledger in zip(some, store.read_ledgers(some), strict=True):
+            row = None if ledger is None else _ledger_row(access, ledger_id, ledger)
             rows.append(row)
             sizes.append(0 if row is None else len(row.metadata))
         if sum(sizes) > messages.ANSWER_BYTES_MAX:
@@ -396,8 +396,8 @@ def list_children(
     sizes: list[int] = []
     for offset in range(0, len(request.paths), FOLDERS_AT_ONCE):
         access.check_time()
-        found = store.records.children_of(request.paths[offset : offset + FOLDERS_AT_ONCE])
-        for name, below in zip(names[offset:], found, strict=False):
+        children = store.records.children_of(request.paths[offset : offset + FOLDERS_AT_ONCE])
+        for name, below in zip(names[offset:], children, strict=False):
             visible = (
                 access.visible_names(name.owner, below) if name.kind is Kind.NAMES_FOLDER else below
             )

@@ -663,14 +663,14 @@ class _Judge:
         """Refuse what is created in a namespace that is not there, lies in itself, or too deep."""
         born = self.judged.born
         for owner in (*born, *self.judged.streams.values()):
-            at, deep = owner, 0
-            while at in born:
-                at, deep = born[at][0], deep + 1
+            index, deep = owner, 0
+            while index in born:
+                index, deep = born[index][0], deep + 1
                 if deep > NAMESPACES_DEEP_MAX:
                     raise ForbiddenChange(
                         f"namespace {owner} would lie in itself, or below {NAMESPACES_DEEP_MAX} others"
                     )
-            if at != ROOT_ID and len(self._levels(at)) + deep > NAMESPACES_DEEP_MAX:
+            if index != ROOT_ID and len(self._levels(index)) + deep > NAMESPACES_DEEP_MAX:
                 raise ForbiddenChange(
                     f"namespace {owner} would lie below {NAMESPACES_DEEP_MAX} others"
                 )

@@ -280,9 +280,9 @@ class Service:
             return found
 
         began_s = time.monotonic()
-        found = await self.waits.states(peer.client.principal.name, request, read)
+        states = await self.waits.states(peer.client.principal.name, request, read)
         peer.waited_s = time.monotonic() - began_s - read_s
-        return found
+        return states
 
     def _planned(
         self, client: Client, request: messages.Request, end_s: float, store: MetadataStore

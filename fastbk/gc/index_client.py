@@ -214,9 +214,9 @@ class IndexClient:
         wanted: str,
     ) -> Iterator[Answer]:
         """Send a request for each page of `items`, and yield the answers."""
-        at = 0
-        while at < len(items):
-            page = items[at : at + self._page_max[kind]]
+        offset = 0
+        while offset < len(items):
+            page = items[offset : offset + self._page_max[kind]]
             try:
                 reply = self._ask(request(page), wanted)
             except TooLong:
@@ -224,7 +224,7 @@ class IndexClient:
                     raise IndexSilent("the socket to the index takes no message at all") from None
                 self._page_max[kind] = len(page) // 2
                 continue
-            at += len(page)
+            offset += len(page)
             yield reply
 
     def _count(self, ledger_ids: list[int], request: Mapping[str, object], wanted: str) -> int:

@@ -47,23 +47,23 @@ def _distinct(ids: Iterable[int]) -> Iterator[int]:
 
 def missing_from(local: array[int], pages: Iterable[Sequence[int]]) -> Iterator[int]:
     """Yield those of `local` that are in no page. Both ascend, the pages one behind the other, to the very end."""
-    at = 0
+    offset = 0
     for page in pages:
-        end = bisect_right(local, page[-1], at)
-        if end > at:
-            yield from sorted(set(local[at:end]).difference(page))
-        at = end
-    yield from local[at:]
+        end = bisect_right(local, page[-1], offset)
+        if end > offset:
+            yield from sorted(set(local[offset:end]).difference(page))
+        offset = end
+    yield from local[offset:]
 
 
 def in_both(some: array[int], others: array[int]) -> Iterator[int]:
     """Yield the ids that both arrays hold; both ascend."""
-    at = 0
+    index = 0
     for one in some:
-        at = bisect_left(others, one, at)
-        if at == len(others):
+        index = bisect_left(others, one, index)
+        if index == len(others):
             return
-        if others[at] == one:
+        if others[index] == one:
             yield one
 
 
@@ -86,7 +86,7 @@ def read_ledgers(
     store: MetadataStore, ledger_ids: Sequence[int], pace: RateLimit, cost: int = 1
 ) -> Iterator[tuple[int, LedgerRead]]:
     """Yield each id with its metadata, None where there is none; READ_IDS at once, each at the pace of `cost` ids."""
-    for at in range(0, len(ledger_ids), READ_IDS):
-        some = list(ledger_ids[at : at + READ_IDS])
+    for start in range(0, len(ledger_ids), READ_IDS):
+        some = list(ledger_ids[start : start + READ_IDS])
         yield from zip(some, store.read_ledgers(some), strict=True)
         pace.spend(cost * len(some))

@@ -350,9 +350,9 @@ def _holds_states(raw: bytes, number: int, location_blocks: int | None) -> bool:
 
 
 def _locations(raw: bytes, offset_bytes: int) -> Iterator[Item]:
-    for at in range(0, PAGE_BYTES - _TRAILER.size - _LOCATION.size + 1, _LOCATION.size):
+    for start in range(0, PAGE_BYTES - _TRAILER.size - _LOCATION.size + 1, _LOCATION.size):
         (ledger_id, first, last, _, log_id, offset, size_bytes, entries, flags) = (
-            _LOCATION.unpack_from(raw, at)
+            _LOCATION.unpack_from(raw, start)
         )
         if not entries and not flags & LOCATION_DAMAGED:
             return
@@ -367,17 +367,17 @@ def _locations(raw: bytes, offset_bytes: int) -> Iterator[Item]:
         }
         if flags & LOCATION_DAMAGED:
             facts["damaged"] = True
-        yield Item("location", offset_bytes + at, facts)
+        yield Item("location", offset_bytes + start, facts)
 
 
 def _states(raw: bytes, offset_bytes: int) -> Iterator[Item]:
-    for at in range(0, PAGE_BYTES - _TRAILER.size - _STATE.size + 1, _STATE.size):
-        one = raw[at : at + _STATE.size]
+    for start in range(0, PAGE_BYTES - _TRAILER.size - _STATE.size + 1, _STATE.size):
+        one = raw[start : start + _STATE.size]
         if not any(one):
             return
         ledger_id, highest, lac, sequence, flags, _, deleted_s, mark, _, crc = _STATE.unpack(one)
         if crc32c(one[:-4]) != crc:
-            yield damage(offset_bytes + at, "a ledger's state is damaged", _STATE.size)
+            yield damage(offset_bytes + start, "a ledger's state is damaged", _STATE.size)
             continue
         facts: dict[str, Fact] = {
             "ledger_id": ledger_id,
@@ -390,4 +390,4 @@ def _states(raw: bytes, offset_bytes: int) -> Iterator[Item]:
             facts["deleted_s"] = deleted_s
         if mark:
             facts["creation_mark"] = mark
-        yield Item("state", offset_bytes + at, facts)
+        yield Item("state", offset_bytes + start, facts)

@@ -158,15 +158,15 @@ class FileReader:
 
     def read(self, offset_bytes: int, size_bytes: int) -> bytes:
         """Return the bytes there; fewer only at the end of the file."""
-        at = offset_bytes - self._piece_at
-        if at >= 0 and at + size_bytes <= len(self._piece):
-            return self._piece[at : at + size_bytes]
+        offset = offset_bytes - self._piece_at
+        if offset >= 0 and offset + size_bytes <= len(self._piece):
+            return self._piece[offset : offset + size_bytes]
         if size_bytes >= PIECE_BYTES:
             return self._read(offset_bytes, size_bytes)
         self._piece_at = offset_bytes - offset_bytes % PAGE_BYTES
         self._piece = self._read(self._piece_at, PIECE_BYTES + PAGE_BYTES)
-        at = offset_bytes - self._piece_at
-        return self._piece[at : at + size_bytes]
+        offset = offset_bytes - self._piece_at
+        return self._piece[offset : offset + size_bytes]
 
     def data_from(self, offset_bytes: int) -> int:
         """Return where the next bytes are that may not be zeros; the end of the file where there are none.

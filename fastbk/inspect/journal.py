@@ -116,16 +116,16 @@ def _headers(source: FileReader) -> Iterator[_Header | Item]:
         places = [first.use.block_bytes]
     else:
         places = [PAGE_BYTES << n for n in range(5)]
-    for at in places:
-        second = _header_at(source, at)
-        if isinstance(second, _Header) and second.use.block_bytes == at:
+    for place in places:
+        second = _header_at(source, place)
+        if isinstance(second, _Header) and second.use.block_bytes == place:
             yield second
             return
-        if second is not None and at == places[0]:
+        if second is not None and place == places[0]:
             yield (
                 second
                 if isinstance(second, Item)
-                else damage(at, "a header that belongs elsewhere")
+                else damage(place, "a header that belongs elsewhere")
             )
 
 
@@ -272,12 +272,12 @@ def _batch_items(source: FileReader, batch: _Batch) -> Iterator[Item]:
     if len(raw) < batch.padded_bytes:
         yield damage(batch.offset_bytes, f"batch {batch.sequence} is cut off", len(raw))
     content = memoryview(raw)[_BATCH.size : batch.content_bytes]
-    found = records_of(
+    records = records_of(
         bytes(content), batch.offset_bytes + _BATCH.size, batch.first_record_sequence
     )
     headers_crc = 0
     count = 0
-    for header, items in found:
+    for header, items in records:
         if header is not None:
             headers_crc = crc32c(header, headers_crc)
             count += 1
@@ -331,26 +331,26 @@ def records_of(
         offset_bytes: of `content` in the file.
         first_sequence: the first record's.
     """
-    at = 0
+    offset = 0
     expected = first_sequence
-    while at < len(content):
-        record = _record_at(content, at)
+    while offset < len(content):
+        record = _record_at(content, offset)
         if record is None:
-            end = _next_record(content, at + ALIGNMENT_BYTES)
+            end = _next_record(content, offset + ALIGNMENT_BYTES)
             reason = "no record can be read here"
-            yield None, [damage(offset_bytes + at, reason, end - at)]
-            at = end
+            yield None, [damage(offset_bytes + offset, reason, end - offset)]
+            offset = end
             continue
         items = []
         if record.sequence != expected:
             reason = f"record {record.sequence} where {expected} is due"
-            items.append(damage(offset_bytes + at, reason))
-        start = at + _RECORD.size
+            items.append(damage(offset_bytes + offset, reason))
+        start = offset + _RECORD.size
         payload = content[start : start + record.payload_bytes]
-        items += _items(record, payload, offset_bytes + at)
-        yield content[at:start], items
+        items += _items(record, payload, offset_bytes + offset)
+        yield content[offset:start], items
         expected = record.sequence + 1
-        at += record.size_bytes
+        offset += record.size_bytes
 
 
 def _record_at(content: bytes, at: int) -> _Record | None:
@@ -415,14 +415,14 @@ def _adds(record: _Record, payload: bytes, offset_bytes: int) -> Iterator[Item]:
             last_entry_id=record.entry_id + record.entry_count - 1,
         )
         return
-    at = table_bytes
+    offset = table_bytes
     for nth, (size_bytes, crc) in enumerate(_ITEM.iter_unpack(payload[:table_bytes])):
-        raw = payload[at : at + size_bytes]
+        raw = payload[offset : offset + size_bytes]
         yield entry_item(
-            offset_bytes + at,
+            offset_bytes + offset,
             record.ledger_id,
             record.entry_id + nth,
             raw,
             is_whole=len(raw) == size_bytes and crc32c(raw) == crc,
         )
-        at += size_bytes
+        offset += size_bytes

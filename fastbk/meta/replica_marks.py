@@ -62,12 +62,12 @@ class ReplicaMarks:
 
     def read(self, ledger_id: LedgerId) -> LedgerMark:
         """Return the mark of a ledger."""
-        (found,) = self.read_all([ledger_id])
-        return found
+        (record,) = self.read_all([ledger_id])
+        return record
 
     def read_all(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerMark]:
         """Return the marks of several ledgers, in their order."""
-        records = self._records.read([path_of(one) for one in ledger_ids])
+        records = self._records.read([path_of(ledger_id) for ledger_id in ledger_ids])
         return [_mark(*one) for one in zip(ledger_ids, records, strict=True)]
 
     def update(
@@ -116,8 +116,8 @@ class ReplicaMarks:
     def list(self) -> Iterator[LedgerMark]:
         """Yield all marks, folder by folder. Marks that come or go meanwhile may be missed."""
         folders = self.folders()
-        for at in range(0, len(folders), FOLDERS_AT_ONCE):
-            yield from self.list_folders(folders[at : at + FOLDERS_AT_ONCE])
+        for start in range(0, len(folders), FOLDERS_AT_ONCE):
+            yield from self.list_folders(folders[start : start + FOLDERS_AT_ONCE])
         yield from self.foreign()
 
     def folders(self) -> Sequence[str]:

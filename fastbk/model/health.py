@@ -310,9 +310,9 @@ def _of_backup(age_s: float | None) -> Iterator[Reason]:
 
 def reasons_of_all(bookies: Sequence[BookieFacts], cluster: ClusterFacts) -> tuple[Reason, ...]:
     """Return what speaks against a cluster, the worst first."""
-    found = [reason for one in bookies for reason in reasons_of_bookie(one)]
+    found = [reason for bookie in bookies for reason in reasons_of_bookie(bookie)]
     found += reasons_of_cluster(cluster)
-    if not any(one.state in _SERVING for one in bookies):
+    if not any(bookie.state in _SERVING for bookie in bookies):
         text = "no bookie serves" if bookies else "no bookie is known"
         step = "start bookies, or check --metadata"
         found.append(Reason(Verdict.DOWN, "no_bookie", "bookies", text, step))
@@ -321,7 +321,7 @@ def reasons_of_all(bookies: Sequence[BookieFacts], cluster: ClusterFacts) -> tup
 
 def verdict_of(reasons: Iterable[Reason]) -> Verdict:
     """Return the worst verdict of these reasons."""
-    return max((one.verdict for one in reasons), default=Verdict.WELL)
+    return max((reason.verdict for reason in reasons), default=Verdict.WELL)
 
 
 def short(text: object) -> str:

@@ -92,8 +92,8 @@ class IdRanges:
         return len(self._firsts)
 
     def __contains__(self, one: int) -> bool:
-        at = bisect_right(self._firsts, one) - 1
-        return at >= 0 and one <= self._lasts[at]
+        index = bisect_right(self._firsts, one) - 1
+        return index >= 0 and one <= self._lasts[index]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._firsts, self._lasts, strict=True)
@@ -108,13 +108,13 @@ class IdRanges:
 
     def remove(self, one: int) -> None:
         """Remove one id; nothing happens if it is not there."""
-        at = bisect_right(self._firsts, one) - 1
-        if at < 0 or one > self._lasts[at]:
+        index = bisect_right(self._firsts, one) - 1
+        if index < 0 or one > self._lasts[index]:
             return
-        first, last = self._firsts[at], self._lasts[at]
+        first, last = self._firsts[index], self._lasts[index]
         left = [(a, b) for a, b in ((first, one - 1), (one + 1, last)) if a <= b]
-        self._firsts[at : at + 1] = [a for a, _ in left]
-        self._lasts[at : at + 1] = [b for _, b in left]
+        self._firsts[index : index + 1] = [a for a, _ in left]
+        self._lasts[index : index + 1] = [b for _, b in left]
 
     def drop_lowest(self, ranges_max: int) -> int:
         """Keep at most so many ranges, the highest; return how many went."""

@@ -148,10 +148,10 @@ class LedgerMetadata:
                 return _from_message(message_of_version_1(body))
             if version == 2:
                 return _from_message(message_of_version_2(body))
-            size, at = protobuf.read_varint(body, 0)
-            if at + size > len(body):
+            size, index = protobuf.read_varint(body, 0)
+            if index + size > len(body):
                 raise ValueError("the message is cut off")
-            return _from_message(body[at : at + size])
+            return _from_message(body[index : index + size])
         except (ValueError, ConfigError) as error:
             raise StorageError(f"ledger metadata is damaged: {error}") from error
 

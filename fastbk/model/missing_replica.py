@@ -61,26 +61,32 @@ class MissingReplica:
 def merged(replicas: Iterable[MissingReplica]) -> tuple[MissingReplica, ...]:
     """Return the same entries in as few ranges as possible, by bookie and entry. The oldest reason stays."""
     found: list[MissingReplica] = []
-    for one in sorted(replicas, key=lambda one: (one.bookie_id, one.first_entry_id, one.marked_ms)):
+    for replica in sorted(
+        replicas, key=lambda one: (one.bookie_id, one.first_entry_id, one.marked_ms)
+    ):
         before = found[-1] if found else None
-        if before is None or before.bookie_id != one.bookie_id or one.first_entry_id > before.end:
-            found.append(one)
-        elif one.end > before.end:
-            found[-1] = replace(before, last_entry_id=one.last_entry_id)
+        if (
+            before is None
+            or before.bookie_id != replica.bookie_id
+            or replica.first_entry_id > before.end
+        ):
+            found.append(replica)
+        elif replica.end > before.end:
+            found[-1] = replace(before, last_entry_id=replica.last_entry_id)
     return tuple(_covered(found))
 
 
 def _covered(replicas: list[MissingReplica]) -> Iterable[MissingReplica]:
     counts: dict[BookieId, int] = {}
-    for one in replicas:
-        counts[one.bookie_id] = counts.get(one.bookie_id, 0) + 1
+    for replica in replicas:
+        counts[replica.bookie_id] = counts.get(replica.bookie_id, 0) + 1
     covers: dict[BookieId, MissingReplica] = {}
-    for one in replicas:
-        if counts[one.bookie_id] <= RANGES_MAX:
-            yield one
+    for replica in replicas:
+        if counts[replica.bookie_id] <= RANGES_MAX:
+            yield replica
         else:
-            cover = covers.get(one.bookie_id, one)
-            covers[one.bookie_id] = replace(cover, last_entry_id=one.last_entry_id)
+            cover = covers.get(replica.bookie_id, replica)
+            covers[replica.bookie_id] = replace(cover, last_entry_id=replica.last_entry_id)
     yield from covers.values()
 
 
@@ -111,13 +117,13 @@ def to_json(replicas: Iterable[MissingReplica]) -> bytes:
     """Return the bytes that a mark stores."""
     rows = [
         {
-            "bookie": one.bookie_id,
-            "first": one.first_entry_id,
-            "last": one.last_entry_id,
-            "reason": one.reason,
-            "marked_ms": one.marked_ms,
+            "bookie": replica.bookie_id,
+            "first": replica.first_entry_id,
+            "last": replica.last_entry_id,
+            "reason": replica.reason,
+            "marked_ms": replica.marked_ms,
         }
-        for one in replicas
+        for replica in replicas
     ]
     return json.dumps({"version": 1, "missing": rows}, separators=(",", ":")).encode()
 

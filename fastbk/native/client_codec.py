@@ -164,8 +164,8 @@ def with_creation(frame: bytes, creation_mark: int) -> bytes:
     """Return the frame of a request that names the creation of its ledger; 0: the same frame."""
     if not creation_mark:
         return frame
-    at = lib.FBK_CLIENT_CREATION_MARK_AT
-    return frame[:at] + creation_mark.to_bytes(4, "little") + frame[at + 4 :]
+    offset = lib.FBK_CLIENT_CREATION_MARK_AT
+    return frame[:offset] + creation_mark.to_bytes(4, "little") + frame[offset + 4 :]
 
 
 def put_hello(request_id: int, client_name: str) -> bytes:
@@ -449,8 +449,8 @@ class LedgerCodec:
 
     def check_entry(self, entry: bytes) -> tuple[int, int, memoryview] | None:
         """Return (entry id, LAC, data) of one entry, None when it is not whole."""
-        found = self.check_entries(entry, len(entry).to_bytes(4, "little"))
-        return found[0] if found else None
+        entries = self.check_entries(entry, len(entry).to_bytes(4, "little"))
+        return entries[0] if entries else None
 
 
 # --- entries as columns ------------------------------------------------------------------------------------------

@@ -219,8 +219,8 @@ class EventLog:
         last = earlier[-1].number if earlier else 0
         if self._memory and self._memory[0].number <= last:
             moved = [
-                msgspec.structs.replace(one, number=last + at)
-                for at, one in enumerate(self._memory, 1)
+                msgspec.structs.replace(one, number=last + index)
+                for index, one in enumerate(self._memory, 1)
             ]
             self._memory = deque(moved, MEMORY_EVENTS_MAX)
             self._waiting = deque(moved[-len(self._waiting) :] if self._waiting else [])

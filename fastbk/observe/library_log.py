@@ -91,6 +91,6 @@ def forward() -> None:
     For processes that are fastbk's own: commands, servers, and workers that Spark starts for its sources.
     """
     root = logging.getLogger(ROOT)
-    if not any(isinstance(one, _Lines) for one in root.handlers):
+    if not any(isinstance(handler, _Lines) for handler in root.handlers):
         root.addHandler(_Lines())
         root.setLevel(logging.DEBUG)  # `logs` has the level

@@ -84,8 +84,8 @@ class OpStats:
             oldest_s = self._clock() - WINDOW_S
             values = sorted(value for at_s, value in self._recent[ok] if at_s >= oldest_s)
             for share in QUANTILES:
-                at = min(len(values) - 1, int(float(share) * len(values)))
-                value = values[at] if values else float("nan")
+                index = min(len(values) - 1, int(float(share) * len(values)))
+                value = values[index] if values else float("nan")
                 lines.append(f'{metric}{{{label},quantile="{share}"}} {number(value)}')
             lines.append(f"{metric}_count{{{label}}} {self._counts[ok]}")
             lines.append(f"{metric}_sum{{{label}}} {number(self._sums[ok])}")

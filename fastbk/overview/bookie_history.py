@@ -225,7 +225,7 @@ class BookieHistory:
 
 
 def _with_problems(row: BookieRow, problems: Iterable[Problem]) -> BookieRow:
-    return replace(row, problems=tuple(sorted(problems, key=lambda one: -one.severity)))
+    return replace(row, problems=tuple(sorted(problems, key=lambda problem: -problem.severity)))
 
 
 def _disks(sample: BookieSample) -> list[DiskRow]:

@@ -310,11 +310,11 @@ class OverviewPoller:
                 self._missing -= {one for one in self._missing if one[0] == bookie_id}
 
     def _history(self, bookie_id: str, http: str = "") -> BookieHistory:
-        found = self._histories.get(bookie_id)
-        if found is None:
-            found = self._histories[bookie_id] = BookieHistory(bookie_id)
-        found.http = http or found.http
-        return found
+        history = self._histories.get(bookie_id)
+        if history is None:
+            history = self._histories[bookie_id] = BookieHistory(bookie_id)
+        history.http = http or history.http
+        return history
 
     async def _read(self, registration: BookieRegistration) -> None:
         service = registration.service
@@ -443,7 +443,9 @@ class HealingReader:
             marked += len(page)
             if marked >= MARKS_MAX:
                 break
-        done = {name: (one.ledgers_repaired, one.bytes_copied) for name, one in workers.items()}
+        done = {
+            name: (worker.ledgers_repaired, worker.bytes_copied) for name, worker in workers.items()
+        }
         ledgers_per_s, bytes_per_s = self._rates(done)
         reports = workers.values()
         return Healing(
@@ -568,10 +570,10 @@ def hottest(
 def by_stream(ledgers: Iterable[HotLedger]) -> tuple[HotStream, ...]:
     """Return the streams of these ledgers, most adds first; at most SHOWN_MAX."""
     sums: dict[str, tuple[float, float]] = {}
-    for one in ledgers:
-        if one.stream:
-            adds, size_bytes = sums.get(one.stream, (0.0, 0.0))
-            sums[one.stream] = adds + one.adds_per_s, size_bytes + one.bytes_per_s
+    for ledger in ledgers:
+        if ledger.stream:
+            adds, size_bytes = sums.get(ledger.stream, (0.0, 0.0))
+            sums[ledger.stream] = adds + ledger.adds_per_s, size_bytes + ledger.bytes_per_s
     found = [HotStream(path, *both) for path, both in sums.items()]
     return tuple(sorted(found, key=lambda one: (-one.adds_per_s, one.path))[:SHOWN_MAX])
 
@@ -625,12 +627,12 @@ class LedgerFactsCache:
         stream_ids = [one for one in stream_ids if one.isascii() and one.isalnum()]
         records = await self._client.records.read_all([stream_path(one) for one in stream_ids])
         namespaces = Namespaces(self._client.records)
-        found = {}
+        paths = {}
         for stream_id, raw in zip(stream_ids, records, strict=True):
             path = None if raw is None else await self._path(namespaces, stream_id, raw)
             if path:
-                found[stream_id] = path
-        return found
+                paths[stream_id] = path
+        return paths
 
     async def _path(self, namespaces: Namespaces, stream_id: str, raw: VersionedRecord) -> str:
         try:

@@ -261,12 +261,12 @@ class ClusterOverview:
                 lost=[one for one, due_ms in healing.lost if due_ms == 0],
             )
         known = [bookie.facts for bookie in self.bookies if bookie.facts is not None]
-        found = reasons_of_all(known, facts)
+        reasons = reasons_of_all(known, facts)
         if not known and self.bookies:
-            found = tuple(one for one in found if one.name != "no_bookie")
+            reasons = tuple(reason for reason in reasons if reason.name != "no_bookie")
         step = "fastbk metadata status"
         return (
-            *found,
+            *reasons,
             *(
                 Reason(Verdict.DEGRADED, "not_read", "metadata", error, step)
                 for error in self.errors

@@ -219,9 +219,9 @@ class AddMachine:
         needed: set[int] = set()
         for entry_id in range(max(self.head, self.next_entry_id - self._size), self.next_entry_id):
             lacking = [
-                one
-                for one in self._write_sets[entry_id % self._size]
-                if one in down and not self._has(one, entry_id)
+                index
+                for index in self._write_sets[entry_id % self._size]
+                if index in down and not self._has(index, entry_id)
             ]
             if self.write_quorum - len(lacking) < self.ack_quorum:
                 needed.update(lacking)
@@ -233,10 +233,10 @@ class AddMachine:
 
     def under_replicated_by_bookie(self) -> dict[BookieId, int]:
         """Return how many acknowledged entries each bookie was to hold and will not get, replaced ones included."""
-        found = dict(self._left_under_replicated)
+        under_replicated = dict(self._left_under_replicated)
         for bookie_id, count in zip(self.ensemble, self.under_replicated, strict=True):
-            found[bookie_id] = found.get(bookie_id, 0) + count
-        return found
+            under_replicated[bookie_id] = under_replicated.get(bookie_id, 0) + count
+        return under_replicated
 
     def outcome(self, entry_id: EntryId) -> Outcome:
         """Return what is known about an entry that was not acknowledged when the writer ended."""
@@ -540,7 +540,9 @@ class AddMachine:
 
     def _class_end(self, remainder: int) -> EntryId:
         """Return the lowest entry id with this remainder that is not complete by frontiers alone."""
-        quorum = sorted((self._frontier[one] for one in self._write_sets[remainder]), reverse=True)
+        quorum = sorted(
+            (self._frontier[index] for index in self._write_sets[remainder]), reverse=True
+        )
         # A replacement's frontier may lie below the head: what it is given there says nothing about what follows.
         reached = max(quorum[self.ack_quorum - 1], self.head)
         return reached + (remainder - reached) % self._size
@@ -616,11 +618,11 @@ class AddMachine:
     def _check_able(self) -> None:
         for entry_id in range(self.head, min(self.next_entry_id, self.head + self._size)):
             able = [
-                one
-                for one in self._write_sets[entry_id % self._size]
-                if one not in self._unable
-                or entry_id < self._frontier[one]
-                or entry_id in self._acked_ahead[one]
+                index
+                for index in self._write_sets[entry_id % self._size]
+                if index not in self._unable
+                or entry_id < self._frontier[index]
+                or entry_id in self._acked_ahead[index]
             ]
             if len(able) < self.ack_quorum:
                 self._fail(too_few_able(self.ledger_id, entry_id, self.trouble()), entry_id)
@@ -766,12 +768,12 @@ def split(datas: list[bytes], cut: int) -> list[list[bytes]]:
         return [datas]
     pieces: list[list[bytes]] = []
     start = size = 0
-    for at, data in enumerate(datas):
-        if at > start and (
-            at - start >= BATCH_ENTRIES or size + len(data) > BATCH_BYTES or at == cut
+    for index, data in enumerate(datas):
+        if index > start and (
+            index - start >= BATCH_ENTRIES or size + len(data) > BATCH_BYTES or index == cut
         ):
-            pieces.append(datas[start:at])
-            start, size = at, 0
+            pieces.append(datas[start:index])
+            start, size = index, 0
         size += len(data)
     pieces.append(datas[start:])
     return pieces

@@ -73,7 +73,7 @@ class PartAudited:
     @property
     def is_whole(self) -> bool:
         """Whether every copy is there, good, and like the others."""
-        return all(one.is_whole for one in self.copies) and not self.differing_count
+        return all(copy.is_whole for copy in self.copies) and not self.differing_count
 
 
 class AuditPart(Procedure[PartAudited]):
@@ -149,7 +149,7 @@ class AuditPart(Procedure[PartAudited]):
 
     def _compare(self) -> None:
         audited = self._audited
-        are_all_asked = not any(one.error for one in audited.copies)
+        are_all_asked = not any(copy.error for copy in audited.copies)
         for entry_id in range(audited.first, audited.last + 1):
             groups: dict[Sum, list[BookieId]] = {}
             for bookie_id, sums in self._sums.items():

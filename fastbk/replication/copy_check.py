@@ -159,7 +159,9 @@ def _busy(bookie_id: BookieId, reply: Reply) -> Error:
 
 def fragments_naming(metadata: LedgerMetadata, bookie_id: BookieId) -> list[int]:
     """Return the positions of the fragments that name the bookie."""
-    return [at for at, one in enumerate(metadata.fragments) if bookie_id in one.ensemble]
+    return [
+        index for index, fragment in enumerate(metadata.fragments) if bookie_id in fragment.ensemble
+    ]
 
 
 def last_of_fragment(metadata: LedgerMetadata, at: int) -> EntryId | None:
@@ -210,8 +212,8 @@ def is_expected(metadata: LedgerMetadata, missing: MissingReplica) -> bool:
     """Return whether metadata names the bookie for some of these entries, or may still do so."""
     if not metadata.is_closed:
         return True
-    for at, fragment in enumerate(metadata.fragments):
-        last = last_of_fragment(metadata, at)
+    for index, fragment in enumerate(metadata.fragments):
+        last = last_of_fragment(metadata, index)
         assert last is not None
         first = max(fragment.first_entry_id, missing.first_entry_id)
         if missing.bookie_id in fragment.ensemble and first <= last and first < missing.end:

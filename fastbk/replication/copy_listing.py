@@ -251,7 +251,7 @@ class CheckRecoveredCopies(Procedure[tuple[MissingReplica, ...]]):
             replace(one, reason=f"not checked after a recovery: {one.reason}")
             for one in listed.unknown
         ]
-        found = merged((*listed.missing, *unchecked))
-        if found:
-            yield MarkReplicas(found)
-        return found
+        missing = merged((*listed.missing, *unchecked))
+        if missing:
+            yield MarkReplicas(missing)
+        return missing

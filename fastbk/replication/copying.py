@@ -256,7 +256,7 @@ class CopyShare(Procedure[ShareCopied]):
         first = self._ledger_id % len(bookies)
         return sorted(
             (*bookies[first:], *bookies[:first]),
-            key=lambda one: (one == self._lost, self._is_pressed(one)),
+            key=lambda bookie: (bookie == self._lost, self._is_pressed(bookie)),
         )
 
     def _is_pressed(self, bookie_id: BookieId) -> bool:

@@ -247,7 +247,9 @@ class PollLac(Procedure[LacNews]):
     def _failed(self) -> None:
         """Begin to count when the last member has failed."""
         ensemble = self._metadata.fragments[-1].ensemble
-        if self._failing is None and all(one in self._replicas.said for one in ensemble):
+        if self._failing is None and all(
+            bookie_id in self._replicas.said for bookie_id in ensemble
+        ):
             self._failing = self._sleep(self._options.pacing.give_up_s, self._give_up)
 
     def _answered_well(self, bookie_id: BookieId, *, had_failed: bool) -> None:

@@ -102,11 +102,11 @@ class RepairLedger(Procedure[LedgerRepaired]):
     def _fragments(self, metadata: LedgerMetadata) -> Iterator[tuple[Fragment, EntryId]]:
         """Yield the finished fragments that name the bookie, and the last entry of each."""
         fragments = metadata.fragments
-        for at, fragment in enumerate(fragments):
+        for index, fragment in enumerate(fragments):
             if self._bookie_id not in fragment.ensemble:
                 continue
-            if at + 1 < len(fragments):
-                yield fragment, fragments[at + 1].first_entry_id - 1
+            if index + 1 < len(fragments):
+                yield fragment, fragments[index + 1].first_entry_id - 1
             elif metadata.is_closed:
                 yield fragment, metadata.last_entry_id
             else:
@@ -169,11 +169,11 @@ class RepairLedger(Procedure[LedgerRepaired]):
 
 def _within(runs: Iterator[Range], wanted: Sequence[Range]) -> Iterator[Range]:
     """Yield the parts of `runs` that lie in `wanted`; both ascending."""
-    at = 0
+    offset = 0
     for first, last in runs:
-        while at < len(wanted) and wanted[at][1] < first:
-            at += 1
-        for low, high in wanted[at:]:
+        while offset < len(wanted) and wanted[offset][1] < first:
+            offset += 1
+        for low, high in wanted[offset:]:
             if low > last:
                 break
             yield max(first, low), min(last, high)

@@ -124,15 +124,15 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         """Return the first fragment that names the lost bookie and was not given up, and its last entry."""
         ends = [one.first_entry_id - 1 for one in metadata.fragments[1:]]
         ends.append(metadata.last_entry_id if metadata.is_closed else -1)
-        for at, fragment in enumerate(metadata.fragments):
+        for index, fragment in enumerate(metadata.fragments):
             if self._lost not in fragment.ensemble or fragment.first_entry_id in self.repaired.left:
                 continue
-            if at == len(ends) - 1 and not metadata.is_closed:
+            if index == len(ends) - 1 and not metadata.is_closed:
                 self.repaired.left[fragment.first_entry_id] = (
                     "the ledger is open: its writer replaces the bookie, or recover the ledger first"
                 )
                 continue
-            return fragment, ends[at]
+            return fragment, ends[index]
         return None
 
     def _replace(
@@ -367,17 +367,17 @@ class HeldEntries:
 
     def without(self, runs: Iterator[Run]) -> Iterator[Run]:
         """Yield what of `runs` is not held, and always the last id: who takes it again shows that it is there."""
-        at, last = 0, -1
+        index, last = 0, -1
         for first, last in runs:
             position = first
-            while at < len(self.ranges) and self.ranges[at][0] <= last:
-                held_first, held_last = self.ranges[at]
+            while index < len(self.ranges) and self.ranges[index][0] <= last:
+                held_first, held_last = self.ranges[index]
                 if held_first > position:
                     yield position, held_first - 1
                 position = max(position, held_last + 1)
                 if held_last > last:
                     break
-                at += 1
+                index += 1
             if position <= last:
                 yield position, last
         if last >= 0 and self.holds(last):

@@ -366,7 +366,7 @@ class ReadPart(Procedure[None]):
         if metadata.write_quorum == len(ensemble):
             return list(ensemble), end
         # The bookie for which this entry is the first of a run holds the most of what follows.
-        return [ensemble[one] for one in reversed(indexes)], end
+        return [ensemble[index] for index in reversed(indexes)], end
 
     def _last_held_by(self, bookie_id: BookieId, end: EntryId) -> EntryId:
         metadata = self._whole.metadata
@@ -391,8 +391,8 @@ class ReadPart(Procedure[None]):
         del self._asked[bookie_id]
         self._whole.options.noted(bookie_id, outcome, asked_s, now_s)
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
-            found = _consecutive(outcome.found, request.first, request.last)
-            self._replied(bookie_id, request, outcome, found, now_s)
+            consecutive = _consecutive(outcome.found, request.first, request.last)
+            self._replied(bookie_id, request, outcome, consecutive, now_s)
         else:
             self._failed(bookie_id, outcome, now_s)
 

@@ -196,7 +196,7 @@ def in_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
 
 def _used(fragments: list[Fragment], base: Fragment, last: EntryId) -> tuple[Fragment, ...]:
     """Return the fragments that hold entries up to `last`; a last fragment without any stays as it was."""
-    used = tuple(one for one in fragments if one.first_entry_id <= last)
+    used = tuple(fragment for fragment in fragments if fragment.first_entry_id <= last)
     return used or (base,)
 
 
@@ -291,7 +291,7 @@ class RewriteTail(Procedure[None]):
     def _is_missing(self, entry_id: EntryId) -> None:
         """Nothing at or behind this entry was acknowledged: stop reading there."""
         self.missing = min(self.missing, entry_id)
-        for later in [one for one in self._readings if one > entry_id]:
+        for later in [reading for reading in self._readings if reading > entry_id]:
             self._readings.pop(later).cancel()
 
     def _write_on(self, now_s: float) -> None:
@@ -367,15 +367,15 @@ class FenceEnsemble(QuorumCoverage[Fenced]):
 
     def _record_reply(self, index: int, outcome: Outcome) -> bool:
         bookie_id = self._ensemble[index]
-        found = entry_in(outcome, -1)
-        if found is None:
+        entry = entry_in(outcome, -1)
+        if entry is None:
             self._replicas.record_reply(bookie_id, outcome)
             return bookie_id in self._replicas.absent
         # Only what this digest covers; the number beside the entry counts for nothing (the simulator's script P19).
-        self._fenced.lac = max(self._fenced.lac, found.lac)
-        self._fenced.highest = max(self._fenced.highest, found.entry_id)
-        self._fenced.largest_bytes = max(self._fenced.largest_bytes, len(found.data))
-        self._fenced.lengths[found.entry_id] = found.length
+        self._fenced.lac = max(self._fenced.lac, entry.lac)
+        self._fenced.highest = max(self._fenced.highest, entry.entry_id)
+        self._fenced.largest_bytes = max(self._fenced.largest_bytes, len(entry.data))
+        self._fenced.lengths[entry.entry_id] = entry.length
         return True
 
     def _is_hopeless(self) -> bool:
@@ -436,10 +436,10 @@ class ReadForRecovery(Procedure[Found | None]):
 
     def _answered(self, bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
         self._asked -= 1
-        found = entry_in(outcome, self._entry_id)
+        entry = entry_in(outcome, self._entry_id)
         replicas = self._replicas
-        if found is not None:
-            self._finish(found, now_s)
+        if entry is not None:
+            self._finish(entry, now_s)
             return
         replicas.record_reply(bookie_id, outcome)
         if replicas.closed is not None or replicas.not_allowed:
@@ -450,7 +450,7 @@ class ReadForRecovery(Procedure[Found | None]):
             self._again(now_s)
 
     def _again(self, now_s: float) -> None:
-        passing = [one for one in self._members if one in self._replicas.passing]
+        passing = [member for member in self._members if member in self._replicas.passing]
         pause_s = self._backoff.next_in_time_s(now_s) if passing else None
         if pause_s is None:
             self._give_up(now_s)

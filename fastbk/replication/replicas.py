@@ -62,9 +62,9 @@ class Pacing:
 def entry_in(outcome: Outcome, entry_id: EntryId) -> Found | None:
     """Return the good copy of `entry_id` (-1: of any) that an answer to ReadEntry holds, None if there is none."""
     if isinstance(outcome, Reply) and outcome.status == Status.OK and outcome.found:
-        found = outcome.found[0]
-        if entry_id in (-1, found.entry_id):
-            return found
+        entry = outcome.found[0]
+        if entry_id in (-1, entry.entry_id):
+            return entry
     return None
 
 
@@ -186,7 +186,9 @@ class QuorumCoverage(Procedure[T]):
         """Ask all but the lost ones."""
         self._backoff = self._pacing.backoff(now_s)
         self._replicas.said.update((one, "lost: not asked") for one in self._lost)
-        asked = [at for at, one in enumerate(self._ensemble) if one not in self._lost]
+        asked = [
+            index for index, bookie_id in enumerate(self._ensemble) if bookie_id not in self._lost
+        ]
         if asked:
             self._request_from(asked)
         else:
@@ -240,7 +242,9 @@ class QuorumCoverage(Procedure[T]):
 
     def _all_answered(self, now_s: float) -> None:
         passing = [
-            index for index, one in enumerate(self._ensemble) if one in self._replicas.passing
+            index
+            for index, bookie_id in enumerate(self._ensemble)
+            if bookie_id in self._replicas.passing
         ]
         # Waiting helps only if those that may come back would be enough.
         is_of_use = passing and self._is_covered(self._valid.union(passing))

@@ -130,6 +130,7 @@ class WriterMachine(Procedure[None]):
             is_deferred=options.is_deferred,
             describe_trouble=describe_trouble,
         )
+        # Two short ways for `acknowledged`, which runs for each acknowledgement.
         self._acknowledged = self.adds.acknowledged
         self.ensemble_version = 0
         self.changes = 0
@@ -137,7 +138,7 @@ class WriterMachine(Procedure[None]):
         self.wake_s: float | None = None
         self.health = MemberHealth(options.change)
         self._failed = self.health.failed
-        self._index = {one: index for index, one in enumerate(self.ensemble)}
+        self._index = {bookie_id: index for index, bookie_id in enumerate(self.ensemble)}
         self._answers_s = [-math.inf] * len(self.ensemble)  # when each could begin to answer
         self._stored = [-1] * len(self.ensemble)  # how far each had come at the last look
         self._round: ChangeRound | CheckOpen | None = None
@@ -484,11 +485,11 @@ class WriterMachine(Procedure[None]):
         return look_s
 
     def _kept(self, now_s: float) -> None:
-        found = self._keeper.ended(now_s)
-        if found is None or found.version <= self.known.version:
+        ended = self._keeper.ended(now_s)
+        if ended is None or ended.version <= self.known.version:
             return
-        if found.metadata.fragments[-1].ensemble == self.ensemble:
-            self.known = found
+        if ended.metadata.fragments[-1].ensemble == self.ensemble:
+            self.known = ended
 
 
 # --- closing --------------------------------------------------------------------------------------
@@ -549,12 +550,12 @@ class CloseLedger(Procedure[VersionedLedger]):
             self._shares = tuple(owed.ready)
             yield from self._mark(owed, end_s)
         update = MetadataUpdate(self._decide, self._known, max(0.0, end_s - self._now_s))
-        found = yield from update
+        written = yield from update
         self.is_ours = update.is_ours
         if owed is not None:
             owed.named(self._shares, self._freed)
             yield from self._unmark(owed)
-        return found
+        return written
 
     def _mark(self, owed: UnderReplication, end_s: float) -> Steps[None]:
         while add := owed.unmarked(owed.to_mark_at_end()):

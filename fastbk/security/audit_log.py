@@ -275,22 +275,22 @@ class Chain:
 
 def last_of(line: bytes) -> Chain | None:
     """Return the chain that ends with a line; None: it is broken."""
-    found = _parts(line)
-    if found is None:
+    parts = _parts(line)
+    if parts is None:
         return None
-    _, head, sequence = found
+    _, head, sequence = parts
     return Chain(sequence, head)
 
 
 def faults(lines: Iterable[bytes], chain: Chain | None = None) -> Iterator[str]:
     """Yield what is wrong with an audit log's lines, in their order. `chain`: what comes before; None: not known."""
     for number, line in enumerate(lines, 1):
-        found = _parts(line)
-        if found is None:
+        parts = _parts(line)
+        if parts is None:
             yield f"line {number} is no line of an audit log, or is cut"
             chain = None
             continue
-        body, head, sequence = found
+        body, head, sequence = parts
         if chain is not None and sequence != chain.sequence + 1:
             yield f"line {number} has number {sequence} behind {chain.sequence}: lines are missing"
         elif chain is not None and _hash(chain.head, body) != head:

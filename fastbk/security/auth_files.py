@@ -269,7 +269,7 @@ def read_revocations(path: str) -> tuple[frozenset[str], str]:
 
 def load_revocations(path: str) -> frozenset[str]:
     """Return the lines of a file that has to be good. Raises ConfigError."""
-    found, wrong = read_revocations(path)
+    revocations, wrong = read_revocations(path)
     if wrong:
         raise ConfigError(wrong)
-    return found
+    return revocations

@@ -111,7 +111,7 @@ class Authority:
         builder = builder.add_extension(signer, critical=False)
         if names:
             builder = builder.add_extension(
-                x509.SubjectAlternativeName([_alternative(one) for one in names]), critical=False
+                x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
             )
         certificate = builder.sign(self._key, hashes.SHA256())
         issued = Issued(directory / "tls.crt", directory / "tls.key")

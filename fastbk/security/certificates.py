@@ -37,7 +37,8 @@ def read_certificates(path: str, password_file: str = "") -> list[x509.Certifica
 def end_s(path: str, password_file: str = "") -> float:
     """Return when the first certificate of a file ends, in seconds of Unix time. Raises ConfigError."""
     return min(
-        one.not_valid_after_utc.timestamp() for one in read_certificates(path, password_file)
+        certificate.not_valid_after_utc.timestamp()
+        for certificate in read_certificates(path, password_file)
     )
 
 
@@ -86,8 +87,8 @@ class CertificateEnds:
 
     def ends_s(self) -> dict[str, float]:
         """Return Unix time by path; NaN: the file cannot be read."""
-        found = passwords_of(self.files)
-        return {path: self._end_s(path, password_file) for path, password_file in found.items()}
+        passwords = passwords_of(self.files)
+        return {path: self._end_s(path, password_file) for path, password_file in passwords.items()}
 
     def _end_s(self, path: str, password_file: str) -> float:
         stamp = stamp_of([path])

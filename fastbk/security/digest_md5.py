@@ -139,9 +139,9 @@ def parse(message: bytes) -> dict[str, str]:
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslError("it is longer than 4 KiB")
     found: dict[str, str] = {}
-    at = 0
-    while at < len(message):
-        match = _DIRECTIVE.match(message, at)
+    offset = 0
+    while offset < len(message):
+        match = _DIRECTIVE.match(message, offset)
         if match is None:
             raise SaslError("it is not a list of directives")
         name = match[1].decode().lower()
@@ -157,11 +157,11 @@ def parse(message: bytes) -> dict[str, str]:
         if name in found and name != "realm":
             raise SaslError(f"it has {name} twice")
         found.setdefault(name, value)
-        at = match.end()
-        if at < len(message):
-            if message[at : at + 1] != b",":
+        offset = match.end()
+        if offset < len(message):
+            if message[offset : offset + 1] != b",":
                 raise SaslError("it is not a list of directives")
-            at += 1
+            offset += 1
     return found
 
 

@@ -54,10 +54,10 @@ def end_s(certificate: bytes) -> float:
     """Return when a certificate in DER ends, in seconds of Unix time; 0: that is not to be read from it."""
     try:
         _, (tag, text) = _parts(_part_of(certificate, _VALIDITY, _SEQUENCE))
-        found = _TIME.fullmatch(text)
-        if found is None or len(found[1]) != {_UTC_TIME: 2, _GENERAL_TIME: 4}[tag]:
+        match = _TIME.fullmatch(text)
+        if match is None or len(match[1]) != {_UTC_TIME: 2, _GENERAL_TIME: 4}[tag]:
             return 0.0
-        year, *rest = (int(one) for one in found.groups())
+        year, *rest = (int(one) for one in match.groups())
         if tag == _UTC_TIME:
             year += 1900 if year >= 50 else 2000
         return float(calendar.timegm((year, *rest)))
@@ -77,7 +77,7 @@ def _part_of(certificate: bytes, index: int, tag: int) -> bytes:
     """Return the content of one part of what is signed. Raises ValueError."""
     ((_, whole),) = _parts(certificate)
     signed = next(_parts(whole), (0, b""))[1]
-    parts = [one for one in _parts(signed) if one[0] != _VERSION]
+    parts = [part for part in _parts(signed) if part[0] != _VERSION]
     if len(parts) <= index or parts[index][0] != tag:
         raise ValueError("no certificate")
     return parts[index][1]
@@ -85,17 +85,17 @@ def _part_of(certificate: bytes, index: int, tag: int) -> bytes:
 
 def _parts(data: bytes) -> Iterator[_Part]:
     """Yield the parts that DER consists of. Raises ValueError."""
-    at = 0
-    while at < len(data):
-        tag, size = data[at], data[at + 1] if at + 1 < len(data) else 0x80
-        at += 2
+    offset = 0
+    while offset < len(data):
+        tag, size = data[offset], data[offset + 1] if offset + 1 < len(data) else 0x80
+        offset += 2
         if size >= 0x80:
             count = size - 0x80
-            if not 0 < count <= 4 or at + count > len(data):
+            if not 0 < count <= 4 or offset + count > len(data):
                 raise ValueError("a length is cut, or none of DER")
-            size = int.from_bytes(data[at : at + count], "big")
-            at += count
-        if at + size > len(data):
+            size = int.from_bytes(data[offset : offset + count], "big")
+            offset += count
+        if offset + size > len(data):
             raise ValueError("a part is cut")
-        yield tag, data[at : at + size]
-        at += size
+        yield tag, data[offset : offset + size]
+        offset += size

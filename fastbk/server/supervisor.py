@@ -406,10 +406,10 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Return the process ids by the names of `fastbk.server.process_table`, the supervisor's included."""
-        found = {"supervisor": os.getpid()}
+        pids = {"supervisor": os.getpid()}
         if self._boot is not None:
-            found.update({p.name: child.pid for p, child in self._boot.children.items()})
-        return found
+            pids.update({p.name: child.pid for p, child in self._boot.children.items()})
+        return pids
 
     async def _pause_after_death(self, error: ChildDied, *, was_serving: bool) -> float:
         """Return the pause before the next boot in seconds."""
@@ -481,7 +481,7 @@ class SystemdStates:
             stack.push_async_callback(self.close)
             self._tell()
             works = (keep_alive(self._systemd, is_alive), self._extend())
-            self._tasks = [asyncio.get_running_loop().create_task(one) for one in works]
+            self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     def changed(self, state: State, reason: str) -> None:
         """Take in a step of the bookie's life."""

@@ -451,14 +451,14 @@ class OffsetResolver:
             raise ConfigError(
                 f"{option} names ledger {unknown[0]}, which is not among the ledgers that are read"
             )
-        found: dict[int, int] = {}
+        ledger_edge: dict[int, int] = {}
         for one, end in ends.items():
             place = wanted.get(one, "earliest" if option == "startingOffsets" else "latest")
             at = 0 if place == "earliest" else end if place == "latest" else int(place)
             if at > end:
                 raise ConfigError(f"{option}: entry {at} of ledger {one} is behind its end, {end}")
-            found[one] = at
-        return found
+            ledger_edge[one] = at
+        return ledger_edge
 
 
 def _read(paths: list[str]) -> str:

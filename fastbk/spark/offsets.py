@@ -208,7 +208,11 @@ def renamed(start: Offsets, end: Offsets) -> Offsets:
     """Return `start` with each stream under the path that it has in `end`: a stream is its id, names come and go."""
     paths = {at.stream_id: path for path, at in end.streams.items()}
     found = {path: at for path, at in start.streams.items() if at.stream_id not in paths}
-    found |= {paths[at.stream_id]: at for at in start.streams.values() if at.stream_id in paths}
+    found |= {
+        paths[stream.stream_id]: stream
+        for stream in start.streams.values()
+        if stream.stream_id in paths
+    }
     return Offsets(found, start.ledgers)
 
 

@@ -180,12 +180,12 @@ class Values:
             return None
         try:
             is_plain = _is_whole(value)
-            found = int(value) / 1000 if is_plain else parse_duration_us(value) / 1e6
+            seconds = int(value) / 1000 if is_plain else parse_duration_us(value) / 1e6
         except (ValueError, OverflowError) as error:
             raise self.error(name, "no span of time, and no milliseconds") from error
-        if not 0 < found <= 86_400:
+        if not 0 < seconds <= 86_400:
             raise self.error(name, "no span of time above 0 and up to a day")
-        return found
+        return seconds
 
     def size(self, name: str, default: int | None = None) -> int | None:
         """Return bytes, 1 or more, also of "64MiB". Raises ConfigError."""
@@ -208,12 +208,12 @@ class Values:
         try:
             if re.fullmatch(r"-?[0-9]{1,15}", value):
                 return EPOCH + timedelta(milliseconds=int(value))
-            found = datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
         except (ValueError, OverflowError) as error:
             raise self.error(name, "neither a time nor milliseconds since 1970") from error
-        if found.tzinfo is None:
+        if time.tzinfo is None:
             raise self.error(name, "a time without a zone (Z is UTC)")
-        return found
+        return time
 
     def choice(self, name: str, *one_of: str) -> str:
         """Return one of these, the first where it is not given. Raises ConfigError."""
@@ -254,12 +254,12 @@ class ReadOptions:
     @property
     def client_settings(self) -> ClientOptions:
         """What the client is made with, where the options say it."""
-        found: ClientOptions = {}
+        client_settings: ClientOptions = {}
         if self.read_timeout_s is not None:
-            found["read_timeout"] = self.read_timeout_s
+            client_settings["read_timeout"] = self.read_timeout_s
         if self.speculative_read_s is not None:
-            found["speculative_read"] = self.speculative_read_s
-        return found
+            client_settings["speculative_read"] = self.speculative_read_s
+        return client_settings
 
     @property
     def reads_ledgers(self) -> bool:
@@ -382,12 +382,12 @@ def _edge(values: Values, side: str, default: str) -> str | Mapping[str, object]
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        edge = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise values.error(offsets, f"neither earliest nor latest nor JSON ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(edge, dict):
         raise values.error(offsets, f"not a JSON object such as {EXAMPLE}")
-    return found
+    return edge
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

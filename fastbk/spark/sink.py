@@ -721,30 +721,30 @@ def _columns(values: Values, schema: StructType) -> Columns:
             f"there is no column {value} to write, among {', '.join(types)}: make one,"
             ' as by .select(to_json(struct("*")).alias("value")), or name another: .option("valueColumn", "payload")'
         )
-    found = Columns(
+    columns = Columns(
         value,
         _optional(values, types, "keyColumn", "key"),
         _optional(values, types, "headersColumn", "headers"),
     )
-    for name in (found.value, found.key):
+    for name in (columns.value, columns.key):
         if name is not None and not isinstance(types[name], BinaryType | StringType):
             raise ConfigError(
                 f"column {name} is {types[name].simpleString()}, and values and keys are binary or string:"
                 f' cast it, as by .withColumn("{name}", col("{name}").cast("string"))'
             )
-    if found.headers is not None and not _is_headers(types[found.headers]):
+    if columns.headers is not None and not _is_headers(types[columns.headers]):
         raise ConfigError(
-            f"column {found.headers} is {types[found.headers].simpleString()},"
+            f"column {columns.headers} is {types[columns.headers].simpleString()},"
             " and headers are array<struct<key:string,value:binary>>"
         )
-    taken = {found.value, found.key, found.headers, *OF_THE_SOURCE}
+    taken = {columns.value, columns.key, columns.headers, *OF_THE_SOURCE}
     lost = [name for name in types if name not in taken]
     if lost:
         raise ConfigError(
             f"columns {', '.join(lost)} would be lost: leave them out, or put them into the value,"
             ' as by .select(to_json(struct("*")).alias("value"))'
         )
-    return found
+    return columns
 
 
 def _optional(

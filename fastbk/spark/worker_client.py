@@ -30,10 +30,10 @@ def client_of(uri: str | None, **settings: Unpack[ClientOptions]) -> fastbk.sync
         library_log.forward()  # nobody else configures logging there: Spark keeps what is written to stderr
     key = (os.getpid(), uri, *sorted(settings.items()))
     with _lock:
-        found = _clients.get(key)
-        if found is None:
-            found = _clients[key] = fastbk.sync.connect(uri, **settings)
-        return found
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = fastbk.sync.connect(uri, **settings)
+        return client
 
 
 def _is_worker() -> bool:

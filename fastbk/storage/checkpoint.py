@@ -1,9 +1,9 @@
 """The order of a checkpoint (INV-X2, INV-X3): a flush, its commit, and what follows.
 
 The flush thread calls `run`, which writes and syncs new files, reads them back and commits a manifest. It returns a
-`Change`: the main loop installs it (`install`, memory work only), frees the write cache and publishes the mark; then
-the flush thread unlinks what no manifest names any more (`clean_up`). A failure before the commit abandons the new
-files, and the next try writes new ones; a commit whose outcome is unknown leaves them on disk until a later one
+`Change`: the main loop installs it (`Change.install`, memory work only), frees the write cache and publishes the mark.
+Then the flush thread unlinks what no manifest names any more (`Commits.clean_up`). A failure before the commit abandons
+the new files, and the next try writes new ones; a commit whose outcome is unknown leaves them on disk until a later one
 succeeded, since the failed manifest may count after a restart. No thread here; crash tests call it step by step on the
 fake disk.
 """
@@ -126,11 +126,6 @@ class Checkpoint(Maintenance):
             if may_pass:
                 self._wait(backoff.next_s())
 
-    @staticmethod
-    def install(store: Store, change: Change) -> None:
-        """See `Change.install`."""
-        change.install(store)
-
     # ---- the flush thread's part
 
     def run(
@@ -172,10 +167,6 @@ class Checkpoint(Maintenance):
             f"could not flush into {self._directory} in {self._settings.attempts_max} attempts: {cause}."
             " Free space on that disk or repair it; the journal holds the data meanwhile"
         ) from cause
-
-    def clean_up(self, store: Store, change: Change) -> list[str]:
-        """See `Commits.clean_up`."""
-        return self.commits.clean_up(store, change)
 
     # ---- steps
 

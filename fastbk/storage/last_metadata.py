@@ -156,7 +156,7 @@ class LastMetadata:
 
     def see_deleted(self, ledger_ids: Sequence[int]) -> None:
         """Note, durably, that metadata lists these ledgers no more. Raises OSError."""
-        for first, last in IdRanges((one, one) for one in ledger_ids):
+        for first, last in IdRanges((ledger_id, ledger_id) for ledger_id in ledger_ids):
             self._make_room()
             self.deleted.add(first, last)
             self._buffer += pack(first, last)
@@ -207,30 +207,30 @@ class LastMetadata:
     # ---- where a ledger's record lies
 
     def _in_arrays(self, ledger_id: int) -> int:
-        at = bisect_left(self._ids, ledger_id)
-        return at if at < len(self._ids) and self._ids[at] == ledger_id else -1
+        index = bisect_left(self._ids, ledger_id)
+        return index if index < len(self._ids) and self._ids[index] == ledger_id else -1
 
     def _body(self, ledger_id: int) -> tuple[int, bytes] | None:
         if ledger_id in self.deleted:
             return None
         offset = self._changed.get(ledger_id)
         if offset is None:
-            at = self._in_arrays(ledger_id)
-            if at < 0:
+            index = self._in_arrays(ledger_id)
+            if index < 0:
                 return None
-            offset = self._offsets[at]
+            offset = self._offsets[index]
         raw = self._raw(offset)
         return _RECORD.unpack_from(raw)[3], raw[_RECORD.size :]
 
     def _raw(self, offset: int) -> bytes:
         if offset >= self._end:
-            raw, at = bytes(self._buffer), offset - self._end
+            raw, index = bytes(self._buffer), offset - self._end
         else:
-            raw, at = os.pread(self._file, 4096, offset), 0
-        size = _RECORD.size + _RECORD.unpack_from(raw, at)[1]
+            raw, index = os.pread(self._file, 4096, offset), 0
+        size = _RECORD.size + _RECORD.unpack_from(raw, index)[1]
         if offset < self._end and size > len(raw):
             raw = os.pread(self._file, size, offset)
-        return raw[at : at + size]
+        return raw[index : index + size]
 
     def _fold(self) -> None:
         """Bring what is in the dict into the arrays."""

@@ -219,8 +219,8 @@ class OfflineStore:
     def _put(self, contents: FlushContents) -> None:
         manifest = self._checkpoint.manifest
         change = self._checkpoint.run(self._store, contents, manifest.mark, clean=manifest.clean)
-        Checkpoint.install(self._store, change)
-        self._checkpoint.clean_up(self._store, change)
+        change.install(self._store)
+        self._checkpoint.commits.clean_up(self._store, change)
 
 
 def _parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -92,7 +92,7 @@ class ScrubState(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_bad_digests(self, found: Iterable[tuple[int, int, int]], now_s: int) -> ScrubState:
         """Return the state with these (ledger, first, last) in the list, as seen now."""
-        ranges = {one.key: one for one in self.bad_digests}
+        ranges = {bad_digest.key: bad_digest for bad_digest in self.bad_digests}
         for key in found:
             first_s = ranges[key].found_s if key in ranges else now_s
             ranges[key] = BadDigests(
@@ -110,10 +110,10 @@ class ScrubState(msgspec.Struct, frozen=True, kw_only=True):
         After a cycle that could not look at everything, only without ledgers that are `deleted`.
         """
         kept = tuple(
-            one
-            for one in self.bad_digests
-            if one.ledger_id not in deleted
-            and (one.seen_s >= self.began_s or self.digests_unanswered)
+            bad_digest
+            for bad_digest in self.bad_digests
+            if bad_digest.ledger_id not in deleted
+            and (bad_digest.seen_s >= self.began_s or self.digests_unanswered)
         )
         is_cut = self.is_bad_digests_cut and len(kept) == BAD_DIGESTS_MAX
         return msgspec.structs.replace(self, bad_digests=kept, is_bad_digests_cut=is_cut)
@@ -127,7 +127,7 @@ def read_scrub_state(disk: Disk, directory: str, incarnation: int) -> ScrubState
     """Return what is remembered of this incarnation's directory. Raises FormatTooNewError, OSError."""
     fresh = ScrubState(incarnation=f"{incarnation:016x}")
     try:
-        found = _FILE.read(disk, directory)
+        record = _FILE.read(disk, directory)
     except CorruptDataError:
         return fresh
-    return found if found is not None and found.incarnation == fresh.incarnation else fresh
+    return record if record is not None and record.incarnation == fresh.incarnation else fresh

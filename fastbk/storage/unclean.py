@@ -62,6 +62,6 @@ def read_unclean(disk: Disk, directory: str) -> Unclean | None:
 
 def mark_lost(disk: Disk, directory: str, incarnation: int) -> None:
     """Have the next boot put every ledger into limbo that metadata names this bookie for. Raises OSError."""
-    found = read_unclean(disk, directory)
-    flag = found or Unclean(incarnation=f"{incarnation:016x}", sync="always", started_s=0)
+    unclean = read_unclean(disk, directory)
+    flag = unclean or Unclean(incarnation=f"{incarnation:016x}", sync="always", started_s=0)
     write_unclean(disk, directory, msgspec.structs.replace(flag, is_lost=True))

@@ -193,8 +193,8 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 
     def row(self, number: int) -> Segment | None:
         """Return a row that is in no page."""
-        at = number - self.first_row
-        return self.rows[at] if 0 <= at < len(self.rows) else None
+        index = number - self.first_row
+        return self.rows[index] if 0 <= index < len(self.rows) else None
 
     def page_of(self, number: int) -> PageRef | None:
         """Return the page that has this segment's row."""
@@ -463,10 +463,10 @@ def close_segment(
         index_entry_id=contents.index_entry_id,
         size_bytes=contents.size_bytes,
     )
-    at = number - chain.first_row
-    rows = [*chain.rows[:at], closed, *chain.rows[at + 1 :]]
-    if at + 1 < len(rows):
-        rows[at + 1] = replace(rows[at + 1], base_seq=closed.end_seq)
+    index = number - chain.first_row
+    rows = [*chain.rows[:index], closed, *chain.rows[index + 1 :]]
+    if index + 1 < len(rows):
+        rows[index + 1] = replace(rows[index + 1], base_seq=closed.end_seq)
     return replace(
         chain,
         rows=tuple(rows),

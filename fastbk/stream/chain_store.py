@@ -175,9 +175,9 @@ class ChainStore:
 
     async def row(self, chain: Chain, number: int) -> Segment | None:
         """Return a segment's row, wherever it lies; None if the chain has none of that number."""
-        found = chain.row(number)
-        if found is not None or number < chain.head:
-            return found
+        row = chain.row(number)
+        if row is not None or number < chain.head:
+            return row
         page = chain.page_of(number)
         return None if page is None else (await self.page(page))[number - page.first]
 
@@ -185,12 +185,12 @@ class ChainStore:
         """Return a page's rows. Raises StorageError if it is gone, or damaged."""
         rows = self._pages.get(page.token)
         if rows is None:
-            found = await self._records.read(self._page_path(page))
-            if found is None:
+            record = await self._records.read(self._page_path(page))
+            if record is None:
                 raise StorageError(
                     f"stream {self.stream_id}: page {page.page} of its segments {page.first} to {page.last} is gone"
                 )
-            rows = get_page(found.value)
+            rows = get_page(record.value)
             if (rows[0].number, rows[-1].number) != (page.first, page.last):
                 raise StorageError(f"stream {self.stream_id}: page {page.page} has other segments")
             self._keep(page, rows)

@@ -125,7 +125,7 @@ async def draw_ledger(client: Client, draft: Draft) -> tuple[LedgerId, Draft]:
 
 async def drafts_of(client: Client, stream_id: str) -> list[Draft]:
     """Return the drafts of a stream, of all keys; one whose record cannot be read is logged and passed over."""
-    folder, found = drafts_path(stream_id), list[Draft]()
+    folder, drafts = drafts_path(stream_id), list[Draft]()
     (names,) = await client.records.children_of([folder])
     read = client.records.each([f"{folder}/{name}" for name in names])
     for name in names:
@@ -135,8 +135,8 @@ async def drafts_of(client: Client, stream_id: str) -> list[Draft]:
             if isinstance(draft, BadRecord):
                 _log.warning("stream.bad_record", path=draft.path, reason=draft.reason)
             else:
-                found.append(draft)
-    return found
+                drafts.append(draft)
+    return drafts
 
 
 async def give_up(client: Client, drafts: Sequence[Draft]) -> None:
@@ -172,16 +172,16 @@ async def _give_up(client: Client, draft: Draft) -> None:
 async def _marked(client: Client, draft: Draft) -> Draft | None:
     """Mark a draft so that neither a ledger comes to it nor it to the chain; None: it is gone."""
     for _ in range(TRIES_MAX):
-        found = await client.records.read(draft.path)
-        if found is None:
+        record = await client.records.read(draft.path)
+        if record is None:
             return None
-        known = _read(draft.stream_id, draft.name, found)
+        known = _read(draft.stream_id, draft.name, record)
         if known.is_given_up:
             return known
-        state = replace(_decode(known.path, found.value), given_up=True)
+        state = replace(_decode(known.path, record.value), given_up=True)
         with suppress(MetadataConflict):  # it drew another ledger, or was attached
             (version,) = await client.records.change(
-                Change(draft.path, _encode(state), found.version)
+                Change(draft.path, _encode(state), record.version)
             )
             return _draft(draft.stream_id, draft.name, state, version)
     raise MetadataConflict(f"draft {draft.name} changes again and again", retryable=True)

@@ -547,9 +547,9 @@ class ByteCounts:
         for offset in range(0, len(counted), COUNTS_AT_ONCE):
             some = counted[offset : offset + COUNTS_AT_ONCE]
             paths = {one: stored_path(one) for one in some}
-            found = await records_at(self._records, StoredRecord, paths, lambda _: StoredRecord())
+            records = await records_at(self._records, StoredRecord, paths, lambda _: StoredRecord())
             for namespace_id, where in paths.items():
-                before = found.get(namespace_id, Versioned(StoredRecord(), None))
+                before = records.get(namespace_id, Versioned(StoredRecord(), None))
                 size_bytes = self._counts[namespace_id]
                 is_same = before.version is not None and before.value.size_bytes == size_bytes
                 if not is_same and before.value.counted_us < self._began_us:

@@ -219,7 +219,7 @@ _slots: WeakKeyDictionary[Client, SegmentSlots] = WeakKeyDictionary()
 
 def slots_of(client: Client) -> SegmentSlots:
     """Return what has to be held while a segment is made or ended, or a stream is opened."""
-    found = _slots.get(client)
-    if found is None:
-        found = _slots[client] = SegmentSlots()
-    return found
+    slots = _slots.get(client)
+    if slots is None:
+        slots = _slots[client] = SegmentSlots()
+    return slots

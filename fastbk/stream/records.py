@@ -256,8 +256,8 @@ class Chunk(Sequence[Record]):
         return part
 
     def _record(self, row: int) -> Record:
-        at = row * ROW_WORDS
-        words = self._rows[at : at + ROW_WORDS]
+        offset = row * ROW_WORDS
+        words = self._rows[offset : offset + ROW_WORDS]
         place = words[ROW_PLACE]
         key_bytes, header_bytes = words[ROW_KEY_BYTES], words[ROW_HEADERS_BYTES]
         view = memoryview(self.data)
@@ -281,10 +281,10 @@ class Chunk(Sequence[Record]):
         try:
             return get_headers(raw)
         except ProtocolError as error:
-            at = row - self._first
+            index = row - self._first
             raise ProtocolError(
                 f"record {self._dlsn_of_row(row)} cannot be read: {error}; behind it is"
-                f" {self[at : at + 1].next_dlsn}"
+                f" {self[index : index + 1].next_dlsn}"
             ) from error
 
     def _dlsn(self, place: int) -> DLSN:
@@ -519,16 +519,16 @@ def put_headers(headers: HeadersLike) -> bytes:
 def get_headers(raw: bytes | memoryview) -> Headers:
     """Return what `put_headers` wrote. Raises ProtocolError."""
     found: list[tuple[str, bytes]] = []
-    at = 0
+    offset = 0
     try:
-        while at < len(raw):
-            (size,) = _NAME_SIZE.unpack_from(raw, at)
-            name = bytes(raw[at + 2 : at + 2 + size]).decode()
-            at += 2 + size
-            (size,) = _VALUE_SIZE.unpack_from(raw, at)
-            value = bytes(raw[at + 4 : at + 4 + size])
-            at += 4 + size
-            if at > len(raw):
+        while offset < len(raw):
+            (size,) = _NAME_SIZE.unpack_from(raw, offset)
+            name = bytes(raw[offset + 2 : offset + 2 + size]).decode()
+            offset += 2 + size
+            (size,) = _VALUE_SIZE.unpack_from(raw, offset)
+            value = bytes(raw[offset + 4 : offset + 4 + size])
+            offset += 4 + size
+            if offset > len(raw):
                 raise ProtocolError("a record's headers end too early")
             found.append((name, value))
     except (struct.error, UnicodeDecodeError) as error:

@@ -132,9 +132,9 @@ def page_needed(items: Sequence[Item], policy: StreamPolicy, now_us: int) -> Pag
 
 def opened(items: Sequence[Item], page: PageRef, rows: Sequence[Item], deleting: int) -> list[Item]:
     """Return the items with that page's rows in its place."""
-    at = items.index(page)
+    index = items.index(page)
     kept = [row for row in rows if first_number(row) >= deleting]
-    return [*items[:at], *kept, *items[at + 1 :]]
+    return [*items[:index], *kept, *items[index + 1 :]]
 
 
 def deletable_below(target: DLSN, row: Segment | None) -> int:

@@ -256,12 +256,12 @@ class Stream:
 
         stream_id = (await self.context()).stream_id
         record = (await self._catalog.stream_record(stream_id, self.path)).value
-        found: list[CursorInfo] = []
+        pattern_cursors: list[CursorInfo] = []
         with suppress(Unauthorized):  # a gateway of a version before 0.3 lets few clients read them
             async for one in each_pattern_cursor(self._catalog.records, record.namespace):
                 if one.reads(record.name):
-                    found.append(one.of_stream(stream_id))
-        return found
+                    pattern_cursors.append(one.of_stream(stream_id))
+        return pattern_cursors
 
     async def create_cursor(
         self,
@@ -301,10 +301,10 @@ class Stream:
     async def info(self) -> StreamInfo:
         """Return what metadata says of it: one request, nothing is asked of bookies. Raises StreamNotFound."""
         stream_id = (await self.context()).stream_id
-        found = await infos_of(self._catalog.records, self.namespace, {stream_id: self.name})
-        if not found:
+        infos = await infos_of(self._catalog.records, self.namespace, {stream_id: self.name})
+        if not infos:
             raise StreamNotFound(f"there is no stream {self.path}: it was deleted")
-        return found[0]
+        return infos[0]
 
     async def segments(self, first: int = 1) -> list[SegmentInfo]:
         """Return its segments from number `first` on, as metadata has them: for readers that share the work."""

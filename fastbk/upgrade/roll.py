@@ -371,9 +371,9 @@ def reasons_against(
         for one in sorted(set(known) - services.keys())
     ]
     reasons += [
-        f"autorecovery {name} has levels up to {one.format_level}: upgrade it"
-        for name, one in sorted(workers.items())
-        if one.format_level < level and now_ms - one.report_ms < WORKER_SILENT_S * 1000
+        f"autorecovery {name} has levels up to {worker.format_level}: upgrade it"
+        for name, worker in sorted(workers.items())
+        if worker.format_level < level and now_ms - worker.report_ms < WORKER_SILENT_S * 1000
     ]
     return tuple(reasons) if services else ("no bookie is registered", *reasons)
 

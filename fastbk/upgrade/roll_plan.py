@@ -139,7 +139,9 @@ def plan(
     steps = []
     for location, ids in by_location.items():
         size = 1 if location == DEFAULT_LOCATION else at_once
-        steps += [Step(location, tuple(ids[at : at + size])) for at in range(0, len(ids), size)]
+        steps += [
+            Step(location, tuple(ids[start : start + size])) for start in range(0, len(ids), size)
+        ]
     return tuple(steps)
 
 

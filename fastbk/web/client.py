@@ -121,11 +121,11 @@ class AnswerReader:
                 raise BadAnswer("answered no HTTP")
             return False
         first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
-        found = _FIRST_LINE.fullmatch(first)
-        if found is None:
+        match = _FIRST_LINE.fullmatch(first)
+        if match is None:
             raise BadAnswer("answered no HTTP")
         del self._buffer[: end + 4]
-        if (status := int(found[1])) >= 200:
+        if (status := int(match[1])) >= 200:
             pairs = (line.decode("latin-1").partition(":") for line in lines)
             self._head = status, {name.lower(): value.strip() for name, _, value in pairs}
         return True

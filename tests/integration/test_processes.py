@@ -103,30 +103,31 @@ async def test_a_killed_process_costs_no_acknowledged_entry(
     assert found == acknowledged
 
 
-async def test_after_a_drain_under_load_nothing_is_left_and_nothing_is_replayed() -> None:
+async def test_after_a_drain_under_load_nothing_is_left_and_nothing_is_replayed(
+    cluster: LocalCluster,
+) -> None:
     """SIGTERM while a writer is at it: all that was acknowledged is checkpointed, the writer goes on later."""
-    async with LocalCluster(1) as cluster:
-        stop = asyncio.Event()
-        bookie = cluster.bookies[0]
-        pids = dict(bookie.pids)
-        assert set(pids) == {"supervisor", "worker.0", "journal", "index", "gc"}
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(1, 1, 1)
-            appending = asyncio.create_task(append_until(writer, stop))
-            await wait_until_async(lambda: writer.last_add_confirmed >= 200, "200 entries")
-            assert await cluster.stop_bookie_async(0) == 0
-            assert not any(map(is_alive, pids.values()))
-            assert refuses(bookie.port)
-            at = writer.last_add_confirmed
-            await cluster.start_bookie_async(0)  # at once: neither port nor lock is left behind
-            assert '"records":0' in replay_of(cluster)
-            await wait_until_async(lambda: writer.last_add_confirmed > at + 50, "more entries")
-            stop.set()
-            acknowledged = await appending
-            await writer.close()
-            reader = await client.open_ledger(writer.ledger_id, recovery=False)
-            assert [bytes(entry.data) async for entry in reader.read()] == acknowledged
-            await reader.close()
+    stop = asyncio.Event()
+    bookie = cluster.bookies[0]
+    pids = dict(bookie.pids)
+    assert set(pids) == {"supervisor", "worker.0", "journal", "index", "gc"}
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        writer = await client.create_ledger(1, 1, 1)
+        appending = asyncio.create_task(append_until(writer, stop))
+        await wait_until_async(lambda: writer.last_add_confirmed >= 200, "200 entries")
+        assert await cluster.stop_bookie_async(0) == 0
+        assert not any(map(is_alive, pids.values()))
+        assert refuses(bookie.port)
+        at = writer.last_add_confirmed
+        await cluster.start_bookie_async(0)  # at once: neither port nor lock is left behind
+        assert '"records":0' in replay_of(cluster)
+        await wait_until_async(lambda: writer.last_add_confirmed > at + 50, "more entries")
+        stop.set()
+        acknowledged = await appending
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        assert [bytes(entry.data) async for entry in reader.read()] == acknowledged
+        await reader.close()
 
 
 def replay_of(cluster: LocalCluster) -> str:

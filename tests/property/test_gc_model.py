@@ -267,8 +267,8 @@ class GcModel:
 
     def install(self, change: Change) -> None:
         """The main loop's part, and the flush thread's after it."""
-        self.life.checkpoint.install(self.life.store, change)
-        self.life.checkpoint.clean_up(self.life.store, change)
+        change.install(self.life.store)
+        self.life.checkpoint.commits.clean_up(self.life.store, change)
 
     # ---- judging
 

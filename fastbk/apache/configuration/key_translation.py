@@ -753,10 +753,10 @@ class Machine:
                 answer = fcntl.ioctl(asked.fileno(), _ADDRESS_OF_INTERFACE, request)
                 return socket.inet_ntoa(answer[20:24])
             except OSError:
-                found = _version_6_address(name)
-                if found is None:
+                interface_address = _version_6_address(name)
+                if interface_address is None:
                     raise
-                return found
+                return interface_address
 
     def name_of(self, address: str) -> str:
         """Return the full name of an address, or the address where it has none. Raises OSError."""
@@ -764,9 +764,9 @@ class Machine:
 
     def address_of(self, host: str) -> str:
         """Return the first address that a name stands for, IPv4 before IPv6. Raises OSError."""
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        found.sort(key=lambda one: one[0] != socket.AF_INET)
-        return str(found[0][4][0])
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses.sort(key=lambda address: address[0] != socket.AF_INET)
+        return str(addresses[0][4][0])
 
 
 @dataclass(frozen=True, slots=True)

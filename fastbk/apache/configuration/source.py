@@ -159,21 +159,21 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str | None]]:
 def _unescape_value(text: str) -> str:
     """Return `text` with its escapes replaced; a backslash before any other character stays. Raises ValueError."""
     out: list[str] = []
-    at = 0
-    while (slash := text.find(_ESCAPE, at)) >= 0 and slash + 1 < len(text):
-        out.append(text[at:slash])
+    offset = 0
+    while (slash := text.find(_ESCAPE, offset)) >= 0 and slash + 1 < len(text):
+        out.append(text[offset:slash])
         char = text[slash + 1]
-        at = slash + 2
+        offset = slash + 2
         if char == "u":
-            digits = text[at : at + 4]
+            digits = text[offset : offset + 4]
             if len(digits) == 4:
                 out.append(chr(_hexadecimal(digits)))
-            at += 4
+            offset += 4
         elif char in _CONTROL:
             out.append(_CONTROL[char])
         else:
             out.append(char if char in _ESCAPED else _ESCAPE + char)
-    return "".join([*out, text[at:]])
+    return "".join([*out, text[offset:]])
 
 
 def _unescape_key(text: str) -> str:
@@ -243,23 +243,23 @@ class _Resolver:
         if len(within) > DEPTH_MAX:
             raise ConfigError(f"{key}: variables stand for one another more than {DEPTH_MAX} deep")
         out: list[str] = []
-        at = 0
-        while (begin := text.find("${", at)) >= 0:
+        offset = 0
+        while (begin := text.find("${", offset)) >= 0:
             end = text.find("}", begin)
             if end < 0:
                 break
-            out.append(text[at:begin])
+            out.append(text[offset:begin])
             if out[-1].endswith("$"):  # Apache reads a lone value twice and one of a list once
                 raise ConfigError(
                     f"{key}: a variable behind $$ means different things in different places"
                 )
             out.append(self._value(key, text[begin + 2 : end], within))
-            at = end + 1
+            offset = end + 1
             if sum(map(len, out)) > TEXT_MAX:
                 raise ConfigError(
                     f"{key}: longer than {TEXT_MAX} characters with its variables replaced"
                 )
-        return "".join([*out, text[at:]])
+        return "".join([*out, text[offset:]])
 
     def _value(self, key: str, variable: str, within: tuple[str, ...]) -> str:
         name, has_default, default = variable.partition(":-")

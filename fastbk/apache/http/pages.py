@@ -180,15 +180,15 @@ class BookiePages:
 
     def _marks(self) -> dict[str, str]:
         """Our mark is a number of a batch in the pair's journal; it stands where Apache's file and place would."""
-        found = {}
+        marks = {}
         for pair, directory in enumerate(self._facts.config.ledgers.all_directories):
             disk = Disk(directory, "plain", only_reads=True)
             try:
                 mark = ManifestSlots(disk, directory).load().mark
             finally:
                 disk.destroy()
-            found[f"LastLogMark: Journal Id - {pair}({pair:x}.txn)"] = f"Pos - {mark}"
-        return found
+            marks[f"LastLogMark: Journal Id - {pair}({pair:x}.txn)"] = f"Pos - {mark}"
+        return marks
 
     async def _list_disk_file(self, request: Request) -> Response:
         if request.method != "GET":
@@ -431,11 +431,11 @@ def _described(store: MetadataStore, page: int, *, decode: bool) -> dict[str, An
                 f"more than {METADATA_LISTED_MAX:,} ledgers: ask for pages, page=1, 2 ..."
             )
     described: dict[str, Any] = {}
-    for at in range(0, len(chosen), PAGE_COUNT):
-        ids = chosen[at : at + PAGE_COUNT]
-        for ledger_id, found in zip(ids, store.read_ledgers(ids), strict=True):
-            if isinstance(found, VersionedLedger):
-                metadata = found.metadata
+    for start in range(0, len(chosen), PAGE_COUNT):
+        ids = chosen[start : start + PAGE_COUNT]
+        for ledger_id, ledger in zip(ids, store.read_ledgers(ids), strict=True):
+            if isinstance(ledger, VersionedLedger):
+                metadata = ledger.metadata
                 raw = metadata.to_bytes().decode("utf-8", "replace")
                 described[str(ledger_id)] = shown(ledger_id, metadata) if decode else raw
     return described

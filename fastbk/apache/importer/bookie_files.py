@@ -113,9 +113,9 @@ class Resync:
             ledger_id, entry_id = IDS.unpack_from(raw)
             if min(ledger_id, entry_id) < 0 or not self._known.is_whole(ledger_id, raw):
                 start = before
-        found = self._find_record(start + 1)
-        end = self._source.size_bytes if found < 0 else found
-        self._report(Damage(self._source.path, start, end - start, reason, found < 0))
+        record = self._find_record(start + 1)
+        end = self._source.size_bytes if record < 0 else record
+        self._report(Damage(self._source.path, start, end - start, reason, record < 0))
         return end
 
     def _may_read(self, at: int, size_bytes: int) -> bool:
@@ -140,11 +140,11 @@ class Resync:
             window_at = max(window_at, source.data_from(window_at) - LENGTH.size)
             window = source.read(window_at, window_bytes + reach)
             end = min(len(window) - reach + 1, window_bytes)
-            at = window.find(b"\0", 0, end)
-            while at >= 0:
-                if self._begins_record(window_at + at, window, at):
-                    return window_at + at
-                at = window.find(b"\0", _past_zeros(window, at), end)
+            index = window.find(b"\0", 0, end)
+            while index >= 0:
+                if self._begins_record(window_at + index, window, index):
+                    return window_at + index
+                index = window.find(b"\0", _past_zeros(window, index), end)
             window_at += window_bytes
             # The next record is near where damage is small: large windows would be read again and again.
             window_bytes = min(4 * window_bytes, _WINDOW_BYTES_MAX)
@@ -167,8 +167,8 @@ def _past_zeros(window: bytes, at: int) -> int:
     """Return where to look next: lengths of 0, of which a hole in a file has millions, are passed over at once."""
     if window[at : at + LENGTH.size] != bytes(LENGTH.size):
         return at + 1
-    found = _NOT_ZERO.search(window, at)
-    return len(window) if found is None else found.start() - LENGTH.size + 1
+    match = _NOT_ZERO.search(window, at)
+    return len(window) if match is None else match.start() - LENGTH.size + 1
 
 
 def is_empty_from(source: FileReader, at: int) -> bool:
@@ -471,7 +471,7 @@ class ApacheDirectories:
 
         A mark that lies behind all that is there would have everything passed over. It is reported, and all is read.
         """
-        found = []
+        journal_parts = []
         for index, directory in enumerate(self.journals):
             file_id, offset_bytes = self._mark(index)
             files = sorted(_numbered(directory, JOURNAL_ENDING))
@@ -484,11 +484,11 @@ class ApacheDirectories:
                 report(Damage(f"{self._mark_name(index)} of {directory}", 0, 0, reason))
                 file_id = offset_bytes = 0
             files = [file for file in files if file[0] >= file_id]
-            found += [
+            journal_parts += [
                 JournalPart(path, offset_bytes if number == file_id else 0, number == files[-1][0])
                 for number, path in files
             ]
-        return found
+        return journal_parts
 
     def cookies(self) -> list[tuple[Path, Cookie]]:
         """Return the cookie of each directory that has one. Raises StorageError for damaged ones."""
@@ -547,10 +547,14 @@ def find_directories(
 
     Raises StorageError for one that holds no bookie's data.
     """
-    found = ApacheDirectories(
+    directories = ApacheDirectories(
         tuple(map(Path, journals)), tuple(map(Path, ledgers)), tuple(map(Path, indexes or ledgers))
     )
-    sorts = {"journal": found.journals, "ledger": found.ledgers, "index": found.indexes}
+    sorts = {
+        "journal": directories.journals,
+        "ledger": directories.ledgers,
+        "index": directories.indexes,
+    }
     for what, paths in sorts.items():
         if not paths:
             raise StorageError(f"no {what} directory is named")
@@ -560,19 +564,19 @@ def find_directories(
                     f"{path} is no {what} directory of an Apache bookie: it has no folder {FOLDER!r}. Name it as"
                     " its configuration does, and mount it first"
                 )
-    return found
+    return directories
 
 
 def _numbered(directory: Path, ending: str) -> list[tuple[int, Path]]:
     """Return the files that have a hexadecimal number for a name."""
     with os_errors_as(StorageError, directory / FOLDER):
         names = os.listdir(directory / FOLDER)
-    found = []
+    numbered = []
     for name in names:
         stem = name.removesuffix(ending)
         if stem != name and stem and not set(stem) - set("0123456789abcdef"):
-            found.append((int(stem, 16), directory / FOLDER / name))
-    return found
+            numbered.append((int(stem, 16), directory / FOLDER / name))
+    return numbered
 
 
 def _locked_by(path: Path) -> int:

@@ -219,22 +219,22 @@ class Content:
 
     def states(self) -> list[LedgerState]:
         """Return the states of all ledgers that were met, ascending; fenced where they are not closed."""
-        found = []
-        for ledger_id, one in sorted(self._ledgers.items()):
+        states = []
+        for ledger_id, ledger in sorted(self._ledgers.items()):
             known = self._known.get(ledger_id)
             assert known is not None, "only those are noted"
-            key = known.master_key or one.key
-            flags = one.flags | (0 if known.is_closed else FENCED) | (HAS_KEY if key else 0)
-            found.append(
+            key = known.master_key or ledger.key
+            flags = ledger.flags | (0 if known.is_closed else FENCED) | (HAS_KEY if key else 0)
+            states.append(
                 LedgerState(
                     ledger_id,
-                    one.highest,
-                    one.lac,
+                    ledger.highest,
+                    ledger.lac,
                     flags=flags,
                     master_key=key or bytes(_KEY_BYTES),
                 )
             )
-        return found
+        return states
 
     def _of(self, source: FileReader, records: Iterator[Record]) -> Iterator[Record]:
         counts = self.counts
@@ -503,8 +503,8 @@ def _put_states(
     for state in states:
         mine[pair_of(state.ledger_id, shards)].append(state)
     for opened, some in zip(pairs, mine, strict=True):
-        for at in range(0, len(some), FLUSH_ENTRIES):
-            opened.add((), some[at : at + FLUSH_ENTRIES])
+        for start in range(0, len(some), FLUSH_ENTRIES):
+            opened.add((), some[start : start + FLUSH_ENTRIES])
 
 
 def _doubtful(
@@ -515,9 +515,9 @@ def _doubtful(
     named: Sequence[int],
 ) -> list[int]:
     """Return those of the ledgers that are not closed, or of which something is not here."""
-    found = []
-    for at in range(0, len(named), LEDGERS_AT_ONCE):
-        some = named[at : at + LEDGERS_AT_ONCE]
+    doubtful = []
+    for start in range(0, len(named), LEDGERS_AT_ONCE):
+        some = named[start : start + LEDGERS_AT_ONCE]
         for ledger_id, read in zip(some, store.read_ledgers(some), strict=True):
             if read is None:
                 continue  # deleted meanwhile
@@ -527,8 +527,8 @@ def _doubtful(
                 or not read.metadata.is_closed
                 or not holds(opened.store, ledger_id, shares_of(bookie_id, read.metadata))
             ):
-                found.append(ledger_id)
-    return found
+                doubtful.append(ledger_id)
+    return doubtful
 
 
 def _check_room(directory: str, size_bytes: int) -> None:
@@ -562,9 +562,9 @@ def _clear(directories: Sequence[Directory], bookie_id: str, incarnation: int) -
     """Have a mark in all directories, and nothing else. Raises StorageError where something else lies."""
     marked = [read_import_mark(each.disk, each.path) is not None for each in directories]
     for each, is_marked in zip(directories, marked, strict=True):
-        if not is_marked and not (found := content_of(each)).is_empty:
+        if not is_marked and not (content := content_of(each)).is_empty:
             held = (
-                ", ".join([*found.data[:3], *(["a cookie"] if found.cookie else [])])
+                ", ".join([*content.data[:3], *(["a cookie"] if content.cookie else [])])
                 or "an identity"
             )
             raise StorageError(

@@ -66,11 +66,11 @@ def _delete(context: Context, words: CommandLine) -> int:
 def _get(context: Context, words: CommandLine) -> int:
     bookie_id = _bookie_id(words)
     with _opened(context) as cookies:
-        found = cookies.read(bookie_id)
-    if found is None:
+        record = cookies.read(bookie_id)
+    if record is None:
         raise ConfigError(f"Cookie not found for bookie '{bookie_id}'")
     print(f"Cookie for bookie '{bookie_id}' is:\n---")
-    print(found.decode("utf-8", "backslashreplace"))
+    print(record.decode("utf-8", "backslashreplace"))
     print("---")
     return 0
 
@@ -669,10 +669,10 @@ def _delay(context: Context, words: CommandLine) -> int:
             store.coordination.set_lost_bookie_delay(seconds)
             print(f"Successfully set LostBookieRecoveryDelay value in ZK: {seconds}")
             return 0
-        found = store.coordination.lost_bookie_delay_s()
-    if found is None:
+        lost_bookie_delay_s = store.coordination.lost_bookie_delay_s()
+    if lost_bookie_delay_s is None:
         raise ConfigError("no auditor was ever started here, nor a delay set: there is no value")
-    print(f"LostBookieRecoveryDelay value in ZK: {found}")
+    print(f"LostBookieRecoveryDelay value in ZK: {lost_bookie_delay_s}")
     return 0
 
 

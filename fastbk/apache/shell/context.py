@@ -133,14 +133,14 @@ class Context:
         text = text.strip()
         try:
             if self._ledger_format == "uuid":
-                found = uuid.UUID(text).int & _MASK
+                ledger_id = uuid.UUID(text).int & _MASK
             else:
-                found = int(text, 16 if self._ledger_format == "hex" else 10)
+                ledger_id = int(text, 16 if self._ledger_format == "hex" else 10)
         except ValueError:
-            found = -1
-        if not 0 <= found < 2**63:
+            ledger_id = -1
+        if not 0 <= ledger_id < 2**63:
             raise ConfigError(f"ledger id {text!r}: not a ledger id ({self._ledger_format})")
-        return found
+        return ledger_id
 
     def shown(self, ledger_id: LedgerId) -> str:
         """Return a ledger id in the chosen form."""
@@ -285,12 +285,12 @@ class Verb:
         known = {name: one for one in self.options for name in one.names}
         values: dict[str, str] = {}
         arguments: list[str] = []
-        at = 0
-        while at < len(words):
-            word = words[at]
-            at += 1
+        offset = 0
+        while offset < len(words):
+            word = words[offset]
+            offset += 1
             if word == "--":
-                arguments += words[at:]
+                arguments += words[offset:]
                 break
             if not word.startswith("-") or word == "-":
                 arguments.append(word)
@@ -304,10 +304,10 @@ class Verb:
             if not option.value and equals:
                 raise ConfigError(f"-{name} takes no value")
             if option.value and not equals:
-                if at == len(words):
+                if offset == len(words):
                     raise ConfigError(f"-{name} needs a value: {option.value}")
-                value = words[at]
-                at += 1
+                value = words[offset]
+                offset += 1
             values[option.key] = value
         self._check(values, arguments)
         return CommandLine(self.name, values, tuple(arguments))

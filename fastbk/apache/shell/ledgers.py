@@ -254,10 +254,10 @@ def print_data(context: Context, data: bytes) -> None:
     if context.entry_format == "string":
         print(data.decode("utf-8", "replace"))
         return
-    for at in range(0, len(data), _ROW_BYTES):
-        row = data[at : at + _ROW_BYTES]
+    for start in range(0, len(data), _ROW_BYTES):
+        row = data[start : start + _ROW_BYTES]
         text = "".join(chr(code) if 32 <= code < 127 else "." for code in row)
-        print(f"{at:08X} {row.hex(' ').upper():<{3 * _ROW_BYTES - 1}} {text}")
+        print(f"{start:08X} {row.hex(' ').upper():<{3 * _ROW_BYTES - 1}} {text}")
 
 
 # --- simpletest and bookiesanity ---------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ async def _write_and_read(context: Context, words: CommandLine) -> int:
         print(f"Ledger ID: {ledger_id}")
         try:
             async with writer:
-                for at in range(0, count, CHUNK_ENTRIES):
-                    await writer.append_many([TEST_DATA] * min(CHUNK_ENTRIES, count - at))
+                for start in range(0, count, CHUNK_ENTRIES):
+                    await writer.append_many([TEST_DATA] * min(CHUNK_ENTRIES, count - start))
                 last = count - 1
                 print(f"{count} entries written to ledger {ledger_id}. Last entry Id {last}")
             await compare(client, ledger_id, [TEST_DATA] * count)

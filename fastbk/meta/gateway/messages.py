@@ -283,8 +283,8 @@ def _check_states(request: ReadStates) -> None:
 def bounded(rows: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """Return the first rows, as many as an answer has room for, one at least."""
     total = 0
-    for at, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         total += size
-        if total > ANSWER_BYTES_MAX and at:
-            return list(rows[:at])
+        if total > ANSWER_BYTES_MAX and index:
+            return list(rows[:index])
     return list(rows)

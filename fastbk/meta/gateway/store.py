@@ -167,14 +167,14 @@ class GatewayStore:
 
     def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return several ledgers' metadata."""
-        found: list[LedgerRead] = []
-        while len(found) < len(ledger_ids):
-            some = tuple(ledger_ids[len(found) : len(found) + KEYS_MAX])
+        ledgers: list[LedgerRead] = []
+        while len(ledgers) < len(ledger_ids):
+            some = tuple(ledger_ids[len(ledgers) : len(ledgers) + KEYS_MAX])
             rows = self._calls.call(
                 messages.ReadLedgers(self._timeout_ms, some), list[LedgerRow | None]
             )
-            found += [_ledger(*one) for one in zip(some, _some_of(rows), strict=False)]
-        return found
+            ledgers += [_ledger(*one) for one in zip(some, _some_of(rows), strict=False)]
+        return ledgers
 
     def update_ledger(
         self,
@@ -200,16 +200,16 @@ class GatewayStore:
         self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT
     ) -> list[LedgerId]:
         """Return one page of ids: of those that the client may work with."""
-        found: list[LedgerId] = []
+        ledgers: list[LedgerId] = []
         at: LedgerId | None = after
-        while at is not None and len(found) < count_max:
+        while at is not None and len(ledgers) < count_max:
             request = messages.ListLedgers(
-                self._timeout_ms, at, min(KEYS_MAX, count_max - len(found))
+                self._timeout_ms, at, min(KEYS_MAX, count_max - len(ledgers))
             )
             page = self._calls.call(request, messages.LedgerPage)
-            found += page.ledger_ids
+            ledgers += page.ledger_ids
             at = page.next_after
-        return found
+        return ledgers
 
     def watch_ledger(
         self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
@@ -260,9 +260,9 @@ class GatewayStore:
         self, subjects: Sequence[Subject], seen: Sequence[str] | None, wait_s: float
     ) -> list[str]:
         found: list[str] = []
-        for at in range(0, len(subjects), KEYS_MAX):
-            known = None if seen is None else tuple(seen[at : at + KEYS_MAX])
-            some = tuple(subjects[at : at + KEYS_MAX])
+        for start in range(0, len(subjects), KEYS_MAX):
+            known = None if seen is None else tuple(seen[start : start + KEYS_MAX])
+            some = tuple(subjects[start : start + KEYS_MAX])
             request = messages.ReadStates(self._timeout_ms, some, known, int(wait_s * 1e3))
             states = self._calls.call(request, list[str])
             if len(states) != len(some):
@@ -289,10 +289,10 @@ class GatewayRecords:
 
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records."""
-        found: list[VersionedRecord | None] = []
-        while len(found) < len(paths):
-            found += self.read_some(paths[len(found) :], messages.ANSWER_BYTES_MAX)
-        return found
+        records: list[VersionedRecord | None] = []
+        while len(records) < len(paths):
+            records += self.read_some(paths[len(records) :], messages.ANSWER_BYTES_MAX)
+        return records
 
     def read_some(self, paths: Sequence[str], bytes_max: int) -> list[VersionedRecord | None]:
         """Return the first ones of several records, of those that one answer has room for (INV-M18)."""
@@ -321,13 +321,13 @@ class GatewayRecords:
         """Return the names below several paths."""
         for path in paths:
             check_folder(path)
-        found: list[list[str]] = []
-        while len(found) < len(paths):
-            some = tuple(paths[len(found) : len(found) + KEYS_MAX])
-            found += _some_of(
+        children: list[list[str]] = []
+        while len(children) < len(paths):
+            some = tuple(paths[len(children) : len(children) + KEYS_MAX])
+            children += _some_of(
                 self._calls.call(messages.ListChildren(self._timeout_ms, some), list[list[str]])
             )
-        return found
+        return children
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Report changes of a record."""
@@ -417,10 +417,10 @@ class GatewayCalls:
         self._context: RefreshedContext | None = None if tls is None else tls.context()
         self._credentials = credentials
         if tls is None:
-            for one in servers:
-                if not is_loopback(split_address(one, "gateway")[0]):
+            for server in servers:
+                if not is_loopback(split_address(server, "gateway")[0]):
                     raise ConfigError(
-                        f"gateway {one}: set FASTBK_TLS_CA_FILE or give tls=: only a gateway of this machine is"
+                        f"gateway {server}: set FASTBK_TLS_CA_FILE or give tls=: only a gateway of this machine is"
                         " reached without TLS, for trials"
                     )
         self._lock = threading.Lock()
@@ -524,19 +524,19 @@ class GatewayCalls:
         """Return a connection, one that is open if there is one. Raises _NotSent."""
         now_s = time.monotonic()
         stale: list[_Connection] = []
-        found: _Connection | None = None
+        taken: _Connection | None = None
         with self._lock:
-            while self._idle and found is None:
+            while self._idle and taken is None:
                 one = self._idle.pop()
                 if one.address == address and now_s - one.used_s < IDLE_S_MAX:
-                    found = one
+                    taken = one
                 else:
                     stale.append(one)
         for one in stale:
             one.http.close()
-        if found is not None:
-            found.http.set_timeout(limit_s)
-            return found
+        if taken is not None:
+            taken.http.set_timeout(limit_s)
+            return taken
         return _Connection(self._connected(address, limit_s), address, now_s)
 
     def _connected(self, address: str, limit_s: float) -> HttpConnection:

@@ -6,7 +6,7 @@ autorecovery/checks/<name>        when a check ended last, in ms since 1970
 autorecovery/votes                the number of the last vote; votes/<number> is one: its voter and session
 autorecovery/locks/<ledger>       the lock of a ledger: its holder and session
 
-A vote or lock counts while its session lives (`fastbk.meta.sqlite.coordination`).
+A vote or lock counts while its session lives (`RecordSessions`).
 
 Decision 105.
 """

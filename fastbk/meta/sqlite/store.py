@@ -655,13 +655,13 @@ class SqliteStore:
         rows = self._file.rows(
             "SELECT bookie_id, identity, version FROM identities ORDER BY bookie_id"
         )
-        found: list[BookieIdentity | BadIdentity] = []
+        identities: list[BookieIdentity | BadIdentity] = []
         for bookie_id, text, version in rows:
             try:
-                found.append(parse_identity(text, bookie_id))
+                identities.append(parse_identity(text, bookie_id))
             except StorageError as error:
-                found.append(unreadable_identity(bookie_id, error, version))
-        return found
+                identities.append(unreadable_identity(bookie_id, error, version))
+        return identities
 
     # --- watches -----------------------------------------------------------------------------------------------
 
@@ -677,22 +677,26 @@ class SqliteStore:
 
     def _state_of(self, subject: Subject) -> object:
         if subject is None:
-            return [(one.service, one.writable) for one in self.list_bookies()]
+            return [(bookie.service, bookie.writable) for bookie in self.list_bookies()]
         if isinstance(subject, int):
             return self._file.row("SELECT version FROM ledgers WHERE ledger_id = ?", subject)
         return self.records.state_of(subject)
 
     def _states_of(self, subjects: Sequence[Subject]) -> list[object]:
         """Return the states of several, of ledgers and records by one query each."""
-        ledger_ids = [one for one in subjects if isinstance(one, int)]
+        ledger_ids = [subject for subject in subjects if isinstance(subject, int)]
         select = "SELECT ledger_id, version FROM ledgers WHERE ledger_id IN (SELECT value FROM json_each(?))"
         rows = self._file.rows(select, json.dumps(ledger_ids)) if ledger_ids else []
         known: dict[Subject, object] = dict.fromkeys(ledger_ids)
         known |= {ledger_id: (version,) for ledger_id, version in rows}
         known.update(
-            self.records.states_of([one for one in subjects if isinstance(one, str)]).items()
+            self.records.states_of(
+                [subject for subject in subjects if isinstance(subject, str)]
+            ).items()
         )
-        return [self._state_of(one) if one is None else known[one] for one in subjects]
+        return [
+            self._state_of(subject) if subject is None else known[subject] for subject in subjects
+        ]
 
     # --- connection --------------------------------------------------------------------------------------------
 
@@ -834,13 +838,13 @@ class SqliteRecords:
 
     def states_of(self, subjects: Sequence[str]) -> dict[Subject, object]:
         """Return the same of several subjects; of all records by one query."""
-        paths = [one[1:] for one in subjects if one[0] != "/"]
+        paths = [subject[1:] for subject in subjects if subject[0] != "/"]
         select = "SELECT path, version FROM records WHERE path IN (SELECT value FROM json_each(?))"
         rows = self._file.rows(select, json.dumps(paths)) if paths else []
         versions = {path: (version,) for path, version in rows}
         return {
-            one: self.children(one[1:]) if one[0] == "/" else versions.get(one[1:])
-            for one in subjects
+            subject: self.children(subject[1:]) if subject[0] == "/" else versions.get(subject[1:])
+            for subject in subjects
         }
 
 
@@ -870,7 +874,7 @@ class Watcher:
     ) -> None:
         self._look = look
         self._mark = mark
-        self._look_all = look_all or (lambda subjects: [look(one) for one in subjects])
+        self._look_all = look_all or (lambda subjects: [look(subject) for subject in subjects])
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._subscriptions = Subscriptions()

@@ -90,7 +90,7 @@ def format_cluster(location: ZooKeeperLocation, timeout_s: float = 10.0) -> str:
     with _session(location, timeout_s) as session:
         call = session.call("format", FORMAT_TIMEOUT_S)
         paths = Paths(location.root)
-        alive = [one.service.bookie_id for one in list_bookies(call, paths)]
+        alive = [bookie.service.bookie_id for bookie in list_bookies(call, paths)]
         if alive:
             raise MetadataConflict(f"bookies are alive: stop them first: {', '.join(alive)}")
         if location.layout is None and call.exists(paths.layout) is not None:
@@ -123,7 +123,7 @@ def nuke(location: ZooKeeperLocation, instance_id: str | None, timeout_s: float 
             found = "" if node is None else node.data.decode("utf-8", "replace")
             if found != instance_id:
                 raise MetadataConflict(f"the cluster's instance id is {found!r}, not {instance_id}")
-        alive = [one.service.bookie_id for one in list_bookies(call, paths)]
+        alive = [bookie.service.bookie_id for bookie in list_bookies(call, paths)]
         if alive:
             raise MetadataConflict(f"bookies are alive: stop them first: {', '.join(alive)}")
         strange = sorted(name for name in names if not _KNOWN_NAMES.fullmatch(name))
@@ -173,8 +173,12 @@ def show(location: ZooKeeperLocation, timeout_s: float = 10.0) -> ClusterFacts:
             uri=location.uri,
             layout=layout.value,
             instance_id="" if instance is None else instance.data.decode("utf-8", "replace"),
-            writable_bookies=tuple(one.service.bookie_id for one in bookies if one.writable),
-            readonly_bookies=tuple(one.service.bookie_id for one in bookies if not one.writable),
+            writable_bookies=tuple(
+                bookie.service.bookie_id for bookie in bookies if bookie.writable
+            ),
+            readonly_bookies=tuple(
+                bookie.service.bookie_id for bookie in bookies if not bookie.writable
+            ),
             cookies=tuple(sorted(call.children(paths.cookies) or [])),
         )
 

@@ -166,8 +166,8 @@ class Ledgers:
         """Return several ledgers' metadata, in their order; None for those that are not there."""
         paths = [self.path(ledger_id) for ledger_id in ledger_ids]
         nodes: dict[str, Node | None] = {}
-        for at in range(0, len(paths), _READ_AT_ONCE):
-            some = paths[at : at + _READ_AT_ONCE]
+        for start in range(0, len(paths), _READ_AT_ONCE):
+            some = paths[start : start + _READ_AT_ONCE]
             nodes.update(zip(some, call.get_all(some), strict=True))
         missing = [path for path in paths if nodes[path] is None]
         if missing:
@@ -570,7 +570,7 @@ def with_offset(raw: bytes, offset: int) -> bytes:
 
 def _ranges(raw: bytes) -> list[tuple[int, int]] | None:
     """Return the ranges of a bucket's text; None: nobody can read it."""
-    found = []
+    ranges = []
     for part in filter(None, raw.split(b",")):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -579,5 +579,5 @@ def _ranges(raw: bytes) -> list[tuple[int, int]] | None:
         last = int(match[2] or first)
         if not first <= last < DELETED_BUCKET_IDS:
             return None
-        found.append((first, last))
-    return found
+        ranges.append((first, last))
+    return ranges

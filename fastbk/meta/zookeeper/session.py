@@ -432,8 +432,8 @@ class Call:
     def children_all(self, paths: Iterable[str]) -> list[list[str] | None]:
         """Return the names of several nodes' children, asked for at once; None where there is no such node."""
         listed = list(paths)
-        found = self._read(lambda zk: [zk.get_children_async(path) for path in listed])
-        return [None if names is None else [str(name) for name in names] for names in found]
+        listings = self._read(lambda zk: [zk.get_children_async(path) for path in listed])
+        return [None if names is None else [str(name) for name in names] for names in listings]
 
     def sync(self, path: str) -> None:
         """Have the server catch up: what was written before, by anybody, is seen by the reads that follow."""
@@ -668,11 +668,11 @@ def server_zxid(
     host = host.strip("[]")
     encrypt = None if context is None else partial(context.wrap_socket, server_hostname=host)
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except OSError:
         return None
     zxids: dict[int, list[int | None]] = {}
-    for family, _, _, _, address in dict.fromkeys(found):
+    for family, _, _, _, address in dict.fromkeys(addresses):
         zxids.setdefault(family, []).append(_zxid_at(family, address, timeout_s, encrypt))
     counted = [some for some in zxids.values() if any(one is not None for one in some)]
     known = [zxid for some in counted for zxid in some if zxid is not None]
@@ -693,8 +693,8 @@ def _zxid_at(
             connection.sendall(b"srvr")
             while len(answer) < ANSWER_BYTES_MAX and (some := connection.recv(ANSWER_BYTES_MAX)):
                 answer += some
-    found = _ZXID.search(answer)
-    return None if found is None else int(found[1], 16)
+    match = _ZXID.search(answer)
+    return None if match is None else int(match[1], 16)
 
 
 def why_refused(seen_zxid: int, zxids: dict[str, int | None]) -> str:
@@ -767,7 +767,7 @@ class RefusalWatch:
             context = self._context()
         except ConfigError:
             return dict.fromkeys(self._servers)  # files that are being replaced
-        return {one: server_zxid(one, context=context) for one in self._servers}
+        return {server: server_zxid(server, context=context) for server in self._servers}
 
     def _run(self, connected: threading.Event, seen_zxid: int) -> None:
         since_s: float | None = None

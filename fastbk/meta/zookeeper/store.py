@@ -124,7 +124,7 @@ class ZooKeeperRecords:
         """Return the first ones of several records; the sizes of many are read before (INV-M18)."""
         call = self._session.call("read records")
         nodes = _nodes(call, [self._path(path) for path in paths], bytes_max)
-        missing = [at for at, node in enumerate(nodes) if _record(node) is None]
+        missing = [index for index, node in enumerate(nodes) if _record(node) is None]
         if missing:
             call.sync(self._root)
             again = _nodes(call, [self._path(paths[at]) for at in missing], bytes_max)
@@ -253,8 +253,8 @@ class ZooKeeperRecords:
     @staticmethod
     def _not_empty(call: Call, path: str, names: list[str]) -> list[str]:
         there: list[str] = []
-        for at in range(0, len(names), _READ_AT_ONCE):
-            some = names[at : at + _READ_AT_ONCE]
+        for start in range(0, len(names), _READ_AT_ONCE):
+            some = names[start : start + _READ_AT_ONCE]
             filled = call.are_filled(f"{path}/{name}" for name in some)
             there += [name for name, is_filled in zip(some, filled, strict=True) if is_filled]
         return there
@@ -315,10 +315,10 @@ def _nodes(call: Call, paths: Sequence[str], bytes_max: int | None = None) -> li
     if bytes_max is not None and len(paths) * VALUE_BYTES_MAX > bytes_max:
         some = paths[:_READ_AT_ONCE]
         paths = some[: count_within(call.sizes(some), bytes_max)]
-    found: list[Node | None] = []
-    for at in range(0, len(paths), _READ_AT_ONCE):
-        found += call.get_all(paths[at : at + _READ_AT_ONCE])
-    return found
+    nodes: list[Node | None] = []
+    for start in range(0, len(paths), _READ_AT_ONCE):
+        nodes += call.get_all(paths[start : start + _READ_AT_ONCE])
+    return nodes
 
 
 def _parents_first(ops: Sequence[Op]) -> list[Op]:

@@ -164,8 +164,8 @@ class UnderreplicatedNodes:
                     else:
                         found.append((ledger_id, path))
             folders += reversed(below)
-            for at in range(0, len(found), READ_AT_ONCE):
-                part = found[at : at + READ_AT_ONCE]
+            for start in range(0, len(found), READ_AT_ONCE):
+                part = found[start : start + READ_AT_ONCE]
                 nodes = self._call("read marks").get_all(path for _, path in part)
                 for (ledger_id, path), node in zip(part, nodes, strict=True):
                     if node is not None and (marked := _ledger(path, ledger_id, node)) is not None:
@@ -631,8 +631,8 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         """Yield all locks with their holders."""
         names = sorted(self._call("list locks").children(self._paths.locks) or [])
         found = [(ledger_id_of(name), f"{self._paths.locks}/{name}") for name in names]
-        for at in range(0, len(found), _READ_AT_ONCE):
-            some = found[at : at + _READ_AT_ONCE]
+        for start in range(0, len(found), _READ_AT_ONCE):
+            some = found[start : start + _READ_AT_ONCE]
             nodes = self._call("read locks").get_all(path for _, path in some)
             for (ledger_id, path), node in zip(some, nodes, strict=True):
                 if ledger_id is not None and node is not None:

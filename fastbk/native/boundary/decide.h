@@ -1,7 +1,9 @@
 /* The bookie's decisions over a table of ledger states, without journal and index around them: what
  * simulated bookies run. */
 
-/* What becomes of a record. */
+/* What becomes of a record.  The journal turns some of these into a verdict of the batch descriptor
+ * (status.h): FBK_TAKE_CHECK is published as FBK_V_CHECK, FBK_TAKE_ORDERED as FBK_V_ORDERED,
+ * FBK_TAKE_REFUSED as the status. */
 #define FBK_TAKE_NEW 0     /* written; acknowledged when durable */
 #define FBK_TAKE_CHECK 1   /* written; acknowledged after a look at what is stored */
 #define FBK_TAKE_FENCE 2   /* written; answered by the index */

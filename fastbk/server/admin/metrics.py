@@ -148,7 +148,10 @@ class Metrics:
     def _conditions(self) -> list[str]:
         """Return a series for each condition of readiness that stands now; a healthy bookie has none."""
         conditions = self._life.conditions(time.monotonic())
-        series = [(f'name="{one.name}",concerns="{one.concerns}"', 1) for one in conditions]
+        series = [
+            (f'name="{condition.name}",concerns="{condition.concerns}"', 1)
+            for condition in conditions
+        ]
         text = "1 while a condition of readiness stands: /readyz has the reason."
         return family("fastbk_supervisor_condition", "gauge", text, series) if series else []
 

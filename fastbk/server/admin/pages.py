@@ -110,16 +110,16 @@ class AdminServer(PageServer):
             bookie_id=self.bookie_id,
             state=self._life.state.value,
             why=self._life.reason,
-            is_frozen=any(one.name.startswith("frozen.") for one in conditions),
+            is_frozen=any(condition.name.startswith("frozen.") for condition in conditions),
             reads_only=bool(self._life.crash_loop),
             disks=[
-                DiskFacts(one["role"], one["pair"], one["state"], one["takes"], one["slow"])
-                for one in self._disks()
+                DiskFacts(disk["role"], disk["pair"], disk["state"], disk["takes"], disk["slow"])
+                for disk in self._disks()
             ],
             limbo=damage["limbo"],
             quarantined=damage["quarantined"],
             has_damage=bool(damage["damage_on_record"]),
-            conditions=[(one.name, one.reason) for one in conditions],
+            conditions=[(condition.name, condition.reason) for condition in conditions],
         )
         found = list(reasons_of_bookie(facts))
         return {
@@ -235,7 +235,9 @@ def windows_shown(windows: list[HotWindow], now_ns: int) -> dict[str, Any]:
         if age_s > HOT_WINDOW_AGE_MAX_S or took_s <= 0:
             continue
         longest_s, oldest_s = max(longest_s, took_s), max(oldest_s, age_s)
-        ledgers += [((one.adds - one.adds_over) / took_s, one, took_s) for one in window.ledgers]
+        ledgers += [
+            ((ledger.adds - ledger.adds_over) / took_s, ledger, took_s) for ledger in window.ledgers
+        ]
     ledgers.sort(key=lambda each: (-each[0], each[1].ledger_id))
     return {
         "window_seconds": round(longest_s, 3),

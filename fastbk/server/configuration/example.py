@@ -67,11 +67,11 @@ def _all_texts() -> dict[tuple[str, str], str]:
 
 def _texts(source: str) -> dict[tuple[str, str], str]:
     """Return the docstrings of classes (under an empty name) and of their fields."""
-    found: dict[tuple[str, str], str] = {}
+    texts: dict[tuple[str, str], str] = {}
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue
-        found[node.name, ""] = " ".join((ast.get_docstring(node) or "").split())
+        texts[node.name, ""] = " ".join((ast.get_docstring(node) or "").split())
         for before, after in zip(node.body, node.body[1:], strict=False):
             if (
                 isinstance(before, ast.AnnAssign)
@@ -79,5 +79,5 @@ def _texts(source: str) -> dict[tuple[str, str], str]:
                 and isinstance(after, ast.Expr)
                 and isinstance(after.value, ast.Constant)
             ):
-                found[node.name, before.target.id] = " ".join(str(after.value.value).split())
-    return found
+                texts[node.name, before.target.id] = " ".join(str(after.value.value).split())
+    return texts

@@ -336,11 +336,13 @@ class Flusher:
 
     def _install(self, change: Change) -> None:
         """Main loop: memory only. What no manifest names any more goes in the flush thread."""
-        Checkpoint.install(self._store, change)
+        change.install(self._store)
         self._checkpoint.installs += 1
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
-        self._jobs.submit("clean_up", lambda: self._checkpoint.clean_up(self._store, change))
+        self._jobs.submit(
+            "clean_up", lambda: self._checkpoint.commits.clean_up(self._store, change)
+        )
 
     def _count_reclaimed(self) -> None:
         reclaimed = self._checkpoint.commits.reclaimed

@@ -105,12 +105,12 @@ class Lifecycle:
 
     def conditions(self, now_s: float) -> list[Condition]:
         """Return everything that speaks against using this bookie; its own state comes first."""
-        found = self._conditions.all()
+        conditions = self._conditions.all()
         if self.state is not State.WRITABLE:
             lasted_s = max(0.0, now_s - self.since_s)
             reason = f"{self.state.value} for {lasted_s:.1f} s: {self.reason}"
-            found.insert(0, Condition("state", "data", reason))
-        return found
+            conditions.insert(0, Condition("state", "data", reason))
+        return conditions
 
     def not_ready(self, now_s: float) -> list[str]:
         """Return why clients should not write here; empty when they should."""
@@ -268,4 +268,4 @@ class Conditions:
 
 def reasons_of(conditions: list[Condition], *concerns: Concern) -> list[str]:
     """Return the reasons of those conditions that concern one of `concerns`."""
-    return [one.reason for one in conditions if one.concerns in concerns]
+    return [condition.reason for condition in conditions if condition.concerns in concerns]

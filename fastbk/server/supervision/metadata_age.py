@@ -226,7 +226,8 @@ class MetadataAge:
     def _read(self) -> MetadataMark:
         with ExitStack() as stack:
             places = [
-                (stack.enter_context(Disk(Path(one), "plain")), one) for one in self._directories
+                (stack.enter_context(Disk(Path(directory), "plain")), directory)
+                for directory in self._directories
             ]
             try:
                 return read_newest(places) or MetadataMark()

@@ -273,12 +273,16 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
         """Read and sign; in the thread."""
         try:
             self._look_at_key()
-            found = self._read_ledgers(ledger_ids)
+            ledgers = self._read_ledgers(ledger_ids)
         except Error as error:
             return [
-                {"type": "tag_known", "ledger": one, "reason": str(error)} for one in ledger_ids
+                {"type": "tag_known", "ledger": ledger_id, "reason": str(error)}
+                for ledger_id in ledger_ids
             ]
-        return [self._signed(one, ledger) for one, ledger in zip(ledger_ids, found, strict=True)]
+        return [
+            self._signed(ledger_id, ledger)
+            for ledger_id, ledger in zip(ledger_ids, ledgers, strict=True)
+        ]
 
     def _signed(self, ledger_id: LedgerId, ledger: LedgerRead) -> dict[str, Any]:
         from fastbk.security.tokens import TokenError, sign_tag

@@ -184,10 +184,10 @@ def lines_of(spark: SparkSession, to: str) -> list[tuple[int, ArchivedStream]]:
 
 
 def _all_lines(spark: SparkSession, to: str) -> list[tuple[int, ArchivedStream]]:
-    found = read_manifests(spark, f"{to}/manifest", ArchivedStream, ", run int")
+    manifests = read_manifests(spark, f"{to}/manifest", ArchivedStream, ", run int")
     names = list(ArchivedStream.__dataclass_fields__)
     return sorted(
-        ((row["run"], ArchivedStream(*(row[name] for name in names))) for row in found),
+        ((row["run"], ArchivedStream(*(row[name] for name in names))) for row in manifests),
         key=lambda one: (one[0], one[1].stream),
     )
 

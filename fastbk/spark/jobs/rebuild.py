@@ -455,9 +455,9 @@ def last_line(spark: SparkSession, to: str) -> StateVersion | None:
 
 
 def _lines(spark: SparkSession, to: str) -> list[StateVersion]:
-    found = read_manifests(spark, f"{to}/manifest/*", StateVersion)
+    manifests = read_manifests(spark, f"{to}/manifest/*", StateVersion)
     names = StateVersion.__dataclass_fields__
-    return [StateVersion(**{name: row[name] for name in names}) for row in found]
+    return [StateVersion(**{name: row[name] for name in names}) for row in manifests]
 
 
 def _table(spark: SparkSession, to: str, line: StateVersion) -> DataFrame:

@@ -295,16 +295,16 @@ def snapshots_in(spark: SparkSession, to: str | None, taken: datetime) -> list[d
     if to is None:
         return []
     names = names_in(spark, f"{to}/snapshots")
-    found = [stamp_of(name) for name in names if name.startswith(TAKEN)]
+    snapshots = [stamp_of(name) for name in names if name.startswith(TAKEN)]
     has_files: dict[datetime, bool] = {}
-    while found:
-        for one in set(compared(found, taken).values()) - set(has_files):
+    while snapshots:
+        for one in set(compared(snapshots, taken).values()) - set(has_files):
             there = names_in(spark, _place_of(to, one))
             has_files[one] = any(not name.startswith(("_", ".")) for name in there)
-        if all(has_files.get(one, True) for one in found):
+        if all(has_files.get(snapshot, True) for snapshot in snapshots):
             break
-        found = [one for one in found if has_files.get(one, True)]
-    return found
+        snapshots = [snapshot for snapshot in snapshots if has_files.get(snapshot, True)]
+    return snapshots
 
 
 def _place_of(to: str, when: datetime) -> str:
@@ -343,10 +343,10 @@ def _history(
     reader = spark.read.schema(f"{SNAPSHOT}, taken string").option("basePath", f"{to}/snapshots")
     label = f.when(f.col("namespace").isin(list(names)), f.col("namespace")).otherwise(OTHERS)
     rows = reader.parquet(*places.values()).where("bookie is null")
-    found: dict[datetime, dict[str, int]] = {place: {} for place in places}
+    history: dict[datetime, dict[str, int]] = {place: {} for place in places}
     for row in rows.groupBy("taken", label.alias("label")).agg(*_sums("bytes")).collect():
-        found[stamp_of(row["taken"])][row["label"]] = row["bytes"]
-    return found
+        history[stamp_of(row["taken"])][row["label"]] = row["bytes"]
+    return history
 
 
 def _write_snapshot(counted: DataFrame, place: str) -> None:

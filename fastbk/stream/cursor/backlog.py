@@ -53,7 +53,7 @@ async def backlogs_of(
 
     What was done out of order counts as not done: the record says how many such ranges there are, not which.
     """
-    found: list[tuple[CursorInfo, Backlog | None]] = []
+    backlogs: list[tuple[CursorInfo, Backlog | None]] = []
     if not cursors:
         return []
     try:
@@ -67,10 +67,10 @@ async def backlogs_of(
             return [(max(first, mark_seq), end)]
 
         try:
-            found.append((cursor, await _backlog(context, tail, cursor.mark, mark_seq, behind)))
+            backlogs.append((cursor, await _backlog(context, tail, cursor.mark, mark_seq, behind)))
         except (DataLost, NoSuchLedger, NotEnoughBookies):
-            found.append((cursor, None))
-    return found
+            backlogs.append((cursor, None))
+    return backlogs
 
 
 async def _backlog(

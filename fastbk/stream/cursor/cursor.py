@@ -413,16 +413,16 @@ class Cursor(CursorHolder[_Parts, DLSN, GapT]):
     async def __anext__(self) -> Record | GapT:
         """Return the next record that is not done; with `on_gap="yield"` also Gaps."""
         while True:
-            parts, chunk, at = self._alive(), self._chunk, self._handed_out
-            while chunk is not None and at < len(chunk):
-                if not parts.acks.is_done(chunk.first_seq + at):
+            parts, chunk, index = self._alive(), self._chunk, self._handed_out
+            while chunk is not None and index < len(chunk):
+                if not parts.acks.is_done(chunk.first_seq + index):
                     try:
-                        record: Record | Gap = chunk[at]
+                        record: Record | Gap = chunk[index]
                     except ProtocolError as error:
-                        record = self._unreadable(chunk, at, error)
-                    self._handed_out = at + 1
+                        record = self._unreadable(chunk, index, error)
+                    self._handed_out = index + 1
                     return cast("Record | GapT", record)
-                at = self._handed_out = at + 1
+                index = self._handed_out = index + 1
             self._chunk = None
             item = await parts.delivery.next(CHUNK_RECORDS, CHUNK_BYTES, None)
             if item is None:
@@ -433,10 +433,10 @@ class Cursor(CursorHolder[_Parts, DLSN, GapT]):
 
     def _delivery(self) -> CursorDelivery:
         """Return what hands out many records at once, with what iteration took and has not handed out before it."""
-        delivery, chunk, at = self._alive().delivery, self._chunk, self._handed_out
+        delivery, chunk, index = self._alive().delivery, self._chunk, self._handed_out
         self._chunk = None
-        if chunk is not None and at < len(chunk):
-            delivery.give_back(chunk[at:])
+        if chunk is not None and index < len(chunk):
+            delivery.give_back(chunk[index:])
         return delivery
 
     def chunks(
@@ -537,9 +537,9 @@ class Cursor(CursorHolder[_Parts, DLSN, GapT]):
 
     def _at_hand(self) -> Chunk | None:
         """Return what was read and not handed out yet, its beginning; None if nothing is."""
-        chunk, at = self._chunk, self._handed_out
-        if chunk is not None and at < len(chunk):
-            return chunk[at:]
+        chunk, index = self._chunk, self._handed_out
+        if chunk is not None and index < len(chunk):
+            return chunk[index:]
         return self._held().delivery.held
 
     @property

@@ -188,9 +188,9 @@ class CursorDelivery:
         """Return the number of a record that was handed out lately. Raises ConfigError for another."""
         for part in reversed(self._window):
             if part.first_dlsn <= dlsn <= part.last_dlsn:
-                at = part.index_of(dlsn)
-                if part[at].dlsn == dlsn:
-                    return part.first_seq + at
+                index = part.index_of(dlsn)
+                if part[index].dlsn == dlsn:
+                    return part.first_seq + index
         raise ConfigError(f"{dlsn} was not handed out lately: give the record, or the chunk")
 
     def is_stale(self, seq: int, *, is_ahead: bool) -> bool:

@@ -246,8 +246,8 @@ class AckRanges:
         return len(self.firsts)
 
     def __contains__(self, seq: int) -> bool:
-        at = bisect_right(self.firsts, seq) - 1
-        return at >= 0 and seq < self.ends[at]
+        index = bisect_right(self.firsts, seq) - 1
+        return index >= 0 and seq < self.ends[index]
 
     def __iter__(self) -> Iterator[tuple[int, int, DLSN]]:
         return zip(self.firsts, self.ends, self.behinds, strict=True)
@@ -283,16 +283,16 @@ class AckRanges:
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return what of this range is in none of ours, as ranges."""
-        found: list[tuple[int, int]] = []
-        at = bisect_right(self.ends, first)
-        while first < end and at < len(self.firsts) and self.firsts[at] < end:
-            if self.firsts[at] > first:
-                found.append((first, self.firsts[at]))
-            first = self.ends[at]
-            at += 1
+        missing: list[tuple[int, int]] = []
+        index = bisect_right(self.ends, first)
+        while first < end and index < len(self.firsts) and self.firsts[index] < end:
+            if self.firsts[index] > first:
+                missing.append((first, self.firsts[index]))
+            first = self.ends[index]
+            index += 1
         if first < end:
-            found.append((first, end))
-        return found
+            missing.append((first, end))
+        return missing
 
 
 class CursorAcks:

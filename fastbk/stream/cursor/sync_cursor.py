@@ -272,12 +272,12 @@ class SyncPatternReader(SyncOfPattern[PatternReader[Gap], GapT]):
         """Where the next record of each stream lies, or will lie, by path: what another reader may begin at."""
         inner = self._opened()
         item = self._next_in_hand()
-        found = self._loop.call_plain(lambda: inner.positions)
+        positions = self._loop.call_plain(lambda: inner.positions)
         if isinstance(item, Gap):
-            found[item.stream] = item.first
+            positions[item.stream] = item.first
         elif isinstance(item, Chunk):
-            found[item.stream] = item[self._hand.at :].first_dlsn
-        return found
+            positions[item.stream] = item[self._hand.at :].first_dlsn
+        return positions
 
 
 class SyncPatternCursor(

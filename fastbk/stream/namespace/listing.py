@@ -97,8 +97,8 @@ async def entries_of(
     names = await _names(catalog, namespace_id, prefix)
     for offset in range(0, len(names), NAMES_AT_ONCE):
         some = names[offset : offset + NAMES_AT_ONCE]
-        found = await entries_at(catalog.records, namespace_id, some)
-        yield [(name, entry.value) for name, entry in found.items()]
+        entries = await entries_at(catalog.records, namespace_id, some)
+        yield [(name, entry.value) for name, entry in entries.items()]
 
 
 async def _names(catalog: Catalog, namespace_id: str, prefix: str) -> list[str]:
@@ -107,8 +107,8 @@ async def _names(catalog: Catalog, namespace_id: str, prefix: str) -> list[str]:
     names: list[str] = []
     for offset in range(0, len(parts), PARTS_AT_ONCE):
         some = [names_path(namespace_id, part) for part in parts[offset : offset + PARTS_AT_ONCE]]
-        for found in await catalog.records.children_of(some):
-            names += [name for name in map(decode, found) if name.startswith(prefix)]
+        for child in await catalog.records.children_of(some):
+            names += [name for name in map(decode, child) if name.startswith(prefix)]
     return sorted(names)
 
 
@@ -520,10 +520,10 @@ class _Group(Generic[T]):
 
 async def ids_below(records: RecordCalls, folder: str) -> AsyncGenerator[list[str], None]:
     """Yield the ids that lie in the parts of a folder, part by part; many parts at once where each has few."""
-    parts, at, together = await records.children(folder), 0, 1
-    while at < len(parts):
-        some = parts[at : at + together]
-        at += len(some)
+    parts, index, together = await records.children(folder), 0, 1
+    while index < len(parts):
+        some = parts[index : index + together]
+        index += len(some)
         listed = await records.children_of([part_path(folder, part) for part in some])
         found = [identifier for ids in listed for identifier in ids]
         together = max(together // 2, 1) if len(found) > FEW_IDS else min(2 * together, PARTS_MAX)

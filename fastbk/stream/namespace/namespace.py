@@ -568,8 +568,8 @@ async def _renamed(catalog: Catalog, names: Sequence[str], ids: dict[str, str]) 
     the same.
     """
     paths = {name: stream_path(ids[name]) for name in names}
-    found = await records_at(catalog.records, StreamRecord, paths)
-    return [name for name, record in found.items() if not record.value.deleting]
+    records = await records_at(catalog.records, StreamRecord, paths)
+    return [name for name, record in records.items() if not record.value.deleting]
 
 
 async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:

@@ -105,9 +105,9 @@ class StreamRanges:
         None where there is no such namespace. Raises MetadataUnavailable and what reading open segments raises.
         """
         async with self._lock:
-            found = await self._names_below(path, is_wanted)
-            await self._forget(set(self._held) - {stream_id for _, stream_id in found})
-            return await self._read(found)
+            names_below = await self._names_below(path, is_wanted)
+            await self._forget(set(self._held) - {stream_id for _, stream_id in names_below})
+            return await self._read(names_below)
 
     async def of(self, paths: Iterable[str]) -> dict[str, StreamRange]:
         """Return these streams, by path; those that are not there are left out. Raises as `below` does."""
@@ -141,7 +141,7 @@ class StreamRanges:
         self, path: str, is_wanted: Callable[[str], bool]
     ) -> list[tuple[str, str]]:
         """Return paths and ids of the streams that are wanted, level by level."""
-        found: list[tuple[str, str]] = []
+        names_below: list[tuple[str, str]] = []
         seen: dict[str, _Listing] = {}
         with suppress(StreamNotFound):
             place = await self._catalog.place(split_path(path))
@@ -154,14 +154,14 @@ class StreamRanges:
                 for (where, _), listing in zip(waiting, listed, strict=True):
                     below += [((*where, name), one) for name, one in listing.namespaces]
                     paths = ((label((*where, name)), one) for name, one in listing.streams)
-                    found += [(full, one) for full, one in paths if is_wanted(full)]
+                    names_below += [(full, one) for full, one in paths if is_wanted(full)]
                 waiting = below
         self._listed = seen
-        return found
+        return names_below
 
     async def _listings(self, namespace_ids: Sequence[str]) -> list[_Listing]:
         """Return what lies in these namespaces; listed anew where their counts say that a name came or changed."""
-        found: list[_Listing] = []
+        listings: list[_Listing] = []
         for offset in range(0, len(namespace_ids), STREAMS_AT_ONCE):
             some = namespace_ids[offset : offset + STREAMS_AT_ONCE]
             paths = {one: usage_path(one) for one in some}
@@ -172,8 +172,8 @@ class StreamRanges:
                 if known is None or known.changes != changes:
                     # The count is older than the listing: what changes meanwhile is listed again.
                     known = self._listed[one] = await self._listing(one, changes)
-                found.append(known)
-        return found
+                listings.append(known)
+        return listings
 
     async def _listing(self, namespace_id: str, changes: int) -> _Listing:
         listing = _Listing(changes)

@@ -67,8 +67,16 @@ class PatternAcks:
         self._written: dict[str, tuple[int, StreamPosition]] = {}
         self._gaps, self._gap_records = record.gaps, record.gap_records
         self._counted_at, self._counted = -RANGES_MAX, 0
-        for stream_id, one in record.positions.items():
-            state = CursorState(0, 0, one.mark, one.mark_seq, one.firsts, one.ends, one.behinds)
+        for stream_id, position in record.positions.items():
+            state = CursorState(
+                0,
+                0,
+                position.mark,
+                position.mark_seq,
+                position.firsts,
+                position.ends,
+                position.behinds,
+            )
             self._streams[stream_id] = CursorAcks(state)
 
     def get(self, stream_id: str) -> CursorAcks | None:
@@ -449,8 +457,8 @@ class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords
         """The position of each stream that is read before which everything is done, by path."""
         acks = self._held().acks
         found = {
-            one.origin.path: acks.get(stream_id)
-            for stream_id, one in self._opened().parts().items()
+            part.origin.path: acks.get(stream_id)
+            for stream_id, part in self._opened().parts().items()
         }
         return {path: one.mark for path, one in found.items() if one is not None}
 

@@ -119,21 +119,21 @@ class PatternRecords(Generic[GapT]):
     async def __anext__(self) -> Record | GapT:
         """Return the next record, or Gap. Streams take turns, by some hundred records where they have as many."""
         while True:
-            chunk, at = self._chunk, self._at
-            while chunk is not None and at < len(chunk):
-                if not self._is_done(chunk, at):
+            chunk, index = self._chunk, self._at
+            while chunk is not None and index < len(chunk):
+                if not self._is_done(chunk, index):
                     try:
-                        found: Record | Gap = chunk[at]
+                        found: Record | Gap = chunk[index]
                     except ProtocolError as error:
                         try:
-                            found = self._unreadable(chunk, at, error)
+                            found = self._unreadable(chunk, index, error)
                         except ProtocolError:
                             self._chunk = None
-                            self._give_back(chunk[at:])
+                            self._give_back(chunk[index:])
                             raise
-                    self._at = at + 1
+                    self._at = index + 1
                     return cast("Record | GapT", found)
-                at = self._at = at + 1
+                index = self._at = index + 1
             self._chunk = None
             item = await self._taken(CHUNK_RECORDS, CHUNK_BYTES, None)
             if item is None:
@@ -194,13 +194,13 @@ class PatternRecords(Generic[GapT]):
         checked_integer("max_records", max_records, 1, ID_MAX)
         checked_integer("max_bytes", max_bytes, 1, ID_MAX)
         while self._chunk is not None and self._at < len(self._chunk):
-            at, chunk = self._at, self._chunk
-            end = at
-            while end < min(at + max_records, len(chunk)) and not self._is_done(chunk, end):
+            index, chunk = self._at, self._chunk
+            end = index
+            while end < min(index + max_records, len(chunk)) and not self._is_done(chunk, end):
                 end += 1
-            self._at = max(end, at + 1)
-            if end > at:
-                return chunk[at:end]
+            self._at = max(end, index + 1)
+            if end > index:
+                return chunk[index:end]
         self._chunk = None
         return cast("Chunk | GapT | None", await self._taken(max_records, max_bytes, timeout))
 
@@ -319,11 +319,11 @@ class PatternReader(PatternRecords[GapT]):
     def positions(self) -> dict[str, DLSN]:
         """Where the next record of each stream lies, or will lie, by path: what another reader may begin at."""
         parts = self._opened().parts().values()
-        found = {part.origin.path: part.position for part in parts if part.position is not None}
-        chunk, at = self._chunk, self._at
-        if chunk is not None and at < len(chunk) and chunk.stream in found:
-            found[chunk.stream] = chunk[at:].first_dlsn
-        return found
+        positions = {part.origin.path: part.position for part in parts if part.position is not None}
+        chunk, index = self._chunk, self._at
+        if chunk is not None and index < len(chunk) and chunk.stream in positions:
+            positions[chunk.stream] = chunk[index:].first_dlsn
+        return positions
 
     def caught_up(self) -> bool:
         """Return whether all that is known to be visible was handed out; no I/O."""

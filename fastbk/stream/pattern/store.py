@@ -171,15 +171,15 @@ def _check(record: PatternRecord) -> None:
     """Raise StorageError for ranges that are none, or too many, and for a map that is too large."""
     check_kept_data(record.data)
     ranges = 0
-    for stream_id, one in record.positions.items():
-        ranges += len(one.firsts)
-        if not len(one.firsts) == len(one.ends) == len(one.behinds):
+    for stream_id, position in record.positions.items():
+        ranges += len(position.firsts)
+        if not len(position.firsts) == len(position.ends) == len(position.behinds):
             raise StorageError(
                 f"a cursor's ranges in stream {printable(stream_id, 64)} are not whole"
             )
-        ends = [end for pair in zip(one.firsts, one.ends, strict=True) for end in pair]
+        ends = [end for pair in zip(position.firsts, position.ends, strict=True) for end in pair]
         if ends and not (
-            one.mark_seq < ends[0] and all(low < high for low, high in pairwise(ends))
+            position.mark_seq < ends[0] and all(low < high for low, high in pairwise(ends))
         ):
             raise StorageError(
                 f"a cursor's ranges in stream {printable(stream_id, 64)} do not follow each other"
@@ -387,11 +387,11 @@ async def delete_pattern_cursor(
     path = path_of(namespace_id, name)
     await records.check_not_held()
     for _ in range(TRIES_MAX):
-        found = await records.read(path)
-        if found is None or (expected is not None and expected.version != found.version):
+        record = await records.read(path)
+        if record is None or (expected is not None and expected.version != record.version):
             return False
         try:
-            await records.change(Change(path, None, found.version))
+            await records.change(Change(path, None, record.version))
         except MetadataConflict:
             continue
         return True
@@ -581,8 +581,8 @@ class PatternHolds:
 
     async def of_stream(self, record: StreamRecord, stream_id: str) -> list[CursorInfo]:
         """Return the cursors that read a stream, as the pass knows them."""
-        found = self._infos(record.namespace, is_fresh=False)
-        return [one.of_stream(stream_id) async for one in found if one.reads(record.name)]
+        infos = self._infos(record.namespace, is_fresh=False)
+        return [info.of_stream(stream_id) async for info in infos if info.reads(record.name)]
 
     async def _infos(
         self, space: str, *, is_fresh: bool

@@ -334,9 +334,9 @@ class ReadBuffer:
         except ProtocolError:
             chunk = self._readable(items)
         self.record_bytes = len(chunk.data) / max(len(chunk), 1)
-        at = chunk.index_of(self._behind)
+        index = chunk.index_of(self._behind)
         if self._from_key is not None:
-            at = max(at, index_in(chunk, self._from_key))
+            index = max(index, index_in(chunk, self._from_key))
         self._ends_behind = False
         stop = len(chunk)
         for end in self._ends:
@@ -345,16 +345,16 @@ class ReadBuffer:
                 place = max(place, index_in(chunk, end))
             if place < len(chunk):
                 stop, self._ends_behind = min(stop, place), True
-        if chunk.first_seq + at != self._behind_seq != NONE and self._from_key is None:
+        if chunk.first_seq + index != self._behind_seq != NONE and self._from_key is None:
             ahead.put_back(items)
             raise StorageError(
                 f"{self._name}: record {self._behind_seq} was expected at {self._behind}, and"
-                f" {chunk.first_seq + at} came: its numbers have a hole"
+                f" {chunk.first_seq + index} came: its numbers have a hole"
             )
         ahead.put_back(_behind(items, chunk.entries))
         self._behind, self._behind_seq = chunk.next_dlsn, chunk.first_seq + len(chunk)
-        if at < stop:
-            self._chunk, self._at = chunk[at:stop], 0
+        if index < stop:
+            self._chunk, self._at = chunk[index:stop], 0
             self._from_key = None
             if stop < len(chunk):
                 self._behind = chunk[stop:].first_dlsn

@@ -191,8 +191,8 @@ def _first_row(
 ) -> int | None:
     """`behind`: the rows that follow, two are enough; of times only."""
     if key.kind != "time":
-        at = bisect_left(rows, True, key=lambda row: row.number >= low and key_of_row(key, row))
-        return rows[at].number if at < len(rows) else None
+        index = bisect_left(rows, True, key=lambda row: row.number >= low and key_of_row(key, row))
+        return rows[index].number if index < len(rows) else None
     # Times may fall between segments, by a wrong clock.
     known, now_us = (*rows, *behind), clock_us()
     for place, row in enumerate(rows):
@@ -243,9 +243,9 @@ async def first_from(context: StreamContext, chain: Chain, position: DLSN) -> Re
                 entry = position.entry if number == position.segment else 0
                 while entry <= await segment.last_entry():
                     chunk = await segment.entry(entry)
-                    at = chunk.index_of(position)
-                    if at < len(chunk):
-                        return chunk[at]
+                    index = chunk.index_of(position)
+                    if index < len(chunk):
+                        return chunk[index]
                     entry += 1
         number += 1
     return None
@@ -314,13 +314,13 @@ async def _place(context: StreamContext, where: DLSN | AtSeq) -> DLSN:
         return where
     if not isinstance(where, AtSeq):
         raise WrongType(f"{where!r} names no record: a DLSN or AtSeq does")
-    found = await find_key(context, Key("seq", where.seq))
-    if found is None:
+    place = await find_key(context, Key("seq", where.seq))
+    if place is None:
         raise NoSuchEntry(f"{context.name} has no record {where.seq} yet")
-    (record,) = await get_many(context, [found])
+    (record,) = await get_many(context, [place])
     if record.seq > where.seq:
         raise truncated(context.name, f"record {where.seq}", record.dlsn)
-    return found
+    return place
 
 
 def _no_such(context: StreamContext, place: DLSN) -> NoSuchEntry:
@@ -569,11 +569,11 @@ class SegmentAt:
             self._probed = dict(zip(probes, raws, strict=True))
             # Their heads say enough: no body is decompressed.
             reached = [self._is_last_reached(key, head_of(raw)) for raw in raws]
-            at = reached.index(True) if True in reached else len(probes)
-            if at < len(probes):
-                high = probes[at]
-            if at > 0:
-                low = probes[at - 1] + 1
+            index = reached.index(True) if True in reached else len(probes)
+            if index < len(probes):
+                high = probes[index]
+            if index > 0:
+                low = probes[index - 1] + 1
         return low
 
 

@@ -471,14 +471,14 @@ class StreamReader(Generic[GapT]):
         )
 
     def _observed(self) -> Figures:
-        found = self.stats()
+        stats = self.stats()
         return {
-            CONSUMED: found.records,
-            "fastbk.client.receive.size": found.bytes,
-            "fastbk.client.receive.buffered": found.buffered_bytes,
-            "fastbk.client.receive.lag": found.lag.records,
-            "fastbk.client.receive.lag.duration": found.lag.seconds,
-            **duration_figures("receive", found.read_latency),
+            CONSUMED: stats.records,
+            "fastbk.client.receive.size": stats.bytes,
+            "fastbk.client.receive.buffered": stats.buffered_bytes,
+            "fastbk.client.receive.lag": stats.lag.records,
+            "fastbk.client.receive.lag.duration": stats.lag.seconds,
+            **duration_figures("receive", stats.read_latency),
         }
 
     @property

@@ -148,10 +148,10 @@ class SyncRecords(Generic[Inner, GapT]):
     def _take(self, max_records: int) -> Chunk | GapT | None:
         """Hand out the next item, or so many records of it; None if there is none."""
         item = self._next_in_hand()
-        hand, at = self._hand, self._hand.at
+        hand, index = self._hand, self._hand.at
         if isinstance(item, Chunk):
-            part = item[at : at + max_records]
-            end = at + len(part)
+            part = item[index : index + max_records]
+            end = index + len(part)
             hand.at = end
             return part
         if item is not None:
@@ -171,13 +171,13 @@ class SyncRecords(Generic[Inner, GapT]):
     def __next__(self) -> Record | GapT:
         while True:
             hand = self._hand
-            at = hand.at
-            if at < hand.size:
+            index = hand.at
+            if index < hand.size:
                 try:
-                    record: Record | Gap = hand.item[at]
+                    record: Record | Gap = hand.item[index]
                 except ProtocolError as error:
-                    record = self._passed(hand.item, at, error)
-                hand.at = at + 1
+                    record = self._passed(hand.item, index, error)
+                hand.at = index + 1
                 return record  # type: ignore[return-value]
             item = self._next_in_hand()
             if isinstance(item, Gap):

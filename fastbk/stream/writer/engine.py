@@ -195,16 +195,16 @@ class AppendEngine:
         )
 
     def _figures(self) -> Figures:
-        found = self.stats(0)
+        stats = self.stats(0)
         return {
-            SENT: found.records,
-            "fastbk.client.send.size": found.bytes,
-            "fastbk.client.send.pending": found.appends_in_flight,
-            "fastbk.client.send.buffered": found.bytes_in_flight,
-            "fastbk.client.send.resent": found.entries_resent,
-            "fastbk.client.send.ensemble_changes": found.ensemble_changes,
-            "fastbk.client.send.times_ahead": found.times_ahead,
-            **duration_figures("send", found.append_latency),
+            SENT: stats.records,
+            "fastbk.client.send.size": stats.bytes,
+            "fastbk.client.send.pending": stats.appends_in_flight,
+            "fastbk.client.send.buffered": stats.bytes_in_flight,
+            "fastbk.client.send.resent": stats.entries_resent,
+            "fastbk.client.send.ensemble_changes": stats.ensemble_changes,
+            "fastbk.client.send.times_ahead": stats.times_ahead,
+            **duration_figures("send", stats.append_latency),
         }
 
     @property

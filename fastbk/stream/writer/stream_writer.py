@@ -706,7 +706,7 @@ def _beside(datas: list[T], given: Iterable[H] | None, what: str, missing: K) ->
         return [missing] * len(datas)
     if isinstance(given, bytes | bytearray | memoryview | str | Mapping):
         raise WrongType(f"{what} must be a list, one for each record, not {type(given).__name__}")
-    found: list[H | K] = list(given)
-    if len(found) != len(datas):
-        raise ConfigError(f"{len(found)} {what} were given for {len(datas)} records")
-    return found
+    beside: list[H | K] = list(given)
+    if len(beside) != len(datas):
+        raise ConfigError(f"{len(beside)} {what} were given for {len(datas)} records")
+    return beside

@@ -712,6 +712,7 @@ class Restorable(ZooKeeperServer):
 
     def copy(self, name: str = "copy") -> None:
         self.stop()
+        shutil.rmtree(self.data / name, ignore_errors=True)
         shutil.copytree(self.data / "data", self.data / name)
         self.start()
 
@@ -722,12 +723,18 @@ class Restorable(ZooKeeperServer):
         self.start()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Restorable]:
-    one = Restorable(tmp_path / "zookeeper", tick_ms=TICK_MS, is_durable=False)
-    one.start()
+@pytest.fixture(scope="module")
+def restorable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restorable]:
+    one = Restorable(tmp_path_factory.mktemp("zookeeper"), tick_ms=TICK_MS, is_durable=False)
     yield one
     one.stop()
+
+
+@pytest.fixture
+def server(restorable: Restorable) -> Restorable:
+    """A server that runs, also after a test that has failed."""
+    restorable.start()
+    return restorable
 
 
 def opened(uri: str, timeout_s: float = 10.0) -> ZooKeeperStore:
@@ -890,14 +897,14 @@ def test_a_server_that_others_bring_past_the_transaction_is_held_as_well(
 
 @contextmanager
 def beside_one_that_lags(server: Restorable, folder: Path) -> Iterator[tuple[Restorable, str]]:
-    """Give a server without the cluster, stopped so that a session begins at `server`, and the URI of both."""
+    """Give a server without the cluster, which does not run: sessions begin at `server`; and the URI of both."""
     lagging = Restorable(folder / "lagging", tick_ms=TICK_MS, is_durable=False)
-    lagging.start()
+    lagging.data.mkdir()
+    lagging.port = lagging._choose_port()
     try:
         place = ZooKeeperPlace(server)
         write(place.uri(), range(WRITES_BEHIND))
         both = place.location(through=f"{server.address};{lagging.address}").uri
-        lagging.stop()
         yield lagging, both
     finally:
         lagging.stop()

@@ -192,7 +192,7 @@ def drop(life: Life, ledger_id: int) -> None:
     ids, marks = begin(life, ledger_id)
     change = upkeep_at_once.merge_all(life.checkpoint, life.store, dropped=ids)
     assert change is not None
-    life.checkpoint.install(life.store, change)
+    change.install(life.store)
     life.index.end_drop(ids, marks, is_dropped=True)
 
 
@@ -272,7 +272,7 @@ def test_what_comes_behind_the_end_meanwhile_stays(life: Life) -> None:
     assert is_acked(life, 1, 3)
     change = upkeep_at_once.merge_all(life.checkpoint, life.store, dropped=ids)
     assert change is not None
-    life.checkpoint.install(life.store, change)
+    change.install(life.store)
     life.index.end_drop(ids, marks, is_dropped=True)
     assert life.ask(life.harness.read(1, 0)).status == NO_ENTRY
     life.flush()

@@ -138,7 +138,7 @@ def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) ->
         life.flusher.poll()
     change = upkeep_at_once.merge_all(life.checkpoint, life.store, life.flusher.upkeep.deleted)
     assert change is not None
-    life.checkpoint.install(life.store, change)
+    change.install(life.store)
     assert life.store.ledger_bytes(1), "it is not merged away"
     assert sum(log.live_bytes for log in life.checkpoint.manifest.logs) > 0
     answer = life.ask(life.harness.read(1, 0))

@@ -52,7 +52,7 @@ def test_what_is_committed_is_not_searched_before_it_is_installed(
     change = life.checkpoint.run(life.store, items_of((1, 0)), 5)
     assert change.manifest.mark == 5
     assert life.store.read(1, 0, 0).status == NO_ENTRY
-    Checkpoint.install(life.store, change)
+    change.install(life.store)
     assert life.store.read(1, 0, 0).status == OK
 
 
@@ -60,7 +60,7 @@ def test_installing_reads_no_disk(harness: StoreHarness, life: Life) -> None:
     """The main loop never waits for a disk (A15)."""
     change = life.checkpoint.run(life.store, items_of((1, 0)), 5)
     before = harness.fake.operations()
-    Checkpoint.install(life.store, change)
+    change.install(life.store)
     assert harness.fake.operations() == before
 
 
@@ -205,9 +205,9 @@ def test_nothing_is_deleted_without_its_line(harness: StoreHarness) -> None:
     harness.flush([(1, 0)])
     change = upkeep_at_once.recount(life.checkpoint, life.store, [1])
     assert change is not None
-    Checkpoint.install(life.store, change)
+    change.install(life.store)
     harness.fake.fault("fail", "create", errno=errno.EIO)
-    assert "deletion log" in life.checkpoint.clean_up(life.store, change)[0]
+    assert "deletion log" in life.checkpoint.commits.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == ["0000000000000001.log"]
     harness.maybe_deleted = {1}
     harness.restart()
@@ -222,9 +222,9 @@ def test_a_full_disk_has_room_made_before_the_line(harness: StoreHarness) -> Non
     harness.flush([(1, 0)])
     change = upkeep_at_once.recount(life.checkpoint, life.store, [1])
     assert change is not None
-    Checkpoint.install(life.store, change)
+    change.install(life.store)
     harness.fake.fault("fail", "create", errno=errno.ENOSPC)
-    assert "deletion log" in life.checkpoint.clean_up(life.store, change)[0]
+    assert "deletion log" in life.checkpoint.commits.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == []
     (line,) = DeletionLog(life.disk, DIRECTORY).read()
     assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000001.log"
@@ -456,10 +456,10 @@ def test_a_log_that_stays_counts_when_the_next_commit_has_unlinked_it() -> None:
         sizes = {log.log_id: log.durable_bytes for log in life.checkpoint.manifest.logs}
         change = upkeep_at_once.recount(life.checkpoint, life.store, [1])
         assert change is not None
-        Checkpoint.install(life.store, change)
+        change.install(life.store)
         reclaimed = life.checkpoint.commits.reclaimed
         fake.fault("fail", "unlink", errno=errno.EIO)
-        assert life.checkpoint.clean_up(life.store, change)
+        assert life.checkpoint.commits.clean_up(life.store, change)
         assert (reclaimed.freed_bytes, reclaimed.failures) == (0, 1)
         harness.maybe_deleted = {1}
         harness.flush([(3, 0)])
