@@ -292,6 +292,8 @@ class Prewrite(NativeObject):
         self.size_bytes = size_bytes
         self.written_bytes = 0
         """Once it is done: blocks behind this may be without zeros."""
+        self.is_renaming = False
+        """Once it failed: whether the old name may be gone."""
         self._disk = disk
 
     def is_done(self) -> bool:
@@ -302,6 +304,7 @@ class Prewrite(NativeObject):
         if state == -errno.EINPROGRESS:
             return False
         self.written_bytes = int(lib.fbk_prewrite_written_bytes(self._handle))
+        self.is_renaming = bool(lib.fbk_prewrite_is_renaming(self._handle))
         self.end()
         check(state, "write a journal file ahead", self.path)
         return True

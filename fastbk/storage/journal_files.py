@@ -487,7 +487,7 @@ class JournalPool:
         while not self._ready:
             if self._prewrite is None:
                 return None
-            self._prewrite.hurry(allocates=not wait)
+            self._prewrite.hurry(allocates=not wait or self._recycling is not None)
             self._finish_prewrite()
             if not self._ready and self._prewrite is not None:
                 if not wait:
@@ -547,9 +547,7 @@ class JournalPool:
             file_id = self._give_id()
             path = self._path(file_id)
             if self._in_background:
-                self._recycling = free
-                self._start(file_id, path, free.size_bytes, free.path)
-                return True
+                return self._start(file_id, path, free.size_bytes, free)
             try:
                 self.disk.rename(free.path, path)
                 self.disk.sync_directory(self.directory)
@@ -577,7 +575,8 @@ class JournalPool:
         path = self._path(file_id)
         self.made += 1
         if self._in_background:
-            self._start(file_id, path, size_bytes)
+            if not self._start(file_id, path, size_bytes):
+                self.made -= 1
             return
         try:
             file = self.disk.open(path, create=True, direct=True)
@@ -590,16 +589,24 @@ class JournalPool:
         except OSError as error:
             self._forget(path, error)
 
-    def _start(self, file_id: int, path: str, size_bytes: int, old_path: str | None = None) -> None:
-        self._prewrite = Prewrite(
-            self.disk,
-            self.directory,
-            path,
-            size_bytes,
-            old_path=old_path,
-            allocates=self._is_burst,
-        )
-        self._prewrite_id = file_id
+    def _start(self, file_id: int, path: str, size_bytes: int, old: OldFile | None = None) -> bool:
+        """Have the thread make a file, of an old one if there is one; return whether there is a thread to be had."""
+        try:
+            self._prewrite = Prewrite(
+                self.disk,
+                self.directory,
+                path,
+                size_bytes,
+                old_path=None if old is None else old.path,
+                allocates=self._is_burst,
+            )
+        except OSError as error:
+            if old is not None:
+                self._free.append(old)
+            self._note_no_file(error)
+            return False
+        self._prewrite_id, self._recycling = file_id, old
+        return True
 
     def _finish_prewrite(self) -> None:
         prewrite, recycled = self._prewrite, self._recycling
@@ -614,12 +621,22 @@ class JournalPool:
             self._prewrite = self._recycling = None
             if recycled is None:
                 self._forget(prewrite.path, error)
-            else:
+            elif prewrite.is_renaming:
                 self._keep_free(recycled, error)
+            else:
+                # It could not be filled. Nothing hangs on a free file: the next try makes a new one.
+                self._note_no_file(error)
+                self._remove(recycled.path)
             return
         if recycled is not None:
             kill_point("journal.recycle_after_open")
             self.recycled += 1
+
+    def _remove(self, path: str) -> None:
+        try:
+            self.disk.unlink(path)
+        except OSError:
+            pass  # not there, or the disk is too sick for that: an unused file is no part of the journal
 
     def _forget(self, path: str, error: OSError) -> None:
         """Remove what is left of a file that could not be made. Nothing was ever written to it, so nothing is lost by
@@ -630,10 +647,7 @@ class JournalPool:
             raise error
         self.made -= 1
         self._note_no_file(error)
-        try:
-            self.disk.unlink(path)
-        except OSError:
-            pass  # not there, or the disk is too sick for that: an unused file is no part of the journal
+        self._remove(path)
 
     def _note_no_file(self, error: OSError) -> None:
         size_mib = self._wanted_bytes >> 20
@@ -658,6 +672,8 @@ class JournalPool:
     def _drop_surplus(self) -> None:
         """Keep no more free files than the limit has room for."""
         on_disk = self.behind_bytes + sum(file.size_bytes for file in self._ready)
+        if self._prewrite is not None:
+            on_disk += self._prewrite.size_bytes
         kept: list[OldFile] = []
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
             if on_disk + free.size_bytes > self.limit_bytes:

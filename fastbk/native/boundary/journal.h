@@ -161,5 +161,8 @@ int32_t fbk_prewrite_state(struct fbk_prewrite *prewrite);
 void fbk_prewrite_hurry(struct fbk_prewrite *prewrite, uint32_t haste);
 /* Once it is done: blocks behind this may be without zeros. */
 uint64_t fbk_prewrite_written_bytes(const struct fbk_prewrite *prewrite);
+/* Once it failed: whether the old name may be gone. If not, the old file is as it was, or fuller of
+ * zeros. */
+_Bool fbk_prewrite_is_renaming(const struct fbk_prewrite *prewrite);
 /* Waits for the thread. */
 void fbk_prewrite_end(struct fbk_prewrite *prewrite);

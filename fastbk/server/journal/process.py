@@ -53,6 +53,8 @@ LOOK_INTERVAL_NS = 10_000_000
 BURST_BATCH_BYTES = 128 * KIB
 """From this mean on batches are large: a write into blocks without zeros costs little more then."""
 BURST_INTERVAL_NS = 100_000_000
+CALM_LOOKS = 3
+"""A burst has ended when so many looks in a row saw none."""
 LATE_INTERVAL_S = 1.0
 """Pause between two reports of ledgers that begin behind entry 0: some lines each."""
 
@@ -149,6 +151,8 @@ class JournalLoop:
         self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
+        self._needs_file = False
+        """The current file takes no more, and the next one is not there yet."""
         self._late_s = 0.0
 
     def step(self) -> int:
@@ -172,6 +176,7 @@ class JournalLoop:
         The last file within the limit is left by normal adds; one more is the room of fences and recovery
         adds. When that is full too, all that would have to be written is refused.
         """
+        self._needs_file = True
         if self._disk is not None and not self._disk.may_make_files():
             self._set_limit(LIMIT_NO_WRITES)
             return
@@ -200,7 +205,7 @@ class JournalLoop:
             return
         kill_point("journal.roll_after_switch")
         self.pool.used(file, closed_sequence)
-        self._is_first = self._is_nearly_full = False
+        self._is_first = self._is_nearly_full = self._needs_file = False
         self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
         self.poll_files()
 
@@ -216,7 +221,7 @@ class JournalLoop:
                 self._apply_limit()
                 return
         is_burst = self._batches.measure(time.monotonic_ns())
-        if not is_burst:
+        if not is_burst and not self._needs_file:
             self.pool.fill()
         self.pool.update(self.journal.mark_sequence, is_burst=is_burst)
         self._wants_file = not self.pool.has_ready
@@ -244,7 +249,13 @@ class JournalLoop:
     def _leave_unwritten(self, behind_bytes: int) -> None:
         """Go on in a file full of zeros, if the next batch would go into blocks without them (INV-J5)."""
         from_bytes = self.pool.unwritten_from_bytes
-        if from_bytes is None or behind_bytes + self.pool.next_size_bytes > self.limit_bytes:
+        if from_bytes is None or self.limit == LIMIT_NO_WRITES:
+            return
+        # A file that is left early counts whole: one more has to fit, unless the limit has room for two only.
+        spare_bytes = self.pool.file_size_bytes
+        if self.limit_bytes <= 2 * spare_bytes:
+            spare_bytes = 0
+        if behind_bytes + self.pool.next_size_bytes + spare_bytes > self.limit_bytes:
             return
         if self.journal.status.offset_bytes + BURST_BATCH_BYTES > from_bytes:
             self.journal.request_roll()
@@ -287,12 +298,15 @@ class JournalLoop:
 
 
 class BatchSizes:
-    """Whether the journal's batches are large, by the mean of the last tenth of a second."""
+    """Whether the journal's batches are large: by their mean in a tenth of a second, and until three have been calm.
+
+    A tenth in which something waits for the disk and no batch was begun says nothing.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.are_large = False
         self._journal = journal
-        self._bytes = self._sequence = self._due_ns = 0
+        self._bytes = self._sequence = self._due_ns = self._calm_looks = 0
 
     def measure(self, now_ns: int) -> bool:
         """Measure again, if it is time to; return `are_large`."""
@@ -303,7 +317,11 @@ class BatchSizes:
         batches = status.sequence - self._sequence
         size_bytes = status.journal_bytes - self._bytes
         self._bytes, self._sequence = status.journal_bytes, status.sequence
-        self.are_large = batches > 0 and size_bytes >= batches * BURST_BATCH_BYTES
+        if batches == 0 and (status.in_flight or status.waiting_bytes):
+            return self.are_large
+        is_large = batches > 0 and size_bytes >= batches * BURST_BATCH_BYTES
+        self._calm_looks = 0 if is_large else self._calm_looks + 1
+        self.are_large = self._calm_looks < CALM_LOOKS and (is_large or self.are_large)
         return self.are_large
 
 

@@ -205,17 +205,33 @@ static int32_t
 fake_allocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t to_bytes,
               bool is_written)
 {
-    return is_written ? -EOPNOTSUPP : fake_preallocate(io, file, from_bytes, to_bytes);
+    int32_t status = is_written ? -EOPNOTSUPP : fake_preallocate(io, file, from_bytes, to_bytes);
+    if (status < 0)
+        return status;
+    struct fbk_fake *disk = fake_enter(io);
+    struct fake_handle *handle = fake_handle_of(disk, file);
+    if (handle != NULL) {
+        handle->file->unwritten_from_bytes = from_bytes;
+        handle->file->unwritten_to_bytes = to_bytes;
+    }
+    return fake_leave(disk, 0);
 }
 
-/* Each block counts as written: what was only allocated reads as zeros, too. */
 static int64_t
 fake_find_unwritten(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64_t *to_bytes)
 {
-    (void)from_bytes;
-    int64_t size = fake_size(io, file);
-    *to_bytes = size < 0 ? 0 : (uint64_t)size;
-    return size;
+    int64_t found = fake_size(io, file);
+    *to_bytes = found < 0 ? 0 : (uint64_t)found;
+    struct fbk_fake *disk = fake_enter(io);
+    const struct fake_handle *handle = fake_handle_of(disk, file);
+    if (found >= 0 && handle != NULL && from_bytes < handle->file->unwritten_to_bytes) {
+        found = (int64_t)handle->file->unwritten_from_bytes;
+        if (from_bytes > (uint64_t)found)
+            found = (int64_t)from_bytes;
+        *to_bytes = handle->file->unwritten_to_bytes;
+    }
+    fake_leave(disk, 0);
+    return found;
 }
 
 /* ------------ names */

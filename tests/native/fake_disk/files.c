@@ -197,6 +197,10 @@ fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes,
         file->dirty[s] = 1;
     if (end > file->live_size_bytes)
         file->live_size_bytes = end;
+    if (offset_bytes <= file->unwritten_from_bytes && end > file->unwritten_from_bytes)
+        file->unwritten_from_bytes = end;
+    if (file->unwritten_from_bytes >= file->unwritten_to_bytes)
+        file->unwritten_from_bytes = file->unwritten_to_bytes = 0;
 }
 
 /* The part of a sector that lies in the file as reads see it. */

@@ -30,6 +30,9 @@ struct fake_file {
     uint32_t *sharers;
     uint64_t live_size_bytes;
     uint64_t durable_size_bytes;
+    /* allocated and not written yet: one range, the end of which writes reach last */
+    uint64_t unwritten_from_bytes;
+    uint64_t unwritten_to_bytes;
     uint64_t bad_from_bytes;
     uint64_t bad_to_bytes;
     int32_t locked_by; /* handle, -1 = nobody */

@@ -282,12 +282,14 @@ def test_after_a_burst_small_batches_go_into_a_file_full_of_zeros(tmp_path: Path
             assert entry_id < 400, "large batches do not end in a file that was only allocated"
             add(entry)
         burst_file = harness.journal.status.file_id
+        burst_entries = entry_id
 
         def has_left() -> bool:
             add(b"small")
             return harness.journal is not None and harness.journal.status.file_id > burst_file
 
         wait_until(has_left, "another file")
+        assert entry_id - burst_entries < 400, "the file was left because it was full"
         current = pool._current
         assert current is not None and current.is_written
         loop.drain()

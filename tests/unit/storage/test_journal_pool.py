@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.disk import Disk
+from fastbk.native.journal import Prewrite
 from fastbk.storage.journal_files import JournalPool, OldFile, ReadyFile, find_files, name_of
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.wait import wait_until
@@ -244,15 +245,15 @@ def test_a_thread_that_cannot_rename_is_tried_again_where_there_was_no_room(fake
     pool.close()
 
 
-@pytest.mark.parametrize("kind", ["rename", "sync_directory", "open"])
+@pytest.mark.parametrize(("kind", "nth"), [("rename", 1), ("sync_directory", 1), ("open", 2)])
 def test_a_thread_after_which_a_name_is_in_doubt_ends_the_journal(
-    fake: FakeDisk, kind: str
+    fake: FakeDisk, kind: str, nth: int
 ) -> None:
     disk = fake.disk()
     pool = pool_on(disk, in_background=True)
     use(pool, 0)
     use(pool, 10)
-    fake.fault("fail", kind, errno=errno.EIO)
+    fake.fault("fail", kind, nth=nth, errno=errno.EIO)
     pool.update(10)
     with pytest.raises(OSError, match="Input/output"):
         pool.take()
@@ -283,10 +284,35 @@ def update(pool: JournalPool, mark_sequence: int, *, is_burst: bool = False) -> 
     return pool.has_ready
 
 
-def test_in_a_burst_the_next_file_is_not_filled_with_zeros(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["open", "preallocate"])
+def test_a_file_that_cannot_be_filled_is_replaced(fake: FakeDisk, kind: str) -> None:
+    """It is free and holds nothing: neither this journal ends with it nor the next start."""
+    disk = fake.disk()
+    pool = pool_on(disk, in_background=True)
+    use(pool, 0)
+    pool.update(0, is_burst=True)
+    finish(pool)
+    burst = use(pool, 10)
+    use(pool, 20)
+    fake.fault("fail", kind, errno=errno.EIO)
+    pool.update(20)
+
+    def has_failed() -> bool:
+        pool._finish_prewrite()
+        return "Input/output" in pool.failure
+
+    wait_until(has_failed, "the thread's failure")
+    assert os.path.basename(burst.path) not in disk.list("/j")
+    pool._no_file_until_s = 0.0
+    assert use(pool, 30).is_written
+    assert pool.failure == ""
+    pool.close()
+
+
+def test_in_a_burst_the_next_file_is_not_filled_with_zeros(allocating: Path) -> None:
     """INV-J5: zeros would take half of the disk from the large batches that come; they follow afterwards."""
-    with Disk(tmp_path, "plain") as disk:
-        pool = pool_on(disk, str(tmp_path), in_background=True)
+    with Disk(allocating, "plain") as disk:
+        pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
         pool.update(0, is_burst=True)
         finish(pool)
@@ -304,9 +330,9 @@ def test_in_a_burst_the_next_file_is_not_filled_with_zeros(tmp_path: Path) -> No
         pool.close()
 
 
-def test_a_file_that_a_burst_took_is_filled_before_it_is_taken_again(tmp_path: Path) -> None:
-    with Disk(tmp_path, "plain") as disk:
-        pool = pool_on(disk, str(tmp_path), in_background=True)
+def test_a_file_that_a_burst_took_is_filled_before_it_is_taken_again(allocating: Path) -> None:
+    with Disk(allocating, "plain") as disk:
+        pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
         pool.update(0, is_burst=True)
         finish(pool)
@@ -328,8 +354,21 @@ def test_a_file_that_a_burst_took_is_filled_before_it_is_taken_again(tmp_path: P
         pool.close()
 
 
+@pytest.fixture
+def allocating(tmp_path: Path) -> Path:
+    """Give a folder whose file system allocates blocks without writing them, and can tell which these are."""
+    probe = tmp_path / "probe"
+    with Disk(tmp_path, "plain") as disk:
+        prewrite = Prewrite(disk, str(tmp_path), str(probe), SIZE, allocates=True)
+        wait_until(prewrite.is_done, "the probe")
+        if prewrite.written_bytes == SIZE or holes_of(probe) == 0:
+            pytest.skip("this file system does not allocate without writing, or does not tell")
+    probe.unlink()
+    return tmp_path
+
+
 def holes_of(path: Path) -> int:
-    """Return the bytes of a file that were never written; skip where the file system cannot tell."""
+    """Return the bytes of a file that were never written."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         holes = at = 0
@@ -342,10 +381,10 @@ def holes_of(path: Path) -> int:
     return holes
 
 
-def test_a_file_that_is_needed_at_once_gets_no_more_zeros(tmp_path: Path) -> None:
+def test_a_file_that_is_needed_at_once_gets_no_more_zeros(allocating: Path) -> None:
     """Clients wait for it: 256 MiB of zeros would be half a second."""
-    with Disk(tmp_path, "plain") as disk:
-        pool = pool_on(disk, str(tmp_path), in_background=True, file_size_bytes=256 << 20)
+    with Disk(allocating, "plain") as disk:
+        pool = pool_on(disk, str(allocating), in_background=True, file_size_bytes=256 << 20)
         use(pool, 0)
         taken: list[ReadyFile] = []
 

@@ -127,7 +127,7 @@ fbk_io_common_allocate(struct fbk_io *io, int32_t file, uint64_t from_bytes, uin
         return 0;
     /* A kernel that does not know the mode, a seccomp profile, a file system that has none. */
     bool is_unknown = errno == EINVAL || errno == ENOSYS || errno == EPERM;
-    return is_written && is_unknown ? -EOPNOTSUPP : -errno;
+    return is_unknown ? -EOPNOTSUPP : -errno;
 }
 
 /* A block that was only allocated is a hole for lseek, as long as nothing waits in the page
@@ -144,7 +144,7 @@ fbk_io_common_find_unwritten(struct fbk_io *io, int32_t file, uint64_t from_byte
     off_t hole =
         from_bytes < (uint64_t)size_bytes ? lseek(fd, (off_t)from_bytes, SEEK_HOLE) : size_bytes;
     if (hole < 0)
-        return errno == EINVAL || errno == ENXIO ? size_bytes : -errno;
+        return errno == EIO ? -EIO : size_bytes;
     off_t data = hole < size_bytes ? lseek(fd, hole, SEEK_DATA) : size_bytes;
     if (data >= 0)
         *to_bytes = (uint64_t)data;

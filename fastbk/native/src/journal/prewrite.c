@@ -32,7 +32,9 @@ struct fbk_prewrite {
     uint32_t piece_bytes;
     uint32_t pause_us;
     pthread_t thread;
-    uint64_t written_bytes; /* from here on blocks may be without zeros; set before state */
+    bool asks_for_zeros;    /* the file system is asked for them, until it refuses */
+    bool is_renaming;       /* the old name may be gone; set before state, as the next one */
+    uint64_t written_bytes; /* from here on blocks may be without zeros */
     _Atomic int32_t state;
     _Atomic uint32_t haste; /* FBK_PREWRITE_... */
 };
@@ -59,6 +61,25 @@ pause_between(struct fbk_prewrite *prewrite)
     nanosleep(&pause, NULL);
 }
 
+static bool
+is_full(int32_t rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
+}
+
+static int32_t
+write_piece(struct fbk_prewrite *prewrite, int32_t file, uint64_t from_bytes, uint64_t to_bytes)
+{
+    const struct fbk_io_operations *io = prewrite->io->operations;
+    if (prewrite->asks_for_zeros) {
+        int32_t rc = io->allocate(prewrite->io, file, from_bytes, to_bytes, true);
+        if (rc >= 0 || is_full(rc))
+            return rc;
+        prewrite->asks_for_zeros = false;
+    }
+    return io->preallocate(prewrite->io, file, from_bytes, to_bytes);
+}
+
 /* Returns where the zeros end: before to_bytes when the rest is to be left; or -errno. */
 static int64_t
 write_zeros(struct fbk_prewrite *prewrite, int32_t file, uint64_t from_bytes, uint64_t to_bytes,
@@ -68,7 +89,7 @@ write_zeros(struct fbk_prewrite *prewrite, int32_t file, uint64_t from_bytes, ui
         uint64_t end = from_bytes + prewrite->piece_bytes;
         if (end > to_bytes)
             end = to_bytes;
-        int32_t rc = prewrite->io->operations->preallocate(prewrite->io, file, from_bytes, end);
+        int32_t rc = write_piece(prewrite, file, from_bytes, end);
         if (rc < 0)
             return rc;
         from_bytes = end;
@@ -81,22 +102,19 @@ write_zeros(struct fbk_prewrite *prewrite, int32_t file, uint64_t from_bytes, ui
 static int32_t
 fill_new(struct fbk_prewrite *prewrite, int32_t file)
 {
-    const struct fbk_io_operations *io = prewrite->io->operations;
     const uint64_t size_bytes = prewrite->size_bytes;
     prewrite->written_bytes = size_bytes;
-    int32_t rc = io->allocate(prewrite->io, file, 0, size_bytes, true);
-    if (rc != -EOPNOTSUPP)
-        return rc;
     int64_t end = write_zeros(prewrite, file, 0, size_bytes, true);
     if (end < 0 || (uint64_t)end == size_bytes)
         return end < 0 ? (int32_t)end : 0;
-    rc = io->allocate(prewrite->io, file, (uint64_t)end, size_bytes, false);
-    if (rc == -EOPNOTSUPP) {
-        end = write_zeros(prewrite, file, (uint64_t)end, size_bytes, false);
-        return end < 0 ? (int32_t)end : 0;
-    }
-    prewrite->written_bytes = (uint64_t)end;
-    return rc;
+    int32_t rc =
+        prewrite->io->operations->allocate(prewrite->io, file, (uint64_t)end, size_bytes, false);
+    if (rc >= 0)
+        prewrite->written_bytes = (uint64_t)end;
+    if (rc >= 0 || is_full(rc))
+        return rc;
+    end = write_zeros(prewrite, file, (uint64_t)end, size_bytes, false);
+    return end < 0 ? (int32_t)end : 0;
 }
 
 static int32_t
@@ -123,33 +141,38 @@ step_back(void)
     setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
 }
 
-/* Writes the zeros that a burst left out, or that went with a sparse copy of the file. */
+/* Writes the zeros that a burst left out, or that went with a sparse copy of the file: that one's
+ * holes may begin anywhere. */
 static int32_t
 fill_old(struct fbk_prewrite *prewrite, int32_t file)
 {
     const struct fbk_io_operations *io = prewrite->io->operations;
+    const uint64_t block = prewrite->io->block_size_bytes;
+    const uint64_t size_bytes = prewrite->size_bytes / block * block;
     uint64_t at = 0, to_bytes = 0;
     bool is_calm = false;
     prewrite->written_bytes = prewrite->size_bytes;
-    while (at < prewrite->size_bytes) {
-        int64_t from = io->find_unwritten(prewrite->io, file, at, &to_bytes);
-        if (from < 0 || (uint64_t)from >= prewrite->size_bytes)
-            return from < 0 ? (int32_t)from : 0;
+    while (at < size_bytes) {
+        int64_t found = io->find_unwritten(prewrite->io, file, at, &to_bytes);
+        if (found < 0)
+            return (int32_t)found;
+        if ((uint64_t)found >= size_bytes || to_bytes <= (uint64_t)found)
+            break;
         if (!is_calm)
             step_back();
         is_calm = true;
-        if (to_bytes > prewrite->size_bytes)
-            to_bytes = prewrite->size_bytes;
-        int64_t end = write_zeros(prewrite, file, (uint64_t)from, to_bytes, true);
+        at = fbk_round_up(to_bytes, block);
+        if (at > size_bytes)
+            at = size_bytes;
+        int64_t end = write_zeros(prewrite, file, (uint64_t)found / block * block, at, true);
         if (end < 0)
             return (int32_t)end;
-        if ((uint64_t)end < to_bytes) {
+        if ((uint64_t)end < at) {
             prewrite->written_bytes = (uint64_t)end;
-            return 0;
+            break;
         }
-        at = to_bytes;
     }
-    return 0;
+    return is_calm ? io->sync(prewrite->io, file) : 0;
 }
 
 static int32_t
@@ -164,6 +187,7 @@ take_old(struct fbk_prewrite *prewrite)
     if (rc < 0)
         return rc;
     FBK_KILL_POINT("journal.recycle_before_rename");
+    prewrite->is_renaming = true;
     rc = io->rename(prewrite->io, prewrite->old_path, prewrite->path);
     FBK_KILL_POINT("journal.recycle_after_rename");
     return rc;
@@ -210,6 +234,7 @@ fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path, c
     prewrite->size_bytes = size_bytes;
     prewrite->piece_bytes = piece_bytes;
     prewrite->pause_us = pause_us;
+    prewrite->asks_for_zeros = true;
     atomic_store(&prewrite->haste, haste);
     atomic_store(&prewrite->state, -EINPROGRESS);
     int rc = pthread_create(&prewrite->thread, NULL, thread_main, prewrite);
@@ -232,6 +257,12 @@ void
 fbk_prewrite_hurry(struct fbk_prewrite *prewrite, uint32_t haste)
 {
     atomic_store(&prewrite->haste, haste);
+}
+
+_Bool
+fbk_prewrite_is_renaming(const struct fbk_prewrite *prewrite)
+{
+    return prewrite->is_renaming;
 }
 
 uint64_t
