@@ -149,8 +149,8 @@ def plan_replay(found: Sequence[FoundFile], mark_sequence: int, incarnation: int
             plan.unused.append(OldFile(file.file_id, file.path, 0, file.header.size_bytes))
     damaged = [file for file in found if file.header.state == "damaged"]
     _check_beginning(plan, used, damaged)
-    for at, file in enumerate(used):
-        _plan_file(plan, file, used[at + 1] if at + 1 < len(used) else None, damaged)
+    for index, file in enumerate(used):
+        _plan_file(plan, file, used[index + 1] if index + 1 < len(used) else None, damaged)
     _plan_damaged(plan, used, damaged)
     plan.last_used = used[-1].header if used else None
     return plan

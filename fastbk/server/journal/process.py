@@ -53,8 +53,8 @@ LOOK_INTERVAL_NS = 10_000_000
 BURST_BATCH_BYTES = 128 * KIB
 """From this mean on batches are large: a write into blocks without zeros costs little more then."""
 BURST_INTERVAL_NS = 100_000_000
-CALM_LOOKS = 3
-"""A burst has ended when so many looks in a row saw none."""
+CALM_TENTHS = 3
+"""A burst has ended when so many tenths of a second in a row had none."""
 LATE_INTERVAL_S = 1.0
 """Pause between two reports of ledgers that begin behind entry 0: some lines each."""
 
@@ -306,7 +306,7 @@ class BatchSizes:
     def __init__(self, journal: Journal) -> None:
         self.are_large = False
         self._journal = journal
-        self._bytes = self._sequence = self._due_ns = self._calm_looks = 0
+        self._bytes = self._sequence = self._due_ns = self._calm_tenths = 0
 
     def measure(self, now_ns: int) -> bool:
         """Measure again, if it is time to; return `are_large`."""
@@ -320,8 +320,8 @@ class BatchSizes:
         if batches == 0 and (status.in_flight or status.waiting_bytes):
             return self.are_large
         is_large = batches > 0 and size_bytes >= batches * BURST_BATCH_BYTES
-        self._calm_looks = 0 if is_large else self._calm_looks + 1
-        self.are_large = self._calm_looks < CALM_LOOKS and (is_large or self.are_large)
+        self._calm_tenths = 0 if is_large else self._calm_tenths + 1
+        self.are_large = self._calm_tenths < CALM_TENTHS and (is_large or self.are_large)
         return self.are_large
 
 
@@ -340,12 +340,12 @@ def log_late_ledgers(journal: Journal) -> None:
 
 def serve(child: Child, loop: JournalLoop) -> None:
     """Step until the supervisor asks to drain."""
-    next_look_ns = 0
+    next_check_ns = 0
     while True:
         reasons = loop.step()
         now_ns = time.monotonic_ns()
-        if now_ns >= next_look_ns:
-            next_look_ns = now_ns + LOOK_INTERVAL_NS
+        if now_ns >= next_check_ns:
+            next_check_ns = now_ns + LOOK_INTERVAL_NS
             loop.poll_files()
         elif not reasons & BELL:
             continue
@@ -417,7 +417,7 @@ class JournalDisk:
         self._journal = journal
         self._stats = stats
         self._speed = CommitSpeed(slow_commit_ms * 1_000_000)
-        self._next_look_s = 0.0
+        self._next_check_s = 0.0
         self._next_speed_s = 0.0
         self._failure = ""
         self._published = 0
@@ -436,9 +436,9 @@ class JournalDisk:
     def poll(self, pool: JournalPool) -> None:
         """Take in what happened since the last look."""
         now_s = time.monotonic()
-        if now_s < self._next_look_s:
+        if now_s < self._next_check_s:
             return
-        self._next_look_s = now_s + LOOK_INTERVAL_S
+        self._next_check_s = now_s + LOOK_INTERVAL_S
         self.watch.poll()
         self.watch.no_room(pool.no_room)
         if pool.failure != self._failure:
