@@ -1,6 +1,6 @@
 """Requests to bookies about one ledger as frames of the wire, and their answers as replies, digests checked.
 
-`LedgerRequests` serves the procedures of both clients: a procedure sees the same `Reply` whichever of them runs it.
+`LedgerRequests` serves the client's procedures: one sees the same `Reply` here as in the simulator.
 Nothing that fails its digest, or names another ledger or entry than was requested, leaves this file as data. The
 functions below it send what only operators request: a bookie's own figures, and which entries of a ledger it holds.
 """

@@ -22,11 +22,11 @@ from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.ledger_options import (
     QuorumWarnings,
-    check_open,
     check_password,
     checking_of,
     custom_metadata_change,
     custom_of,
+    digest_to_open_with,
     new_metadata,
     pacing_of,
     placement_of,
@@ -316,7 +316,7 @@ class Client:
         DigestMismatch, MetadataUnavailable; the same call may then succeed later, whoever makes it.
         """
         known = await self._store.read_ledger(ledger_id)
-        digest_type = check_open(ledger_id, known.metadata, digest, password)
+        digest_type = digest_to_open_with(ledger_id, known.metadata, digest, password)
         requests = LedgerRequests(
             ledger_id, digest_type, password, 0, known.metadata.creation_token
         )
@@ -351,7 +351,7 @@ class Client:
         Raises NoSuchLedger, Unauthorized, MetadataUnavailable, MetadataConflict.
         """
         known = await self._store.read_ledger(ledger_id)
-        digest_type = check_open(ledger_id, known.metadata, None, password)
+        digest_type = digest_to_open_with(ledger_id, known.metadata, None, password)
         requests = LedgerRequests(
             ledger_id, digest_type, password, 0, known.metadata.creation_token
         )
@@ -402,7 +402,7 @@ class Client:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes | None
     ) -> LedgerIo:
         password = password or metadata.password or b""
-        digest_type = check_open(ledger_id, metadata, None, password)
+        digest_type = digest_to_open_with(ledger_id, metadata, None, password)
         requests = LedgerRequests(ledger_id, digest_type, password, 0, metadata.creation_token)
         return await self._io(requests, metadata)
 

@@ -216,7 +216,7 @@ def check_password(ledger_id: LedgerId, metadata: LedgerMetadata, password: byte
         )
 
 
-def check_open(
+def digest_to_open_with(
     ledger_id: LedgerId,
     metadata: LedgerMetadata,
     digest: str | None,

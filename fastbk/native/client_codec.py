@@ -1,7 +1,8 @@
-"""Typed face of the client's codec (`client/client.c`): encodes requests other than adds, parses answers.
+"""Typed face of the client's codec (`client/client.c`): encodes requests, adds among them, and parses answers; for
+Apache's bookies it translates both.
 
 One call turns everything that a socket gave into a few events. All buffers are plain Python ones; nothing here does
-I/O or keeps state but `AnswerBuffer`, which owns a receive buffer.
+I/O. State have only `AnswerBuffer`, which owns a receive buffer, and what remembers requests of Apache's protocol.
 
 Decision 80.
 """

@@ -1,4 +1,4 @@
-"""The journal's steps as typed Python: the data path of the journal process, one call a batch."""
+"""The journal's steps as typed Python: the data path of the journal process, many batches a call."""
 
 from __future__ import annotations
 

@@ -101,6 +101,7 @@ def encode(
     headers: Sequence[bytes] | None = None,
 ) -> bytearray:
     """Return the entry of these records, not compressed. `txids` ("q"): relative to the segment's base, not negative.
+    The base is 0 where a writer made the segment.
 
     Raises TxidOutOfOrder for ids that fall, RecordTooLarge beyond 2 GiB.
     """

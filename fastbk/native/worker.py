@@ -1,4 +1,4 @@
-"""The network worker's C, typed: one call a received buffer, one a wake-up.
+"""The network worker's C, typed: one call for all readable connections, one a wake-up.
 
 Used by one thread, the event loop of a worker process. A connection is its slot, a small number, from `connect` until
 `disconnect`. What has to be done for it comes back as bits (`PAUSE` ...), from the calls that name it and, for

@@ -318,7 +318,8 @@ class RewriteTail(Procedure[None]):
 #
 # The reading half of a recovery: fence the last ensemble, then decide entry by entry what exists.
 #
-# Both ask with FENCE: a bookie answers such a read only when the fence is durable, so every answer
+# `FenceEnsemble` and `ReadForRecovery` send FENCE: a bookie answers such a read only when the fence
+# is durable, so every answer
 # that is counted comes from a bookie that the old writer can no longer complete an add on. Fencing
 # only the first read is not enough: the message to one bookie may be lost, and an add later
 # completes there (the simulator's script P1).

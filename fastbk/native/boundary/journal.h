@@ -1,4 +1,5 @@
-/* The journal's steps: Python calls fbk_journal_step once a batch and handles what it returns. */
+/* The journal's steps: Python calls fbk_journal_step, which goes on for many batches under load,
+ * and handles what it returns. */
 
 struct fbk_io;
 struct fbk_journal;

@@ -1,6 +1,7 @@
-/* The network worker: received bytes in, ring records and replies out. One call a received buffer,
- * one a wake-up. All calls come from one thread. A connection is known by its slot
- * (0..connections_max - 1) from fbk_worker_connect until fbk_worker_disconnect. */
+/* The network worker: received bytes in, ring records and replies out. One call for all
+ * readable connections (for each buffer where a transport receives), one a wake-up. All calls come
+ * from one thread. A connection is known by its slot (0..connections_max - 1) from
+ * fbk_worker_connect until fbk_worker_disconnect. */
 
 /* What Python has to do for a connection; the result of the calls that name one. */
 /* records in a lane's add ring that are not answered; a power of two */

@@ -191,6 +191,7 @@ class StreamWriter:
         try:
             engine = self._check()
             if timeout_s is None and self._backpressure.may_pass:
+                # Nearly every append: it needs no closure and no deadline.
                 try:
                     taken = take(engine)
                 except BufferFull:

@@ -66,7 +66,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a cursor forgets what iteration took when many records are asked for",
         (
             "fastbk.stream.cursor.cursor:Cursor._delivery",
-            "delivery.give_back(chunk[at:])",
+            "delivery.give_back(chunk[index:])",
             "pass",
         ),
         seed=18,

@@ -98,8 +98,7 @@ struct fbk_reply {
     uint32_t frame_bytes;
     uint64_t connection_id;
     uint32_t epoch;
-    /* of the request, for counters; 0 in the last 8 bytes is reserved */
-    uint32_t kind;
+    uint32_t kind; /* of the request, for counters */
     uint32_t received_us;
     uint32_t status;
 };

@@ -1,5 +1,5 @@
-/* Adds that need a look at what is stored: recovery adds and ids that are not above the
- * ledger's highest.
+/* Adds that need a look at what is stored: adds, those of a recovery too, whose id is
+ * not above the ledger's highest.
  *
  * The record is copied out of the ring (parked), so that the journal's order goes on while a disk
  * is read.  For each of its entries: stored with the same data: fine; stored with other data:

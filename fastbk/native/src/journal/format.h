@@ -90,7 +90,7 @@ bool fbk_batch_header_ok(const struct fbk_batch_header *header, uint64_t file_id
                          uint32_t block_size_bytes);
 
 /* A batch whose header is ok: records fill it exactly, every checksum agrees, the padding is zero.
- * *next_record_sequence is behind its last record. */
+ */
 bool fbk_batch_records_ok(const struct fbk_batch_header *header, const uint8_t *batch);
 
 uint32_t fbk_journal_file_header_crc(const struct fbk_journal_file_header *header);

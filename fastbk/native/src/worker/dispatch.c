@@ -1,4 +1,4 @@
-/* From a read request to a record in a lane, or to an answer at once: one function a kind of
+/* From a parsed request to a record in a lane, or to an answer at once: one function a kind of
  * request.
  *
  * Nothing here waits: what has no credit or no room is put back and tried again when the index has
