@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fastbk.native.disk import Disk
-from fastbk.native.journal import Prewrite
+from fastbk.native.journal import ALLOCATES, HURRIES, Prewrite
 from fastbk.units import KIB, MIB
 from tests.rigs import mounts
 from tools.part import percentile, print_table, scratch, setting
@@ -62,7 +62,9 @@ def loop_disk(folder: Path, kind: str, make: tuple[str, ...]) -> Iterator[Path]:
 def made(disk: Disk, folder: Path, name: str, *, allocates: bool) -> tuple[Path, bool]:
     """Have a journal's thread make a file; return it, and whether all of its blocks were written."""
     path = folder / name
-    prewrite = Prewrite(disk, str(folder), str(path), FILE_BYTES, allocates=allocates, pause_us=0)
+    prewrite = Prewrite(
+        disk, str(folder), str(path), FILE_BYTES, haste=ALLOCATES if allocates else HURRIES
+    )
     while not prewrite.is_done():
         time.sleep(POLL_S)
     return path, prewrite.written_bytes == FILE_BYTES

@@ -101,6 +101,7 @@ class _Library:
     FBK_PREWRITE_ALLOCATES: int
     FBK_PREWRITE_CALM: int
     FBK_PREWRITE_HURRIES: int
+    FBK_PREWRITE_WAITS: int
     FBK_QUOTAS_MAX: int
     FBK_QUOTA_STEP_US: int
     FBK_REPLAY_END: int

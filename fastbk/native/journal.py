@@ -255,6 +255,10 @@ class Journal(NativeObject):
         )
 
 
+CALM, HURRIES = lib.FBK_PREWRITE_CALM, lib.FBK_PREWRITE_HURRIES
+ALLOCATES, WAITS = lib.FBK_PREWRITE_ALLOCATES, lib.FBK_PREWRITE_WAITS
+
+
 class Prewrite(NativeObject):
     """A thread in C that makes the next file: renames an old one, or writes zeros, in pieces, at idle priority."""
 
@@ -266,8 +270,8 @@ class Prewrite(NativeObject):
         size_bytes: int,
         *,
         old_path: str | None = None,
-        allocates: bool = False,
-        piece_bytes: int = 1024 * 1024,
+        haste: int = CALM,
+        piece_bytes: int = 512 * 1024,
         pause_us: int = 1000,
     ) -> None:
         """Start; `path` must not be there yet. Raises OSError when there is no thread to be had.
@@ -275,10 +279,11 @@ class Prewrite(NativeObject):
         Args:
             size_bytes: of the file.
             old_path: renamed to `path`; None: a new file.
-            allocates: begin as after `hurry(allocates=True)`.
+            haste: CALM: write zeros, with pauses; HURRIES: without; ALLOCATES: none, what is left is only allocated;
+                WAITS: nothing for now.
+            piece_bytes: an add that comes meanwhile waits for so much; pause_us: between two of them.
         """
         old = ffi.NULL if old_path is None else os.fsencode(old_path)
-        haste = lib.FBK_PREWRITE_ALLOCATES if allocates else lib.FBK_PREWRITE_CALM
         names = os.fsencode(directory), os.fsencode(path), old
         super().__init__(
             create(
@@ -309,10 +314,9 @@ class Prewrite(NativeObject):
         check(state, "write a journal file ahead", self.path)
         return True
 
-    def hurry(self, *, allocates: bool) -> None:
-        """Make no more pauses; with `allocates` no more zeros either: what is left is only allocated."""
+    def set_haste(self, haste: int) -> None:
+        """Go on in this way from now on; see the constructor."""
         if self._handle is not None:
-            haste = lib.FBK_PREWRITE_ALLOCATES if allocates else lib.FBK_PREWRITE_HURRIES
             lib.fbk_prewrite_hurry(self._handle, haste)
 
     def end(self) -> None:

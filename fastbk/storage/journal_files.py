@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.native.journal import NO_END, JournalEnd, JournalHeader, Prewrite, read_header
+from fastbk.native.journal import (
+    ALLOCATES,
+    CALM,
+    HURRIES,
+    NO_END,
+    WAITS,
+    JournalEnd,
+    JournalHeader,
+    Prewrite,
+    read_header,
+)
 from fastbk.native.process import kill_point
 from fastbk.storage.directories import JOURNALS
 
@@ -306,8 +316,8 @@ def _damage_of(file: ReplayFile, end: JournalEnd, mark_sequence: int) -> Damage:
 # Making one is a C thread's work (`Prewrite`), the rename of a recycled one and its directory's sync too.
 #
 # INV-J5: small batches go into blocks that were written before. In a burst of large ones zeros would take half of the
-# disk, so the rest of a file is only allocated then; the journal leaves such a file when its batches become small,
-# and the file gets its zeros when it is taken again.
+# disk, so none are written then, and the rest of a file that is needed is only allocated. The journal leaves such a
+# file when its batches become small, and the file gets its zeros when it is taken again.
 
 
 HURRY_POLL_S = 0.001
@@ -376,6 +386,7 @@ class JournalPool:
         self.ready_s = 0.0
         self._begun_s = 0.0
         self._is_burst = False
+        self._is_needed = False  # the current file is nearly full
         self._next_file_id = next_file_id
         self._held = list(old_files)
         self._free: list[OldFile] = []
@@ -451,15 +462,14 @@ class JournalPool:
         self._held = still
         self._finish_prewrite()
         self._is_burst = is_burst
-        if is_burst:
-            self.hurry()
+        self._set_haste()
         if len(self._ready) >= SPARE_FILES_MAX or self._prewrite is not None:
             self._drop_surplus()
         elif not self._reuse():
             self._make(self._wanted_bytes)
 
     def fill(self) -> None:
-        """Have a file that a burst left ready get its zeros, and the next one soon, if the current one has none there.
+        """Have a file that a burst left ready get its zeros.
 
         For times without a burst, and not when a file is needed at once.
         """
@@ -468,8 +478,6 @@ class JournalPool:
             ready = self._ready.pop(0)
             self.disk.close(ready.file)
             self._free.append(OldFile(ready.file_id, ready.path, 0, ready.size_bytes))
-        if self._current is not None and not self._current.is_written:
-            self.hurry()
 
     @property
     def is_making(self) -> bool:
@@ -487,7 +495,8 @@ class JournalPool:
         while not self._ready:
             if self._prewrite is None:
                 return None
-            self._prewrite.hurry(allocates=not wait or self._recycling is not None)
+            self._is_needed = True
+            self._prewrite.set_haste(HURRIES if wait and self._recycling is None else ALLOCATES)
             self._finish_prewrite()
             if not self._ready and self._prewrite is not None:
                 if not wait:
@@ -504,19 +513,28 @@ class JournalPool:
         `closed_sequence` and closed.
         """
         left, self._current = self._current, file
+        self._is_needed = False
         if left is not None:
             self._held.append(OldFile(left.file_id, left.path, closed_sequence, left.size_bytes))
             self.disk.close(left.file)
 
     def hurry(self) -> None:
         """The next file is needed soon: no more pauses; in a burst no more zeros."""
-        if self._prewrite is not None:
-            self._prewrite.hurry(allocates=self._is_burst)
+        self._is_needed = True
+        self._set_haste()
+
+    def _set_haste(self) -> None:
+        if self._prewrite is None:
+            return
+        if self._is_needed:
+            self._prewrite.set_haste(ALLOCATES if self._is_burst else HURRIES)
+        else:
+            self._prewrite.set_haste(WAITS if self._is_burst else CALM)
 
     def close(self) -> None:
         """Wait for a file that is being made, and close what is open."""
         if self._prewrite is not None:
-            self._prewrite.hurry(allocates=True)
+            self._prewrite.set_haste(ALLOCATES)
             self._prewrite.end()
             self._prewrite = None
         for file in self._ready:
@@ -598,7 +616,7 @@ class JournalPool:
                 path,
                 size_bytes,
                 old_path=None if old is None else old.path,
-                allocates=self._is_burst,
+                haste=WAITS if self._is_burst else CALM,
             )
         except OSError as error:
             if old is not None:

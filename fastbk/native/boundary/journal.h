@@ -152,6 +152,8 @@ uint32_t fbk_journal_take_late(struct fbk_journal *journal, struct fbk_late_ledg
 #define FBK_PREWRITE_HURRIES 1
 /* no more zeros either: what is left of the file is only allocated */
 #define FBK_PREWRITE_ALLOCATES 2
+/* nothing for now: the disk is needed by others */
+#define FBK_PREWRITE_WAITS 3
 struct fbk_prewrite;
 struct fbk_prewrite *fbk_prewrite_start(struct fbk_io *io, const char *directory, const char *path,
                                         const char *old_path, uint64_t size_bytes,

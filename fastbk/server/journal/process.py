@@ -257,7 +257,13 @@ class JournalLoop:
             spare_bytes = 0
         if behind_bytes + self.pool.next_size_bytes + spare_bytes > self.limit_bytes:
             return
-        if self.journal.status.offset_bytes + BURST_BATCH_BYTES > from_bytes:
+        status = self.journal.status
+        # One that is full within a second is not worth another one's zeros.
+        ahead_bytes = status.offset_bytes + max(BURST_BATCH_BYTES, 10 * self._batches.tenth_bytes)
+        if (
+            from_bytes < status.offset_bytes + BURST_BATCH_BYTES
+            and ahead_bytes < status.file_size_bytes
+        ):
             self.journal.request_roll()
 
     def refuse_adds(self, on: bool) -> None:
@@ -305,6 +311,8 @@ class BatchSizes:
 
     def __init__(self, journal: Journal) -> None:
         self.are_large = False
+        self.tenth_bytes = 0
+        """Bytes of the last tenth of a second."""
         self._journal = journal
         self._bytes = self._sequence = self._due_ns = self._calm_tenths = 0
 
@@ -317,6 +325,7 @@ class BatchSizes:
         batches = status.sequence - self._sequence
         size_bytes = status.journal_bytes - self._bytes
         self._bytes, self._sequence = status.journal_bytes, status.sequence
+        self.tenth_bytes = size_bytes
         if batches == 0 and (status.in_flight or status.waiting_bytes):
             return self.are_large
         is_large = batches > 0 and size_bytes >= batches * BURST_BATCH_BYTES

@@ -304,6 +304,26 @@ def test_after_a_burst_small_batches_go_into_a_file_full_of_zeros(tmp_path: Path
         assert records == entry_id
 
 
+@pytest.mark.parametrize(
+    ("offset_mib", "tenth_mib", "leaves"),
+    [(10, 1, True), (10, 20, False), (100, 1, True), (120, 1, False), (0, 1, False)],
+)
+def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
+    offset_mib: int, tenth_mib: int, leaves: bool
+) -> None:
+    """INV-J5: one that is full within a second is not worth another one's zeros."""
+    asked: list[int] = []
+    status = SimpleNamespace(offset_bytes=offset_mib << 20, file_size_bytes=128 << 20)
+    journal = SimpleNamespace(status=status, request_roll=lambda: asked.append(offset_mib))
+    pool = SimpleNamespace(
+        unwritten_from_bytes=4 << 20, next_size_bytes=128 << 20, file_size_bytes=128 << 20
+    )
+    loop = JournalLoop(journal, pool, 1 << 30)  # type: ignore[arg-type]
+    loop._batches.tenth_bytes = tenth_mib << 20
+    loop._leave_unwritten(128 << 20)
+    assert bool(asked) == leaves
+
+
 def test_draining_takes_what_waits_and_closes(service: Service) -> None:
     puts = [service.harness.add(2, entry_id, b"last") for entry_id in range(50)]
     service.loop.drain()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.disk import Disk
-from fastbk.native.journal import Prewrite
+from fastbk.native.journal import ALLOCATES, Prewrite
 from fastbk.storage.journal_files import JournalPool, OldFile, ReadyFile, find_files, name_of
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.wait import wait_until
@@ -291,6 +291,7 @@ def test_a_file_that_cannot_be_filled_is_replaced(fake: FakeDisk, kind: str) -> 
     pool = pool_on(disk, in_background=True)
     use(pool, 0)
     pool.update(0, is_burst=True)
+    pool.hurry()
     finish(pool)
     burst = use(pool, 10)
     use(pool, 20)
@@ -315,6 +316,7 @@ def test_in_a_burst_the_next_file_is_not_filled_with_zeros(allocating: Path) -> 
         pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
         pool.update(0, is_burst=True)
+        pool.hurry()
         finish(pool)
         assert (pool.made, pool.allocated) == (2, 1)
         assert update(pool, 0, is_burst=True), "it is good enough as long as the burst lasts"
@@ -330,11 +332,23 @@ def test_in_a_burst_the_next_file_is_not_filled_with_zeros(allocating: Path) -> 
         pool.close()
 
 
+def test_a_short_burst_only_puts_zeros_off(allocating: Path) -> None:
+    with Disk(allocating, "plain") as disk:
+        pool = pool_on(disk, str(allocating), in_background=True)
+        use(pool, 0)
+        pool.update(0, is_burst=True)
+        pool.update(0)
+        finish(pool)
+        assert (pool.made, pool.allocated) == (2, 0)
+        pool.close()
+
+
 def test_a_file_that_a_burst_took_is_filled_before_it_is_taken_again(allocating: Path) -> None:
     with Disk(allocating, "plain") as disk:
         pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
         pool.update(0, is_burst=True)
+        pool.hurry()
         finish(pool)
         begins = [pool.unwritten_from_bytes]  # the file that is written to now is whole
         burst = use(pool, 10)
@@ -359,7 +373,7 @@ def allocating(tmp_path: Path) -> Path:
     """Give a folder whose file system allocates blocks without writing them, and can tell which these are."""
     probe = tmp_path / "probe"
     with Disk(tmp_path, "plain") as disk:
-        prewrite = Prewrite(disk, str(tmp_path), str(probe), SIZE, allocates=True)
+        prewrite = Prewrite(disk, str(tmp_path), str(probe), SIZE, haste=ALLOCATES)
         wait_until(prewrite.is_done, "the probe")
         if prewrite.written_bytes == SIZE or holes_of(probe) == 0:
             pytest.skip("this file system does not allocate without writing, or does not tell")

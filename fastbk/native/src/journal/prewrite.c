@@ -2,9 +2,9 @@
  * its directory is synced, which takes as long as many commits.  A new one is filled with zeros:
  * blocks that were only allocated cost half as much again at each small commit (one more disk write
  * for the extent).  While large batches come, zeros would be half of what the disk writes, and the
- * extent's write costs little beside theirs: then the rest of the file is only allocated, and the
- * zeros follow when the file is taken again.  A second Python thread doubles the journal's p99.9,
- * so this one never sees the interpreter.
+ * extent's write costs little beside theirs: then the thread waits, and when the file is needed its
+ * rest is only allocated.  The zeros follow when the file is taken again.  A second Python thread
+ * doubles the journal's p99.9, so this one never sees the interpreter.
  *
  * Decision 12. */
 
@@ -22,6 +22,10 @@
 #define IOPRIO_IDLE (3 << 13)
 /* the lowest would leave it nothing on a busy machine, and the journal waiting for it */
 #define NICE_LITTLE 5
+/* each piece is synced: fewer syncs where nobody is to be spared */
+#define PIECES_IN_HASTE 2u
+/* between two looks at whether it goes on */
+#define WAIT_US 2000u
 
 struct fbk_prewrite {
     struct fbk_io *io;
@@ -45,20 +49,27 @@ is_recycled(const struct fbk_prewrite *prewrite)
     return prewrite->old_path[0] != 0;
 }
 
+static void
+pause_us(uint32_t us)
+{
+    struct timespec pause = {.tv_sec = us / 1000000u, .tv_nsec = (long)(us % 1000000u) * 1000};
+    nanosleep(&pause, NULL);
+}
+
+/* Whether no more zeros are written; waits as long as the disk is left to others. */
 static bool
 leaves_rest(struct fbk_prewrite *prewrite)
 {
+    while (atomic_load(&prewrite->haste) == FBK_PREWRITE_WAITS)
+        pause_us(WAIT_US);
     return atomic_load(&prewrite->haste) == FBK_PREWRITE_ALLOCATES;
 }
 
 static void
 pause_between(struct fbk_prewrite *prewrite)
 {
-    uint32_t us = prewrite->pause_us;
-    if (us == 0 || atomic_load(&prewrite->haste) != FBK_PREWRITE_CALM)
-        return;
-    struct timespec pause = {.tv_sec = us / 1000000u, .tv_nsec = (long)(us % 1000000u) * 1000};
-    nanosleep(&pause, NULL);
+    if (prewrite->pause_us && atomic_load(&prewrite->haste) == FBK_PREWRITE_CALM)
+        pause_us(prewrite->pause_us);
 }
 
 static bool
@@ -86,7 +97,8 @@ write_zeros(struct fbk_prewrite *prewrite, int32_t file, uint64_t from_bytes, ui
             bool may_leave)
 {
     while (from_bytes < to_bytes && !(may_leave && leaves_rest(prewrite))) {
-        uint64_t end = from_bytes + prewrite->piece_bytes;
+        bool is_calm = atomic_load(&prewrite->haste) == FBK_PREWRITE_CALM;
+        uint64_t end = from_bytes + prewrite->piece_bytes * (is_calm ? 1u : PIECES_IN_HASTE);
         if (end > to_bytes)
             end = to_bytes;
         int32_t rc = write_piece(prewrite, file, from_bytes, end);
