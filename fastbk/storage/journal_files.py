@@ -465,7 +465,8 @@ class JournalPool:
         self._set_haste()
         if len(self._ready) >= SPARE_FILES_MAX or self._prewrite is not None:
             self._drop_surplus()
-        elif not self._reuse():
+        elif not self._reuse() and (self._is_needed or not is_burst):
+            # In a burst a file that becomes free meanwhile is better than one without zeros.
             self._make(self._wanted_bytes)
 
     def fill(self) -> None:
@@ -524,12 +525,14 @@ class JournalPool:
         self._set_haste()
 
     def _set_haste(self) -> None:
-        if self._prewrite is None:
-            return
+        if self._prewrite is not None:
+            self._prewrite.set_haste(self._haste)
+
+    @property
+    def _haste(self) -> int:
         if self._is_needed:
-            self._prewrite.set_haste(ALLOCATES if self._is_burst else HURRIES)
-        else:
-            self._prewrite.set_haste(WAITS if self._is_burst else CALM)
+            return ALLOCATES if self._is_burst else HURRIES
+        return WAITS if self._is_burst else CALM
 
     def close(self) -> None:
         """Wait for a file that is being made, and close what is open."""
@@ -616,7 +619,7 @@ class JournalPool:
                 path,
                 size_bytes,
                 old_path=None if old is None else old.path,
-                haste=WAITS if self._is_burst else CALM,
+                haste=self._haste,
             )
         except OSError as error:
             if old is not None:

@@ -234,7 +234,10 @@ class JournalLoop:
                 self._set_limit(LIMIT_OPEN)
             elif next_bytes <= self.limit_bytes + self.pool.file_size_bytes:
                 self._set_limit(LIMIT_NO_ADDS)
-        if not is_burst:
+        if not is_burst and self._is_soon_full():
+            # Zeros that would end with the file would stand in the way of its last batches.
+            self.pool.hurry()
+        elif not is_burst:
             self._leave_unwritten(behind_bytes)
         self.journal.note_files(
             behind_bytes,
@@ -257,14 +260,14 @@ class JournalLoop:
             spare_bytes = 0
         if behind_bytes + self.pool.next_size_bytes + spare_bytes > self.limit_bytes:
             return
-        status = self.journal.status
-        # One that is full within a second is not worth another one's zeros.
-        ahead_bytes = status.offset_bytes + max(BURST_BATCH_BYTES, 10 * self._batches.tenth_bytes)
-        if (
-            from_bytes < status.offset_bytes + BURST_BATCH_BYTES
-            and ahead_bytes < status.file_size_bytes
-        ):
+        if from_bytes < self.journal.status.offset_bytes + BURST_BATCH_BYTES:
             self.journal.request_roll()
+
+    def _is_soon_full(self) -> bool:
+        """Whether the file is full within a second: then it is not worth another one's zeros, either."""
+        status = self.journal.status
+        ahead_bytes = max(BURST_BATCH_BYTES, 10 * self._batches.tenth_bytes)
+        return status.offset_bytes + ahead_bytes >= status.file_size_bytes
 
     def refuse_adds(self, on: bool) -> None:
         """Refuse normal adds because an operator wants that, or no longer."""

@@ -305,23 +305,50 @@ def test_after_a_burst_small_batches_go_into_a_file_full_of_zeros(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("offset_mib", "tenth_mib", "leaves"),
-    [(10, 1, True), (10, 20, False), (100, 1, True), (120, 1, False), (0, 1, False)],
+    ("offset_mib", "tenth_mib", "expected"),
+    [
+        (10, 1, ["leaves"]),
+        (100, 1, ["leaves"]),
+        (0, 1, []),
+        (10, 20, ["hurries"]),
+        (120, 1, ["hurries"]),
+    ],
 )
 def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
-    offset_mib: int, tenth_mib: int, leaves: bool
+    offset_mib: int, tenth_mib: int, expected: list[str]
 ) -> None:
-    """INV-J5: one that is full within a second is not worth another one's zeros."""
-    asked: list[int] = []
-    status = SimpleNamespace(offset_bytes=offset_mib << 20, file_size_bytes=128 << 20)
-    journal = SimpleNamespace(status=status, request_roll=lambda: asked.append(offset_mib))
+    """INV-J5: one that is full within a second is not worth another one's zeros. These are due then, too."""
+    done: list[str] = []
+    journal = SimpleNamespace(
+        status=SimpleNamespace(offset_bytes=offset_mib << 20, file_size_bytes=128 << 20),
+        mark_sequence=0,
+        request_roll=lambda: done.append("leaves"),
+        take_late=lambda: ([], 0),
+        note_files=lambda *_: None,
+        note_ready=lambda *_: None,
+    )
     pool = SimpleNamespace(
-        unwritten_from_bytes=4 << 20, next_size_bytes=128 << 20, file_size_bytes=128 << 20
+        unwritten_from_bytes=4 << 20,
+        next_size_bytes=128 << 20,
+        file_size_bytes=128 << 20,
+        behind_bytes=128 << 20,
+        has_ready=True,
+        recycled=0,
+        made=0,
+        allocated=0,
+        ready_count=0,
+        ready_s=0.0,
+        no_room="",
+        failure="",
+        fill=lambda: None,
+        update=lambda _mark, *, is_burst: None,
+        hurry=lambda: done.append("hurries"),
     )
     loop = JournalLoop(journal, pool, 1 << 30)  # type: ignore[arg-type]
     loop._batches.tenth_bytes = tenth_mib << 20
-    loop._leave_unwritten(128 << 20)
-    assert bool(asked) == leaves
+    loop._batches._due_ns = 1 << 63
+    loop.poll_files()
+    assert done == expected
 
 
 def test_draining_takes_what_waits_and_closes(service: Service) -> None:

@@ -290,8 +290,8 @@ def test_a_file_that_cannot_be_filled_is_replaced(fake: FakeDisk, kind: str) -> 
     disk = fake.disk()
     pool = pool_on(disk, in_background=True)
     use(pool, 0)
-    pool.update(0, is_burst=True)
     pool.hurry()
+    pool.update(0, is_burst=True)
     finish(pool)
     burst = use(pool, 10)
     use(pool, 20)
@@ -315,8 +315,8 @@ def test_in_a_burst_the_next_file_is_not_filled_with_zeros(allocating: Path) -> 
     with Disk(allocating, "plain") as disk:
         pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
-        pool.update(0, is_burst=True)
         pool.hurry()
+        pool.update(0, is_burst=True)
         finish(pool)
         assert (pool.made, pool.allocated) == (2, 1)
         assert update(pool, 0, is_burst=True), "it is good enough as long as the burst lasts"
@@ -336,6 +336,7 @@ def test_a_short_burst_only_puts_zeros_off(allocating: Path) -> None:
     with Disk(allocating, "plain") as disk:
         pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
+        pool.update(0)
         pool.update(0, is_burst=True)
         pool.update(0)
         finish(pool)
@@ -343,12 +344,25 @@ def test_a_short_burst_only_puts_zeros_off(allocating: Path) -> None:
         pool.close()
 
 
+def test_in_a_burst_a_file_that_becomes_free_comes_before_a_new_one(allocating: Path) -> None:
+    with Disk(allocating, "plain") as disk:
+        pool = pool_on(disk, str(allocating), in_background=True)
+        use(pool, 0)
+        use(pool, 10)
+        pool.update(0, is_burst=True)
+        assert not pool.is_making, "the file that is written to now has room"
+        pool.update(10, is_burst=True)
+        finish(pool)
+        assert (use(pool, 20).is_written, pool.recycled, pool.made) == (True, 1, 2)
+        pool.close()
+
+
 def test_a_file_that_a_burst_took_is_filled_before_it_is_taken_again(allocating: Path) -> None:
     with Disk(allocating, "plain") as disk:
         pool = pool_on(disk, str(allocating), in_background=True)
         use(pool, 0)
-        pool.update(0, is_burst=True)
         pool.hurry()
+        pool.update(0, is_burst=True)
         finish(pool)
         begins = [pool.unwritten_from_bytes]  # the file that is written to now is whole
         burst = use(pool, 10)
