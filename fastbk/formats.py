@@ -16,7 +16,7 @@ import msgspec
 
 LEVEL_FIRST = 1
 """Level of clusters that were never finalized, and of processes that do not register a level."""
-LEVEL_MAX = 3
+LEVEL_MAX = 4
 """The highest level that this version has."""
 LEVEL_PROPERTY = "format_level"
 """The property of a bookie's registration that has its `LEVEL_MAX`."""
@@ -24,6 +24,7 @@ LEVELS = {
     1: "the formats of 0.1; every process may go back to it",
     2: "the same formats; every process reads the cluster's level and leaves a cluster whose level it lacks",
     3: "cursors of patterns of streams, which every janitor has to honour",
+    4: "journal files that stay as entry logs",
 }
 """What each level adds to the one below."""
 
@@ -71,9 +72,9 @@ def _same(
 PATTERN_CURSOR = "pattern's cursor"
 _JOURNAL, _LEDGERS, _BOTH = "journal directory", "ledger directory", "both directories"
 FORMATS = (
-    _same("journal file", 2, "journal/format.h:FBK_JOURNAL_VERSION", _JOURNAL, read_min=1),
+    Format("journal file", {1: 2, 4: 3}, 1, "base/journal_header.h:FBK_JOURNAL_VERSION", _JOURNAL),
     _same("entry log", 1, "base/layout.h:FBK_LOG_VERSION", _LEDGERS),
-    _same("locations file", 2, "base/layout.h:FBK_LOCATIONS_VERSION", _LEDGERS, read_min=1),
+    Format("locations file", {1: 2, 4: 3}, 1, "base/layout.h:FBK_LOCATIONS_VERSION", _LEDGERS),
     _same("manifest", 2, "storage.manifest:VERSION", _LEDGERS, read_min=1),
     _same("identity", 1, "storage.identity:FORMAT", _BOTH),
     _same("cookie", 5, "model.cookie:VERSION", f"{_BOTH}, metadata", read_min=4),

@@ -190,6 +190,8 @@ MODULES = [
         ],
         sources=[
             *COMMON_SOURCES,
+            "base/run.c",
+            "base/journal_header.c",
             "base/segment.c",
             "base/segment_stats.c",
             "base/flight.c",
@@ -209,6 +211,7 @@ MODULES = [
             "journal/journal.c",
             "journal/ledgers.c",
             "journal/drain.c",
+            "journal/runs.c",
             "journal/commit.c",
             "journal/publish.c",
             "journal/flight.c",

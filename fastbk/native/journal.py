@@ -95,12 +95,16 @@ class JournalStatus(msgspec.Struct, frozen=True):
     published_sequence: int
     next_record_sequence: int
     journal_bytes: int
+    taken_bytes: int
+    grouped_bytes: int
+    loose_bytes: int
     mark_sequence: int
     waiting_bytes: int
     ledgers: int
     last_crc: int
     in_flight: int
     limit: int
+    adopts: int
 
 
 class LateLedger(msgspec.Struct, frozen=True):
@@ -153,15 +157,19 @@ class Journal(NativeObject):
         """
         check(lib.fbk_journal_load_states(self.handle, states_fd, count), "load ledger states")
 
-    def roll(self, file: int, file_id: int, salt: int, size_bytes: int) -> tuple[int | None, int]:
+    def roll(
+        self, file: int, file_id: int, salt: int, size_bytes: int, *, adopts: bool = False
+    ) -> tuple[int | None, int]:
         """Close the current file, if there is one, and go on in this one.
 
-        Waits for the disk. Returns the file handle left behind (None: there was none) and the last batch in
+        `adopts`: what one ledger brings in one batch is written as runs, and the file may stay as a log. Waits for the
+        disk. Returns the file handle left behind (None: there was none) and the last batch in
         it. Raises BlockingIOError while a consumer is so far behind that the closing batch can't be published
         (try again), PoisonedError.
         """
-        fields = {"file": file, "file_id": file_id, "salt": salt, "size_bytes": size_bytes}
-        c_file = ffi.new("struct fbk_journal_file *", fields)
+        c_file = ffi.new("struct fbk_journal_file *")
+        c_file.file, c_file.file_id, c_file.salt = file, file_id, salt
+        c_file.size_bytes, c_file.adopts = size_bytes, adopts
         closed_sequence = ffi.new("uint64_t *")
         left = lib.fbk_journal_roll(self.handle, c_file, closed_sequence)
         if left < -1:
@@ -372,6 +380,7 @@ class JournalHeader(msgspec.Struct, frozen=True):
     first_record_sequence: int
     created_s: int
     pair: int
+    adopts: bool
     bookie_id: str
 
 
@@ -390,7 +399,8 @@ def read_header(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
     return JournalHeader(
         state=HEADER_STATES[raw.state],
         bookie_id=name.decode(errors="replace"),
-        **ints_of(raw, JournalHeader, "state", "bookie_id"),
+        adopts=bool(raw.adopts),
+        **ints_of(raw, JournalHeader, "state", "bookie_id", "adopts"),
     )
 
 

@@ -58,7 +58,8 @@ struct fbk_journal_options {
 /* A file to go on in: pre-written, opened for direct writes and locked. */
 struct fbk_journal_file {
     int32_t file; /* handle of the io */
-    uint32_t reserved;
+    /* 1: what one ledger brings in one batch is written as runs, and the file may stay as a log */
+    uint32_t adopts;
     uint64_t file_id; /* above every earlier one */
     uint64_t salt;
     uint64_t size_bytes;
@@ -77,6 +78,9 @@ struct fbk_journal_status {
     uint64_t published_sequence; /* last batch durable, all before it too */
     uint64_t next_record_sequence;
     uint64_t journal_bytes; /* written since start */
+    uint64_t taken_bytes;   /* of records with entries, since start */
+    uint64_t grouped_bytes; /* of these, what runs had, or would have had */
+    uint64_t loose_bytes;   /* of records outside of runs in the current file */
     uint64_t mark_sequence; /* the index's */
     uint64_t waiting_bytes; /* in the rings, not taken */
     uint64_t ledgers;
@@ -87,6 +91,7 @@ struct fbk_journal_status {
     uint32_t worker;
     int32_t error;
     uint32_t limit;
+    uint32_t adopts; /* the current file */
 };
 
 /* NULL with *error.  Maps the segments; the descriptors stay the caller's. */

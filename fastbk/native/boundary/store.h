@@ -57,6 +57,20 @@ struct fbk_flush_contents {
     uint64_t chunk_count;
     const struct fbk_ledger_state *states; /* sorted by ledger */
     uint64_t state_count;
+    /* of runs in journal files, sorted: their locations are written, and nothing else of them */
+    const struct fbk_location *adopted;
+    uint64_t adopted_count;
+    const struct fbk_adopted_file *files; /* these journal files, by rising id */
+    uint64_t file_count;
+};
+
+/* A journal file with runs in a flush. */
+struct fbk_adopted_file {
+    uint64_t file_id;
+    uint64_t salt;
+    uint64_t run_count;
+    uint64_t run_bytes;
+    uint64_t end_bytes; /* of the last batch in the flush */
 };
 
 struct fbk_flush_options {

@@ -29,7 +29,7 @@ def header(
         state=state, size_bytes=SIZE, block_size_bytes=4096, file_id=file_id, salt=1, incarnation=incarnation,
         file_size_bytes=SIZE, predecessor_file_id=predecessor_file_id,
         predecessor_sequence=predecessor_sequence, predecessor_crc=5, first_sequence=predecessor_sequence + 1,
-        first_record_sequence=predecessor_sequence * 10, created_s=0, pair=0, bookie_id="b",
+        first_record_sequence=predecessor_sequence * 10, created_s=0, pair=0, adopts=False, bookie_id="b",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@
 #include "boundary/base.h"
 #include "boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 10u
+#define FBK_LAYOUT_VERSION 11u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -29,6 +29,9 @@ enum fbk_record_kind {
     /* fence and read in one; entry_id = the entry to read, -1 = the highest */
     FBK_KIND_FENCE = 3,
     FBK_KIND_FORCE = 4, /* an ordered barrier; never written to the journal */
+    /* in the journal only; payload: a run, as an entry log has it; body_crc: of its header and item
+     * table; entry_id = its first id */
+    FBK_KIND_RUN = 5,
     /* request ring only */
     FBK_KIND_READ = 16,
     FBK_KIND_READ_BATCH = 17, /* payload: fbk_read_batch_args */
@@ -229,8 +232,23 @@ struct fbk_batch_descriptor {
     uint64_t ring_end[FBK_WORKERS_MAX]; /* end position in each worker's add ring */
     /* of the headers between its last end and this one, masked: base/header_hash.h */
     uint64_t header_hash[FBK_WORKERS_MAX];
+    uint64_t runs_end;  /* runs ever published, this batch's included */
+    uint64_t file_salt; /* of the journal file */
 };
-_Static_assert(sizeof(struct fbk_batch_descriptor) == 320, "batch descriptor");
+_Static_assert(sizeof(struct fbk_batch_descriptor) == 336, "batch descriptor");
+
+/* A run of a published batch: it lies in the descriptor's file, where it says, and does not change
+ * until the file is taken again (INV-J7). */
+struct fbk_run_summary {
+    int64_t ledger_id;
+    int64_t first_entry_id;
+    int64_t last_entry_id;
+    int64_t lac; /* the highest in its entries */
+    uint64_t offset_bytes;
+    uint32_t size_bytes;
+    uint32_t entry_count;
+};
+_Static_assert(sizeof(struct fbk_run_summary) == 48, "run summary");
 
 struct fbk_exception {
     uint64_t position; /* of the record in its ring */
@@ -240,6 +258,7 @@ struct fbk_exception {
 
 #define FBK_DESCRIPTOR_COUNT 1024u
 #define FBK_EXCEPTION_COUNT 65536u
+#define FBK_RUN_SUMMARY_COUNT 16384u
 #define FBK_NOTICE_COUNT 4096u
 
 /* Written by journal p. */
@@ -257,6 +276,7 @@ struct fbk_journal_segment {
     /* to FBK_NOTICE_FORGOTTEN, in the notice's slot; before notices_consumed */
     uint64_t notice_answers[FBK_NOTICE_COUNT];
     struct fbk_cursor add_wait; /* of its normal adds: base/add_wait.h */
+    struct fbk_run_summary runs[FBK_RUN_SUMMARY_COUNT];
 };
 
 /* Written by index p.  Ring behind it: one reply ring per worker (ring w at ring_base + w * ring
@@ -272,6 +292,7 @@ struct fbk_index_segment {
     struct fbk_cursor cost_granted[FBK_WORKERS_MAX];
     struct fbk_cursor descriptors_consumed;
     struct fbk_cursor exceptions_consumed;
+    struct fbk_cursor runs_consumed;
     /* 1: ring at every publish (waiters, checks, a pending read) */
     struct fbk_cursor wants_wake;
     struct fbk_cursor mark_sequence; /* last batch contained in a finished flush */
@@ -286,6 +307,8 @@ struct fbk_index_segment {
 
 /* ------------ entry logs */
 
+/* In a log's id: it is the journal file of the other bits. */
+#define FBK_LOG_JOURNAL (1ull << 63)
 #define FBK_LOG_MAGIC 0x474f4c4b4246ull /* "FBKLOG" */
 #define FBK_LOG_VERSION 1u
 #define FBK_RUN_MAGIC 0x4e55524bu /* "KRUN" */
@@ -342,7 +365,9 @@ _Static_assert(sizeof(struct fbk_run_item) == 24, "run item");
 
 #define FBK_LOCATIONS_MAGIC 0x434f4c4b4246ull /* "FBKLOC" */
 /* 1, which is read, too: states without creation marks, all of them confirmed */
-#define FBK_LOCATIONS_VERSION 2u
+#define FBK_LOCATIONS_VERSION_PLAIN 2u
+/* with locations in journal files */
+#define FBK_LOCATIONS_VERSION 3u
 
 /* In `flags` of a location: what stood there was found damaged and could not be moved.  It lies in
  * no log, and its ids are answered with "cannot tell" unless another location holds them. */

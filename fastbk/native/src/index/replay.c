@@ -101,9 +101,26 @@ replay_entry(struct fbk_index *index, struct fbk_ledger_state *state,
 }
 
 static int32_t
+replay_run(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record,
+           const uint8_t *run)
+{
+    for (uint32_t n = 0; n < record->entry_count; n++) {
+        struct fbk_run_item item;
+        memcpy(&item, run + sizeof(struct fbk_run_header) + n * sizeof item, sizeof item);
+        int32_t rc = replay_entry(index, state, record, item.entry_id, run + item.offset_bytes,
+                                  item.size_bytes, item.crc);
+        if (rc <= 0)
+            return rc;
+    }
+    return 1;
+}
+
+static int32_t
 replay_add(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record,
            const uint8_t *payload)
 {
+    if (record->kind == FBK_KIND_RUN)
+        return replay_run(index, state, record, payload);
     if (record->kind == FBK_KIND_ADD)
         return replay_entry(index, state, record, record->entry_id, payload, record->payload_bytes,
                             record->body_crc);
@@ -123,7 +140,8 @@ replay_add(struct fbk_index *index, struct fbk_ledger_state *state, const struct
 static int32_t
 replay_record(struct fbk_index *index, const struct fbk_record *record, const uint8_t *payload)
 {
-    bool is_add = record->kind == FBK_KIND_ADD || record->kind == FBK_KIND_ADD_BATCH;
+    bool is_add = record->kind == FBK_KIND_ADD || record->kind == FBK_KIND_ADD_BATCH ||
+                  record->kind == FBK_KIND_RUN;
     if (!is_add && record->kind != FBK_KIND_FENCE)
         return 1;
     struct fbk_ledger_state *state = fbk_index_ledger_make(index, record->ledger_id);

@@ -35,7 +35,7 @@ seal(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
         .acked_through = journal->options.unsynced ? 0 : journal->published_sequence,
         .first_record_sequence = slot->first_record_sequence,
         .written_s = wall_clock_s(),
-        .record_count = slot->descriptor.record_count,
+        .record_count = slot->record_count,
         .padded_bytes = padded,
         .content_bytes = slot->content_bytes,
         .previous_crc = journal->last_crc,
@@ -99,6 +99,7 @@ fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, u
     if (rc < 0)
         return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, rc);
     journal->offset_bytes += padded;
+    journal->loose_bytes += slot->loose_bytes;
     note_batch(journal, slot, padded);
     return 0;
 }
@@ -178,7 +179,7 @@ make_file_header(const struct fbk_journal *journal, const struct fbk_journal_fil
 {
     memset(header, 0, sizeof *header);
     header->magic = FBK_JOURNAL_MAGIC;
-    header->version = FBK_JOURNAL_VERSION;
+    header->version = next->adopts ? FBK_JOURNAL_VERSION : FBK_JOURNAL_VERSION_PLAIN;
     header->block_size_bytes = journal->options.block_size_bytes;
     header->file_id = next->file_id;
     header->salt = next->salt;
@@ -258,6 +259,7 @@ fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *nex
     journal->file = *next;
     journal->last_file_id = next->file_id;
     journal->offset_bytes = FBK_JOURNAL_HEADER_BLOCKS * block;
+    journal->loose_bytes = 0;
     journal->need_roll = false;
     journal->flight_flags |= FBK_FLIGHT_ROLLED;
     fbk_count(&journal->segment->stats, FBK_C_JOURNAL_ROLLS, 1);

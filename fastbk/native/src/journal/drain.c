@@ -18,10 +18,9 @@ enum stop {
 /* Whether the record fits behind what the batch holds; sets need_roll when the file is what is too
  * small. */
 static enum stop
-fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
-     const struct fbk_record *record)
+fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot, uint64_t planned_bytes)
 {
-    uint64_t end = (uint64_t)slot->content_bytes + record->size_bytes;
+    uint64_t end = (uint64_t)slot->content_bytes + planned_bytes;
     if (slot->descriptor.record_count > 0 && end > journal->options.batch_size_bytes_max)
         return STOP_FULL;
     FBK_ASSERT(end <= journal->buffer_bytes);
@@ -69,26 +68,23 @@ apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t ver
     return true;
 }
 
-/* Copies the record behind the others, as a journal record.  False when the body is not what its
- * header says. */
-static bool
-append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct fbk_record *record,
-       const uint8_t *payload)
+/* Copies the record behind the others, or notes it for the second pass. */
+static int32_t
+keep(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w,
+     const struct fbk_record *record, bool is_new, uint64_t planned_bytes)
 {
-    uint8_t *to = slot->buffer + slot->content_bytes;
-    struct fbk_record ours = *record;
-    ours.sequence = journal->next_record_sequence;
-    ours.connection_id = 0;
-    ours.epoch = 0;
-    ours.received_us = 0;
-    fbk_record_seal(&ours);
-    if (!fbk_record_copy_body(record, to + sizeof ours, payload))
-        return false;
-    memcpy(to, &ours, sizeof ours);
-    memset(to + sizeof ours + ours.payload_bytes, 0,
-           ours.size_bytes - sizeof ours - ours.payload_bytes);
-    slot->records_crc = fbk_crc32c(slot->records_crc, &ours, sizeof ours);
-    slot->content_bytes += ours.size_bytes;
+    const uint64_t position = journal->workers[w].taken;
+    if (journal->file.adopts) {
+        if (!fbk_journal_note_taken(journal, w, record, is_new))
+            return fbk_journal_poison(journal, FBK_POISON_RING, w, position, 0);
+        slot->content_bytes += (uint32_t)planned_bytes;
+    } else {
+        int32_t rc = fbk_journal_put_loose(journal, slot, w, position, record);
+        if (rc < 0)
+            return rc;
+        if (is_new)
+            fbk_journal_count_new(journal, record);
+    }
     if (slot->descriptor.record_count++ == 0)
         slot->first_received_us = record->received_us;
     slot->received_us_sum += (int32_t)(record->received_us - slot->first_received_us);
@@ -97,8 +93,7 @@ append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct 
         slot->has_normal_add = true;
         slot->normal_add_us = record->received_us;
     }
-    journal->next_record_sequence++;
-    return true;
+    return 0;
 }
 
 static void
@@ -150,16 +145,19 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     uint32_t verdict = fbk_decide(state, record, &limits, &status);
     bool written =
         verdict == FBK_TAKE_NEW || verdict == FBK_TAKE_CHECK || verdict == FBK_TAKE_FENCE;
-    if (written && fits(journal, slot, record) != GO_ON)
+    const uint64_t planned_bytes = written ? fbk_journal_planned_bytes(journal, record) : 0;
+    if (written && fits(journal, slot, planned_bytes) != GO_ON)
         return STOP_FULL;
     if (written && !apply(journal, record, verdict, state)) {
         verdict = FBK_TAKE_REFUSED;
         status = FBK_S_TOO_MANY_REQUESTS;
         written = false;
     }
-    if (written &&
-        !append(journal, slot, record, fbk_ring_at(&worker->ring, worker->taken) + sizeof *record))
-        return fbk_journal_poison(journal, FBK_POISON_RING, w, worker->taken, 0);
+    if (written) {
+        int32_t rc = keep(journal, slot, w, record, verdict == FBK_TAKE_NEW, planned_bytes);
+        if (rc < 0)
+            return rc;
+    }
     switch (verdict) {
     case FBK_TAKE_REFUSED:
         note_refusal(journal, status);
@@ -235,6 +233,7 @@ fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     uint64_t all = 0;
     bool full = false, any = true;
     journal->reads_only = fbk_cursor_load(&journal->index->reads_only);
+    fbk_journal_runs_begin(journal);
     uint32_t first = journal->rotation++ % journal->options.worker_count;
     while (any && !full && all < most) {
         any = false;
@@ -247,8 +246,13 @@ fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot)
             any = any || taken > 0;
         }
     }
+    rc = fbk_journal_lay_out(journal, slot);
+    if (rc < 0)
+        return rc;
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
         slot->descriptor.ring_end[w] = journal->workers[w].taken;
+    slot->descriptor.runs_end = journal->runs;
+    slot->descriptor.file_salt = journal->file.salt;
     slot->descriptor.exceptions_end = journal->exceptions;
     slot->is_full = full || all >= most;
     return all > 0;

@@ -3,6 +3,7 @@
 #include "journal/format.h"
 
 #include "base/checksum.h"
+#include "base/run.h"
 
 uint32_t
 fbk_record_header_crc(const struct fbk_record *record)
@@ -46,11 +47,10 @@ fbk_record_ids_ok(const struct fbk_record *record)
     }
 }
 
-/* The table is ours already (copied or in a private buffer). */
-static bool
-items_ok(const struct fbk_record *record, const uint8_t *items, uint64_t table_bytes)
+bool
+fbk_record_items_ok(const struct fbk_record *record, const uint8_t *items)
 {
-    uint64_t sum = table_bytes;
+    uint64_t sum = (uint64_t)record->entry_count * sizeof(struct fbk_batch_item);
     for (uint32_t i = 0; i < record->entry_count; i++) {
         uint32_t size = fbk_load_u32(items + (uint64_t)i * sizeof(struct fbk_batch_item));
         if (size < FBK_ENTRY_HEADER_BYTES)
@@ -80,7 +80,7 @@ fbk_record_body_ok(const struct fbk_record *record, const uint8_t *payload)
         return fbk_crc32c(0, payload, record->payload_bytes) == record->body_crc;
     uint64_t table_bytes = (uint64_t)record->entry_count * sizeof(struct fbk_batch_item);
     if (fbk_crc32c(0, payload, table_bytes) != record->body_crc ||
-        !items_ok(record, payload, table_bytes))
+        !fbk_record_items_ok(record, payload))
         return false;
     const uint8_t *entry = payload + table_bytes;
     for (uint32_t i = 0; i < record->entry_count; i++) {
@@ -98,7 +98,7 @@ fbk_record_copy_body(const struct fbk_record *record, uint8_t *to, const uint8_t
         return fbk_crc32c_copy(0, to, from, record->payload_bytes) == record->body_crc;
     uint64_t table_bytes = (uint64_t)record->entry_count * sizeof(struct fbk_batch_item);
     if (fbk_crc32c_copy(0, to, from, table_bytes) != record->body_crc ||
-        !items_ok(record, to, table_bytes))
+        !fbk_record_items_ok(record, to))
         return false;
     uint64_t done = table_bytes;
     for (uint32_t i = 0; i < record->entry_count; i++) {
@@ -130,6 +130,55 @@ fbk_batch_header_ok(const struct fbk_batch_header *header, uint64_t file_id, uin
            (content - sizeof *header) / sizeof(struct fbk_record) >= header->record_count;
 }
 
+/* Whether the record, whose own header is whole, holds the run that its header says: the front and
+ * each entry are whole, and it lies where it should. */
+static bool
+run_ok(const struct fbk_batch_header *header, const struct fbk_record *record,
+       uint64_t offset_bytes, const uint8_t *run)
+{
+    struct fbk_run_header front;
+    if (record->payload_bytes < sizeof front || record->entry_count == 0 ||
+        record->entry_count > FBK_RUN_ENTRIES_MAX ||
+        fbk_run_front_bytes(record->entry_count) > record->payload_bytes)
+        return false;
+    memcpy(&front, run, sizeof front);
+    const struct fbk_location location = {
+        .ledger_id = record->ledger_id,
+        .first_entry_id = record->entry_id,
+        .last_entry_id = front.last_entry_id,
+        .last_entry_id_max = front.last_entry_id,
+        .log_id = FBK_LOG_JOURNAL | header->file_id,
+        .offset_bytes = header->offset_bytes + offset_bytes,
+        .size_bytes = record->payload_bytes,
+        .entry_count = record->entry_count,
+    };
+    if (!fbk_location_is_sane(&location) ||
+        fbk_crc32c(0, run, fbk_run_front_bytes(record->entry_count)) != record->body_crc ||
+        fbk_run_table_check(run, &location, &header->salt) < 0)
+        return false;
+    for (uint32_t i = 0; i < record->entry_count; i++) {
+        struct fbk_run_item item;
+        memcpy(&item, run + sizeof front + i * sizeof item, sizeof item);
+        if (item.size_bytes < FBK_ENTRY_HEADER_BYTES ||
+            fbk_crc32c(0, run + item.offset_bytes, item.size_bytes) != item.crc)
+            return false;
+    }
+    return true;
+}
+
+static bool
+record_ok(const struct fbk_batch_header *header, const struct fbk_record *record,
+          uint64_t offset_bytes, uint64_t available_bytes, const uint8_t *payload)
+{
+    if (record->kind == FBK_KIND_RUN)
+        return record->size_bytes <= available_bytes &&
+               record->size_bytes == sizeof *record + (uint64_t)record->payload_bytes &&
+               run_ok(header, record, offset_bytes + sizeof *record, payload);
+    return fbk_record_shape_ok(record, available_bytes, FBK_BATCH_BYTES_MAX) &&
+           fbk_record_ids_ok(record) && record->kind != FBK_KIND_FORCE &&
+           fbk_record_body_ok(record, payload);
+}
+
 bool
 fbk_batch_records_ok(const struct fbk_batch_header *header, const uint8_t *batch)
 {
@@ -142,10 +191,8 @@ fbk_batch_records_ok(const struct fbk_batch_header *header, const uint8_t *batch
             return false;
         memcpy(&record, batch + offset, sizeof record);
         if (fbk_record_header_crc(&record) != record.header_crc ||
-            !fbk_record_shape_ok(&record, end - offset, FBK_BATCH_BYTES_MAX) ||
-            !fbk_record_ids_ok(&record) || record.kind == FBK_KIND_FORCE ||
             record.sequence != header->first_record_sequence + i ||
-            !fbk_record_body_ok(&record, batch + offset + sizeof record))
+            !record_ok(header, &record, offset, end - offset, batch + offset + sizeof record))
             return false;
         crc = fbk_crc32c(crc, batch + offset, sizeof record);
         offset += record.size_bytes;
@@ -154,77 +201,4 @@ fbk_batch_records_ok(const struct fbk_batch_header *header, const uint8_t *batch
         return false;
     crc = fbk_crc32c(crc, batch + end, header->padded_bytes - end);
     return crc == header->records_crc;
-}
-
-uint32_t
-fbk_journal_file_header_crc(const struct fbk_journal_file_header *header)
-{
-    return fbk_crc32c(0, header, offsetof(struct fbk_journal_file_header, crc));
-}
-
-static bool
-file_header_ok(const struct fbk_journal_file_header *header)
-{
-    uint32_t block = header->block_size_bytes;
-    return header->version > 0 && header->version <= FBK_JOURNAL_VERSION &&
-           fbk_journal_file_header_crc(header) == header->crc && block >= FBK_PAGE_BYTES &&
-           block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 && header->file_id != 0 &&
-           header->predecessor_sequence != UINT64_MAX &&
-           header->first_sequence == header->predecessor_sequence + 1;
-}
-
-static bool
-is_zero(const uint8_t *bytes, uint64_t size_bytes)
-{
-    for (uint64_t i = 0; i < size_bytes; i++)
-        if (bytes[i])
-            return false;
-    return true;
-}
-
-/* FBK_HEADER_* of the block at `at`, or FBK_E_TOO_NEW. */
-static int32_t
-file_header_at(const uint8_t *bytes, uint64_t size_bytes, uint64_t at,
-               struct fbk_journal_file_header *header)
-{
-    struct fbk_journal_file_header one;
-    if (at + sizeof one > size_bytes)
-        return FBK_HEADER_UNUSED;
-    memcpy(&one, bytes + at, sizeof one);
-    if (one.magic == FBK_JOURNAL_MAGIC && file_header_ok(&one) &&
-        (at == 0 || at == one.block_size_bytes)) {
-        *header = one;
-        return FBK_HEADER_VALID;
-    }
-    if (one.magic == FBK_JOURNAL_MAGIC && one.version > FBK_JOURNAL_VERSION)
-        return FBK_E_TOO_NEW;
-    return is_zero(bytes + at, sizeof one) ? FBK_HEADER_UNUSED : FBK_HEADER_DAMAGED;
-}
-
-int32_t
-fbk_journal_file_header_find(const uint8_t *bytes, uint64_t size_bytes,
-                             struct fbk_journal_file_header *header)
-{
-    int32_t first = file_header_at(bytes, size_bytes, 0, header);
-    if (first == FBK_HEADER_VALID) {
-        struct fbk_journal_file_header second;
-        if (file_header_at(bytes, size_bytes, header->block_size_bytes, &second) ==
-                FBK_HEADER_VALID &&
-            second.file_id > header->file_id)
-            *header = second;
-        return FBK_HEADER_VALID;
-    }
-    int32_t second = file_header_at(bytes, size_bytes, FBK_PAGE_BYTES, header);
-    /* The place of the second one depends on the block size, which only a valid header tells.
-     * Smallest first: from the third block on there may be anything that a client sent. */
-    for (uint64_t at = 2 * FBK_PAGE_BYTES; second != FBK_HEADER_VALID && at <= FBK_BLOCK_BYTES_MAX;
-         at *= 2)
-        if (file_header_at(bytes, size_bytes, at, header) == FBK_HEADER_VALID)
-            return FBK_HEADER_VALID;
-    if (second == FBK_HEADER_VALID)
-        return FBK_HEADER_VALID;
-    if (first == FBK_E_TOO_NEW || second == FBK_E_TOO_NEW)
-        return FBK_E_TOO_NEW;
-    return first == FBK_HEADER_DAMAGED || second == FBK_HEADER_DAMAGED ? FBK_HEADER_DAMAGED
-                                                                       : FBK_HEADER_UNUSED;
 }

@@ -7,42 +7,13 @@
 
 #include "journal/scan.h"
 
-#define FBK_BLOCK_BYTES_MAX 65536u
-#define FBK_JOURNAL_HEADER_BLOCKS 2u
-
-#define FBK_JOURNAL_MAGIC 0x4c4e524a4b4246ull /* "FBKJRNL" */
-#define FBK_BATCH_MAGIC 0x48435442u           /* "BTCH" */
-#define FBK_JOURNAL_VERSION 2u /* 1, which is read, too: records without creation marks */
-
-/* Blocks 0 and 1 of a journal file, 4096 bytes each (or the device's block size if larger), the
- * rest zero. */
-struct fbk_journal_file_header {
-    uint64_t magic;
-    uint32_t version;
-    uint32_t block_size_bytes;
-    uint64_t file_id; /* rises, never used again, recycled files included */
-    uint64_t salt;    /* random per use of the file */
-    uint64_t incarnation;
-    uint32_t pair;
-    uint32_t reserved;
-    uint64_t file_size_bytes;
-    uint64_t predecessor_file_id;  /* 0 = none */
-    uint64_t predecessor_sequence; /* last batch that counts before this file's first */
-    uint32_t predecessor_crc;      /* chain value there */
-    uint32_t reserved2;
-    uint64_t first_sequence; /* of this file's first batch: predecessor_sequence + 1 */
-    uint64_t first_record_sequence;
-    uint64_t created_s;
-    uint8_t bookie_id[128]; /* zero padded */
-    uint32_t reserved3;
-    uint32_t crc; /* CRC32C of the 236 bytes before it */
-};
-_Static_assert(sizeof(struct fbk_journal_file_header) == 240, "journal file header");
+#define FBK_BATCH_MAGIC 0x48435442u /* "BTCH" */
 
 /* written by a clean stop or at the end of a full file: nothing follows in this file */
 #define FBK_BATCH_CLOSING 1u
 
-/* At a multiple of block_size_bytes; then record_count records; then zeros up to padded_bytes. */
+/* At a multiple of block_size_bytes; then record_count records, runs first (INV-J6); then zeros up
+ * to padded_bytes. */
 struct fbk_batch_header {
     uint32_t magic;
     uint32_t flags;
@@ -75,6 +46,10 @@ bool fbk_record_shape_ok(const struct fbk_record *record, uint64_t available_byt
 /* Whether ids are in range: ledger and entries not negative, a batch's last id at most 2^63-1. */
 bool fbk_record_ids_ok(const struct fbk_record *record);
 
+/* Whether a batch's table, which is ours already (copied or in a private buffer), agrees with the
+ * payload's size. */
+bool fbk_record_items_ok(const struct fbk_record *record, const uint8_t *items);
+
 /* Checks a payload of payload_bytes against the header's body_crc and, for a batch, the table
  * against the size and each entry against the table. */
 bool fbk_record_body_ok(const struct fbk_record *record, const uint8_t *payload);
@@ -92,10 +67,3 @@ bool fbk_batch_header_ok(const struct fbk_batch_header *header, uint64_t file_id
 /* A batch whose header is ok: records fill it exactly, every checksum agrees, the padding is zero.
  */
 bool fbk_batch_records_ok(const struct fbk_batch_header *header, const uint8_t *batch);
-
-uint32_t fbk_journal_file_header_crc(const struct fbk_journal_file_header *header);
-
-/* FBK_HEADER_* of the blocks in `bytes` (the beginning of a file), or FBK_E_TOO_NEW.  Of two valid
- * ones the higher file id counts: a recycled file's old header may survive in one block. */
-int32_t fbk_journal_file_header_find(const uint8_t *bytes, uint64_t size_bytes,
-                                     struct fbk_journal_file_header *header);

@@ -91,13 +91,16 @@ fbk_journal_create(struct fbk_io *io, const struct fbk_journal_options *options,
     journal->next_record_sequence = options->next_record_sequence;
     journal->last_file_id = options->predecessor_file_id;
     journal->last_crc = options->predecessor_crc;
-    uint64_t largest = sizeof(struct fbk_batch_header) + (uint64_t)options->record_bytes_max;
+    uint64_t largest = sizeof(struct fbk_batch_header) + (uint64_t)options->record_bytes_max +
+                       FBK_JOURNAL_RUN_FRONT_BYTES;
     if (largest < options->batch_size_bytes_max)
         largest = options->batch_size_bytes_max;
     if (largest < 2ull * options->block_size_bytes)
         largest = 2ull * options->block_size_bytes;
     journal->buffer_bytes = fbk_round_up(largest, options->block_size_bytes);
     *error = fbk_ledgers_init(&journal->ledgers, options->ledgers_max);
+    if (*error >= 0)
+        *error = fbk_journal_runs_init(journal);
     if (*error >= 0)
         *error = map_segments(journal);
     if (*error >= 0)
@@ -134,6 +137,7 @@ fbk_journal_destroy(struct fbk_journal *journal)
     for (uint32_t i = 0; i < FBK_JOURNAL_DEPTH_MAX; i++)
         if (journal->slots[i].buffer)
             fbk_memory_give_back(journal->slots[i].buffer, journal->buffer_bytes);
+    fbk_journal_runs_free(journal);
     if (journal->ledgers.chunks)
         fbk_ledgers_free(&journal->ledgers);
     fbk_memory_give_back(journal, sizeof *journal);

@@ -3,6 +3,7 @@
  *
  *   journal.c   create, step: what happens when
  *   drain.c     rings -> batch buffer, as decide.c decides (INV-F1, INV-F2)
+ *   runs.c      a batch's second pass, in a file that may stay as a log (INV-J6, INV-J7)
  *   commit.c    seal, submit, complete, roll, close (INV-J1, INV-J2)
  *   publish.c   descriptors, exceptions, bells, room
  *   ledgers.c   the table of ledger states, and the index's notices
@@ -47,7 +48,9 @@ enum fbk_slot_state {
 /* A batch from take to publish. */
 struct fbk_journal_slot {
     uint8_t *buffer;
-    uint32_t content_bytes;
+    uint32_t content_bytes; /* while records are taken: what they will need at most */
+    uint32_t record_count;  /* in the buffer; the descriptor counts those taken */
+    uint32_t loose_bytes;   /* of records outside of runs */
     uint32_t records_crc;
     uint32_t state;
     uint32_t worker_mask; /* whose records it holds: woken first */
@@ -66,6 +69,48 @@ struct fbk_journal_slot {
     uint32_t flight_flags;
     uint64_t first_record_sequence;
     struct fbk_batch_descriptor descriptor;
+};
+
+/* ------------ journal/runs.c: what a batch takes, by ledger */
+#define FBK_GROUPS_MAX 128u
+#define FBK_GROUP_SLOTS 256u
+#define FBK_NO_GROUP UINT32_MAX
+
+/* A record that was decided about and is still in its ring. */
+struct fbk_journal_taken {
+    struct fbk_record record; /* a copy, checked */
+    uint64_t position;
+    const struct fbk_batch_item *table; /* of a batch of adds in a group: a copy, checked */
+    uint32_t worker;
+    uint32_t group;
+    uint32_t next; /* of its group: number + 1, 0 = none */
+    uint32_t reserved;
+};
+
+/* The new adds of one ledger. */
+struct fbk_journal_group {
+    int64_t ledger_id;
+    uint64_t bytes; /* of their entries */
+    uint32_t entry_count;
+    uint32_t first, last; /* taken: number + 1 */
+    uint32_t slot;
+    uint32_t creation_mark;
+    uint8_t digest_type;
+    bool is_mixed; /* others are not like these */
+    bool is_run;
+};
+
+struct fbk_journal_batch_plan {
+    struct fbk_journal_taken *taken;
+    uint64_t taken_max;
+    uint8_t *tables;
+    uint64_t tables_bytes_max;
+    uint64_t tables_bytes;
+    uint32_t taken_count;
+    uint32_t group_count;
+    uint32_t last_group; /* found last */
+    uint16_t slots[FBK_GROUP_SLOTS]; /* by ledger: group + 1, 0 = none */
+    struct fbk_journal_group groups[FBK_GROUPS_MAX];
 };
 
 struct fbk_journal {
@@ -103,7 +148,12 @@ struct fbk_journal {
     uint64_t published; /* descriptors ever published */
     /* ever made: those of unpublished batches are in the segment already, unseen */
     uint64_t exceptions;
+    uint64_t runs;    /* the same of run summaries */
     uint64_t notices; /* of the index's, applied */
+    struct fbk_journal_batch_plan plan;
+    uint64_t taken_bytes; /* of new adds' entries, since start */
+    uint64_t grouped_bytes;
+    uint64_t loose_bytes; /* in the current file */
     uint64_t index_rung;
     uint64_t index_rung_ns;
 
@@ -144,6 +194,28 @@ int32_t fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_
 /* journal/drain.c: fills the slot until it is full or the rings are empty.  1 = something was
  * taken. */
 int32_t fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot);
+
+/* journal/runs.c */
+/* What a run has in front of its items: its record's header and its own. */
+#define FBK_JOURNAL_RUN_FRONT_BYTES (sizeof(struct fbk_record) + sizeof(struct fbk_run_header))
+int32_t fbk_journal_runs_init(struct fbk_journal *journal);
+void fbk_journal_runs_free(struct fbk_journal *journal);
+/* First pass.  Begins a batch. */
+void fbk_journal_runs_begin(struct fbk_journal *journal);
+/* What the record may need in the batch. */
+uint64_t fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_record *record);
+/* Counts a new add that is written as it came. */
+void fbk_journal_count_new(struct fbk_journal *journal, const struct fbk_record *record);
+/* Notes what is at the ring's `taken`, for the second pass.  False when its table is not what its
+ * header says. */
+bool fbk_journal_note_taken(struct fbk_journal *journal, uint32_t w,
+                            const struct fbk_record *record, bool is_new);
+/* Copies the record behind the others of the batch.  FBK_E_POISONED when its body is not what its
+ * header says. */
+int32_t fbk_journal_put_loose(struct fbk_journal *journal, struct fbk_journal_slot *slot,
+                              uint32_t w, uint64_t position, const struct fbk_record *record);
+/* Second pass. */
+int32_t fbk_journal_lay_out(struct fbk_journal *journal, struct fbk_journal_slot *slot);
 
 /* journal/commit.c */
 int32_t fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot,

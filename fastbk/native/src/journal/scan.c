@@ -88,6 +88,7 @@ fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock,
     header->created_s = found.created_s;
     header->predecessor_crc = found.predecessor_crc;
     header->pair = found.pair;
+    header->adopts = found.version >= FBK_JOURNAL_VERSION;
     memcpy(header->bookie_id, found.bookie_id, sizeof header->bookie_id);
     return 0;
 }

@@ -10,10 +10,8 @@
  * Every header, body checksum and length of a returned batch has been verified. */
 #pragma once
 
-#include "base/layout.h"
+#include "base/journal_header.h"
 #include "io/io.h"
-
-#include "boundary/journal_scan.h"
 
 /* The record at *offset_bytes of a batch that fbk_journal_scan_next returned, and moves the offset
  * behind it; NULL at the end. */

@@ -51,6 +51,10 @@ fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_sta
     status->worker = journal->poison_worker;
     status->error = journal->poison_error;
     status->limit = journal->limit;
+    status->adopts = journal->file.adopts;
+    status->taken_bytes = journal->taken_bytes;
+    status->grouped_bytes = journal->grouped_bytes;
+    status->loose_bytes = journal->loose_bytes;
 }
 
 uint32_t

@@ -2,6 +2,7 @@
  * Decision 7. */
 #pragma once
 
+#include "base/run.h"
 #include "store/file_writer.h"
 #include "store/store.h"
 
@@ -12,30 +13,11 @@ int32_t fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item 
                     uint64_t item_count, uint64_t log_id, uint64_t log_salt,
                     struct fbk_location *location);
 
-/* Fills in the header of a run whose item table and entries lie behind it, and its location (but
- * for last_entry_id_max): it will lie at offset_bytes of the log. */
-void fbk_run_head(uint8_t *bytes, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes,
-                  uint64_t offset_bytes, uint64_t log_id, uint64_t log_salt,
-                  struct fbk_location *location);
-
 /* Block 0 of a log, in a buffer of FBK_PAGE_BYTES. */
 void fbk_log_header_fill(uint8_t *block, const struct fbk_log_header *values);
 /* 0, FBK_E_CORRUPT, FBK_E_TOO_NEW. */
 int32_t fbk_log_header_check(const uint8_t *block, uint64_t log_id, uint64_t incarnation,
                              struct fbk_log_header *header);
-
-/* Checks a run that was read from `location`, 8-byte aligned.  salt NULL: the log's header could
- * not be read. Returns the number of damaged entries (their items get size and offset 0), or
- * FBK_E_CORRUPT when nothing in it can be trusted. */
-int32_t fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location,
-                      const uint64_t *salt);
-/* The same of its header and item table alone, which is all that `bytes` need hold.  The location
- * is sane.  0 or FBK_E_CORRUPT. */
-int32_t fbk_run_table_check(const uint8_t *bytes, const struct fbk_location *location,
-                            const uint64_t *salt);
-
-/* Could this be a location that we wrote? */
-bool fbk_location_is_sane(const struct fbk_location *location);
 
 /* Index of the first item with an id >= entry_id; entry_count if none. */
 uint32_t fbk_run_lower_bound(const struct fbk_run *run, int64_t entry_id);

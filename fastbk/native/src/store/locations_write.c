@@ -16,7 +16,7 @@ fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *sto
     to->ledger_id = -1;
     to->header = (struct fbk_locations_header){
         .magic = FBK_LOCATIONS_MAGIC,
-        .version = FBK_LOCATIONS_VERSION,
+        .version = FBK_LOCATIONS_VERSION_PLAIN,
         .pair = store->options.pair,
         .file_id = file_id,
         .incarnation = store->options.incarnation,
@@ -74,6 +74,8 @@ fbk_locations_write_location(struct fbk_locations_writer *to, const struct fbk_l
         to->last_entry_id_max = copy.last_entry_id;
     }
     copy.last_entry_id_max = to->last_entry_id_max;
+    if (copy.log_id & FBK_LOG_JOURNAL)
+        to->header.version = FBK_LOCATIONS_VERSION;
     memcpy(to->block + to->in_block * sizeof copy, &copy, sizeof copy);
     to->header.location_count++;
     if (++to->in_block == FBK_LOCATIONS_PER_BLOCK)

@@ -1,0 +1,77 @@
+/* Which journal file this is: checks of its header blocks.  Every input may be hostile. */
+#include "base/journal_header.h"
+
+#include "base/checksum.h"
+
+uint32_t
+fbk_journal_file_header_crc(const struct fbk_journal_file_header *header)
+{
+    return fbk_crc32c(0, header, offsetof(struct fbk_journal_file_header, crc));
+}
+
+static bool
+file_header_ok(const struct fbk_journal_file_header *header)
+{
+    uint32_t block = header->block_size_bytes;
+    return header->version > 0 && header->version <= FBK_JOURNAL_VERSION &&
+           fbk_journal_file_header_crc(header) == header->crc && block >= FBK_PAGE_BYTES &&
+           block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 && header->file_id != 0 &&
+           header->predecessor_sequence != UINT64_MAX &&
+           header->first_sequence == header->predecessor_sequence + 1;
+}
+
+static bool
+is_zero(const uint8_t *bytes, uint64_t size_bytes)
+{
+    for (uint64_t i = 0; i < size_bytes; i++)
+        if (bytes[i])
+            return false;
+    return true;
+}
+
+/* FBK_HEADER_* of the block at `at`, or FBK_E_TOO_NEW. */
+static int32_t
+file_header_at(const uint8_t *bytes, uint64_t size_bytes, uint64_t at,
+               struct fbk_journal_file_header *header)
+{
+    struct fbk_journal_file_header one;
+    if (at + sizeof one > size_bytes)
+        return FBK_HEADER_UNUSED;
+    memcpy(&one, bytes + at, sizeof one);
+    if (one.magic == FBK_JOURNAL_MAGIC && file_header_ok(&one) &&
+        (at == 0 || at == one.block_size_bytes)) {
+        *header = one;
+        return FBK_HEADER_VALID;
+    }
+    if (one.magic == FBK_JOURNAL_MAGIC && one.version > FBK_JOURNAL_VERSION)
+        return FBK_E_TOO_NEW;
+    return is_zero(bytes + at, sizeof one) ? FBK_HEADER_UNUSED : FBK_HEADER_DAMAGED;
+}
+
+int32_t
+fbk_journal_file_header_find(const uint8_t *bytes, uint64_t size_bytes,
+                             struct fbk_journal_file_header *header)
+{
+    int32_t first = file_header_at(bytes, size_bytes, 0, header);
+    if (first == FBK_HEADER_VALID) {
+        struct fbk_journal_file_header second;
+        if (file_header_at(bytes, size_bytes, header->block_size_bytes, &second) ==
+                FBK_HEADER_VALID &&
+            second.file_id > header->file_id)
+            *header = second;
+        return FBK_HEADER_VALID;
+    }
+    int32_t second = file_header_at(bytes, size_bytes, FBK_PAGE_BYTES, header);
+    /* The place of the second one depends on the block size, which only a valid header tells.
+     * Smallest first: from the third block on there may be anything that a client sent. */
+    for (uint64_t at = 2 * FBK_PAGE_BYTES; second != FBK_HEADER_VALID && at <= FBK_BLOCK_BYTES_MAX;
+         at *= 2)
+        if (file_header_at(bytes, size_bytes, at, header) == FBK_HEADER_VALID)
+            return FBK_HEADER_VALID;
+    if (second == FBK_HEADER_VALID)
+        return FBK_HEADER_VALID;
+    if (first == FBK_E_TOO_NEW || second == FBK_E_TOO_NEW)
+        return FBK_E_TOO_NEW;
+    return first == FBK_HEADER_DAMAGED || second == FBK_HEADER_DAMAGED ? FBK_HEADER_DAMAGED
+                                                                       : FBK_HEADER_UNUSED;
+}
