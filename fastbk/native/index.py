@@ -98,10 +98,12 @@ class SealedCache(msgspec.Struct, frozen=True):
 
     Attributes:
         mark_sequence: the last batch contained completely: the mark once this is flushed (INV-A1).
+        file_id: the journal file of the last batch that was taken in, 0 = none since the start.
     """
 
     contents: FlushContents
     mark_sequence: int
+    file_id: int
 
 
 def _unpacked(numbers: CData, count: int) -> list[int]:
@@ -184,10 +186,10 @@ class Index(NativeObject):
     def sealed(self) -> SealedCache:
         """Return what was sealed, sorting it at the first call; for the flush thread, as often as it likes."""
         contents = ffi.new("struct fbk_flush_contents *")
-        mark_sequence = ffi.new("uint64_t *")
-        result = lib.fbk_index_sealed(self.handle, contents, mark_sequence)
+        mark_sequence, file_id = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        result = lib.fbk_index_sealed(self.handle, contents, mark_sequence, file_id)
         check(result, "lay out the write cache")
-        return SealedCache(FlushContents(contents, self), int(mark_sequence[0]))
+        return SealedCache(FlushContents(contents, self), int(mark_sequence[0]), int(file_id[0]))
 
     def flushed(self) -> None:
         """Say that the manifest names what was sealed: the mark moves, credit is given."""

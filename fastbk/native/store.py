@@ -369,6 +369,21 @@ class FlushResult(msgspec.Struct, frozen=True):
     file_size_bytes: int
 
 
+class AdoptedFile(msgspec.Struct, frozen=True):
+    """A journal file with runs in a flush.
+
+    Attributes:
+        run_bytes: of these runs.
+        end_bytes: where the last batch with one of them ends.
+    """
+
+    file_id: int
+    salt: int
+    run_count: int
+    run_bytes: int
+    end_bytes: int
+
+
 class FlushContents:
     """Entries and ledger states to be flushed, in memory that outlives this object's use.
 
@@ -408,9 +423,15 @@ class FlushContents:
         return bool(self.handle.item_count or self.handle.run_count)
 
     @property
+    def adopted(self) -> list[AdoptedFile]:
+        """The journal files with runs that this flush publishes where they lie, by rising id."""
+        files = self.handle.files[0 : self.handle.file_count]
+        return [AdoptedFile(**ints_of(file, AdoptedFile)) for file in files]
+
+    @property
     def is_empty(self) -> bool:
         """Whether there are neither entries nor states."""
-        return not self.has_entries and not self.handle.state_count
+        return not (self.has_entries or self.handle.adopted_count or self.handle.state_count)
 
 
 class Flush(NativeObject):

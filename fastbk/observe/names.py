@@ -191,6 +191,10 @@ _COUNTERS: Slots = {
         57,
         "Bytes of entries that flushes copied on their way to an entry log.",
     ),
+    "INDEX_ADOPTED_BYTES": (
+        83,
+        "Bytes of runs that flushes left where the journal had written them.",
+    ),
     "INDEX_FLUSH_FAILURES": (29, "Flushes that failed and will be tried again."),
     "INDEX_MERGES": (30, "Merges of locations files."),
     "INDEX_DELETED_LEDGERS": (31, "Ledgers deleted on gc's word."),

@@ -54,7 +54,8 @@ static int32_t
 descriptor_ok(const struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
 {
     if (descriptor->order != index->order || descriptor->batch_sequence < index->taken_sequence ||
-        descriptor->exceptions_end - index->exceptions > FBK_EXCEPTION_COUNT)
+        descriptor->exceptions_end - index->exceptions > FBK_EXCEPTION_COUNT ||
+        descriptor->runs_end - index->runs > FBK_RUN_SUMMARY_COUNT)
         return FBK_E_PROTOCOL;
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
         const struct fbk_index_worker *worker = &index->workers[w];
@@ -96,6 +97,104 @@ fits(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
     return index->active->item_count == 0 && !index->sealed.cache ? FBK_E_FULL : 0;
 }
 
+/* ------------ runs that stay in the journal's file */
+
+static struct fbk_run_summary
+run_at(const struct fbk_index *index, uint64_t n)
+{
+    return index->journal->runs[n % FBK_RUN_SUMMARY_COUNT];
+}
+
+/* The entry of the file, made if it is not there; NULL: there are too many. */
+static struct fbk_adopted_file *
+adopted_file(struct fbk_adopted *adopted, const struct fbk_batch_descriptor *descriptor)
+{
+    if (adopted->file_count > 0 &&
+        adopted->files[adopted->file_count - 1].file_id == descriptor->file_id)
+        return &adopted->files[adopted->file_count - 1];
+    if (adopted->file_count == FBK_ADOPTED_FILES_MAX)
+        return NULL;
+    struct fbk_adopted_file *file = &adopted->files[adopted->file_count++];
+    *file = (struct fbk_adopted_file){.file_id = descriptor->file_id,
+                                      .salt = descriptor->file_salt};
+    return file;
+}
+
+static bool
+reserve_locations(struct fbk_adopted *adopted, uint64_t count)
+{
+    const uint64_t needed = (adopted->count + count) * sizeof *adopted->locations;
+    if (needed <= adopted->memory_bytes)
+        return true;
+    uint64_t more = adopted->memory_bytes ? adopted->memory_bytes * 2 : 64 * FBK_KIB;
+    more = more < needed ? fbk_round_up(needed, FBK_PAGE_BYTES) : more;
+    void *grown = adopted->locations
+                      ? fbk_memory_grow(adopted->locations, adopted->memory_bytes, more)
+                      : fbk_memory_take(more);
+    if (!grown)
+        return false;
+    adopted->locations = grown;
+    adopted->memory_bytes = more;
+    return true;
+}
+
+/* The batch's runs: the flush publishes where they lie.  Without memory for that they are copied as
+ * everything else. */
+static void
+adopt(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
+{
+    struct fbk_adopted *adopted = &index->adopted;
+    const uint64_t count = descriptor->runs_end - index->runs;
+    index->adopts = false;
+    if (FBK_LIKELY(count == 0) || !reserve_locations(adopted, count))
+        return;
+    struct fbk_adopted_file *file = adopted_file(adopted, descriptor);
+    if (!file)
+        return;
+    index->adopts = true;
+    index->run_hint = index->runs;
+    file->end_bytes = descriptor->offset_bytes + descriptor->size_bytes;
+    for (uint64_t n = index->runs; n != descriptor->runs_end; n++) {
+        const struct fbk_run_summary run = run_at(index, n);
+        adopted->locations[adopted->count++] = (struct fbk_location){
+            .ledger_id = run.ledger_id,
+            .first_entry_id = run.first_entry_id,
+            .last_entry_id = run.last_entry_id,
+            .log_id = FBK_LOG_JOURNAL | descriptor->file_id,
+            .offset_bytes = run.offset_bytes,
+            .size_bytes = run.size_bytes,
+            .entry_count = run.entry_count,
+        };
+        file->run_count++;
+        file->run_bytes += run.size_bytes;
+    }
+}
+
+static bool
+run_holds(const struct fbk_index *index, uint64_t n, int64_t ledger_id, int64_t entry_id)
+{
+    const struct fbk_run_summary run = run_at(index, n);
+    return run.ledger_id == ledger_id && run.first_entry_id <= entry_id &&
+           entry_id <= run.last_entry_id;
+}
+
+/* Whether an entry that was accepted for new lies in a run of the batch: of a ledger that has runs
+ * there, each such entry does (INV-J6). */
+static bool
+is_adopted(struct fbk_index *index, int64_t ledger_id, int64_t entry_id)
+{
+    if (FBK_LIKELY(!index->adopts))
+        return false;
+    if (run_holds(index, index->run_hint, ledger_id, entry_id))
+        return true;
+    for (uint64_t n = index->runs; n != index->runs_end; n++)
+        if (run_holds(index, n, ledger_id, entry_id)) {
+            index->run_hint = n;
+            return true;
+        }
+    return false;
+}
+
 /* ------------ adds and fences */
 
 static struct fbk_ledger_state *
@@ -116,7 +215,8 @@ take_entry(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entr
         fbk_count(&index->segment->stats, FBK_C_INDEX_UNEXPECTED, 1);
         return 0; /* first copy wins (INV-A5) */
     }
-    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes);
+    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes,
+                                      is_adopted(index, state->ledger_id, entry_id));
     if (FBK_UNLIKELY(!copy))
         /* `fits` saw that there is room: it is memory for the ledger that is missing */
         return -ENOMEM;
@@ -318,6 +418,8 @@ take_descriptor(struct fbk_index *index)
     rc = take_room_for_checks(index, descriptor.exceptions_end - index->exceptions);
     if (rc < 0)
         return rc;
+    index->runs_end = descriptor.runs_end;
+    adopt(index, &descriptor);
     uint64_t starts[FBK_WORKERS_MAX];
     index->batch_sequence = descriptor.batch_sequence;
     index->batch_published_us = (uint32_t)(descriptor.published_ns / 1000);
@@ -336,6 +438,10 @@ take_descriptor(struct fbk_index *index)
     if (rc < 0)
         return rc;
     index->exceptions = descriptor.exceptions_end;
+    index->runs = descriptor.runs_end;
+    index->adopts = false;
+    if (descriptor.file_id)
+        index->file_id = descriptor.file_id;
     FBK_KILL_POINT("index.after_take");
     index->order++;
     index->taken_sequence = descriptor.batch_sequence;

@@ -116,12 +116,21 @@ fbk_index_create(const struct fbk_index_options *options, struct fbk_store *stor
 }
 
 static void
+free_adopted(struct fbk_adopted *adopted)
+{
+    if (adopted->locations)
+        fbk_memory_give_back(adopted->locations, adopted->memory_bytes);
+    memset(adopted, 0, sizeof *adopted);
+}
+
+static void
 free_sealed(struct fbk_sealed *sealed)
 {
     if (sealed->layout)
         fbk_memory_give_back(sealed->layout, sealed->layout_memory_bytes);
     if (sealed->states)
         fbk_memory_give_back(sealed->states, sealed->states_memory_bytes);
+    free_adopted(&sealed->adopted);
     memset(sealed, 0, sizeof *sealed);
 }
 
@@ -134,6 +143,7 @@ fbk_index_destroy(struct fbk_index *index)
     fbk_index_streams_free(index);
     fbk_index_waiters_free(index);
     free_sealed(&index->sealed);
+    free_adopted(&index->adopted);
     for (uint32_t n = 0; n < 2; n++)
         fbk_cache_free(&index->caches[n]);
     if (index->forgetting.ledger_ids)
@@ -302,6 +312,9 @@ fbk_index_seal(struct fbk_index *index)
     if (sealed->mark_sequence < index->mark_sequence)
         sealed->mark_sequence = index->mark_sequence;
     sealed->journal_bytes = index->journal_bytes;
+    sealed->file_id = index->file_id;
+    sealed->adopted = index->adopted;
+    memset(&index->adopted, 0, sizeof index->adopted);
     sealed->cache = index->active;
     index->active->sealed = true;
     fbk_index_forget_flushed(index);
@@ -351,12 +364,17 @@ lay_out(struct fbk_sealed *sealed)
         fbk_index_state_seal(&sealed->states[n]);
     sealed->contents.states = sealed->states;
     sealed->contents.state_count = sealed->state_count;
+    fbk_locations_sort(sealed->adopted.locations, sealed->adopted.count);
+    sealed->contents.adopted = sealed->adopted.locations;
+    sealed->contents.adopted_count = sealed->adopted.count;
+    sealed->contents.files = sealed->adopted.files;
+    sealed->contents.file_count = sealed->adopted.file_count;
     return 0;
 }
 
 int32_t
 fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents,
-                 uint64_t *mark_sequence)
+                 uint64_t *mark_sequence, uint64_t *file_id)
 {
     struct fbk_sealed *sealed = &index->sealed;
     if (!sealed->cache)
@@ -366,6 +384,7 @@ fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents,
         return error;
     *contents = sealed->contents;
     *mark_sequence = sealed->mark_sequence;
+    *file_id = sealed->file_id;
     return 0;
 }
 
@@ -377,6 +396,9 @@ fbk_index_flushed(struct fbk_index *index)
     index->mark_sequence = sealed->mark_sequence;
     index->mark_journal_bytes = sealed->journal_bytes;
     fbk_count(&index->segment->stats, FBK_C_INDEX_FLUSH_COPIED_BYTES, sealed->contents.item_bytes);
+    for (uint32_t i = 0; i < sealed->adopted.file_count; i++)
+        fbk_count(&index->segment->stats, FBK_C_INDEX_ADOPTED_BYTES,
+                  sealed->adopted.files[i].run_bytes);
     free_sealed(sealed);
     if (FBK_LIKELY(!index->mark_is_held))
         fbk_cursor_publish(&index->segment->mark_sequence, index->mark_sequence);

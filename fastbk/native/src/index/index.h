@@ -126,6 +126,16 @@ struct fbk_lac_body {
     uint8_t bytes[FBK_LAC_BODY_BYTES_MAX];
 };
 
+/* Runs in journal files that the next flush publishes, and these files. */
+#define FBK_ADOPTED_FILES_MAX 64u
+struct fbk_adopted {
+    struct fbk_location *locations;
+    uint64_t memory_bytes;
+    uint64_t count;
+    uint32_t file_count;
+    struct fbk_adopted_file files[FBK_ADOPTED_FILES_MAX];
+};
+
 /* What seal set aside for the flush thread. */
 struct fbk_sealed {
     struct fbk_write_cache *cache; /* NULL: no flush under way */
@@ -135,9 +145,11 @@ struct fbk_sealed {
     struct fbk_ledger_state *states;
     uint64_t states_memory_bytes;
     uint64_t state_count;
+    struct fbk_adopted adopted;
     struct fbk_flush_contents contents;
     uint64_t mark_sequence;
     uint64_t journal_bytes;
+    uint64_t file_id; /* of the journal, of the last batch taken in */
 };
 
 /* Deleted ledgers on their way out of memory: index/forget.c. */
@@ -200,6 +212,11 @@ struct fbk_index {
     /* headers of a batch's records to be checked, by exception: read once, with the others */
     struct fbk_record *checked;
     uint64_t checked_memory_bytes;
+    uint64_t runs, runs_end;     /* summaries consumed; those of the batch in hand end there */
+    uint64_t run_hint;           /* that held the last entry that one was found for */
+    bool adopts;                 /* this batch's runs stay where they are */
+    struct fbk_adopted adopted;  /* since the last seal */
+    uint64_t file_id;            /* of the journal, of the last batch that was written */
     uint64_t taken_sequence;     /* batch of the last descriptor taken in */
     uint64_t batch_sequence;     /* of what is being taken in */
     uint32_t batch_published_us; /* when it was durable: low bits, as in records */

@@ -85,6 +85,7 @@ fbk_index_publish(struct fbk_index *index)
     uint64_t behind = index->order - index->order_published;
     if (behind) {
         fbk_cursor_publish(&index->segment->exceptions_consumed, index->exceptions);
+        fbk_cursor_publish(&index->segment->runs_consumed, index->runs);
         fbk_cursor_publish(&index->segment->descriptors_consumed, index->order);
         index->order_published = index->order;
         /* The journal stops when descriptors run out: it may be asleep over that. */

@@ -373,7 +373,7 @@ run_for(struct fbk_write_cache *cache, struct fbk_cache_ledger *ledger, int64_t 
 
 uint8_t *
 fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
-                  uint32_t size_bytes)
+                  uint32_t size_bytes, bool is_adopted)
 {
     FBK_ASSERT(!cache->sealed && ledger_id >= 0 && entry_id >= 0);
     if (fbk_cache_cost(size_bytes) > cache->capacity_bytes - cache->used_bytes)
@@ -384,7 +384,8 @@ fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entr
     cache->last_slot = slot;
     struct fbk_cache_ledger *ledger = &cache->ledgers[slot];
     uint64_t padded = fbk_round_up(size_bytes, 8);
-    uint32_t run = ledger->ledger_id == -1 ? 0 : run_for(cache, ledger, entry_id, padded);
+    uint32_t run =
+        is_adopted || ledger->ledger_id == -1 ? 0 : run_for(cache, ledger, entry_id, padded);
     uint8_t *to = run ? run_at(cache, run)->end : cache->arena + cache->back_bytes - padded;
     if (padded > size_bytes)
         memset(to + padded - 8, 0, 8); /* the entry covers all but its padding */
@@ -394,8 +395,16 @@ fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entr
         .data = to,
         .size_bytes = size_bytes,
         .run = run,
+        .adopted = is_adopted,
     };
     return to;
+}
+
+/* What the flush will write of it. */
+static uint64_t
+copied_bytes(const struct fbk_cache_item *item)
+{
+    return item->adopted ? 0 : fbk_round_up(item->size_bytes, 8);
 }
 
 static void
@@ -407,7 +416,7 @@ link_to_ledger(struct fbk_write_cache *cache, const struct fbk_cache_item *item,
             .ledger_id = item->ledger_id,
             .first_entry_id = item->entry_id,
             .last_entry_id = item->entry_id,
-            .entry_bytes = fbk_round_up(item->size_bytes, 8),
+            .entry_bytes = copied_bytes(item),
             .head = reference,
             .tail = reference,
             .item_count = 1,
@@ -418,7 +427,7 @@ link_to_ledger(struct fbk_write_cache *cache, const struct fbk_cache_item *item,
     item_at(cache, ledger->tail)->ledger_next = reference;
     ledger->tail = reference;
     ledger->item_count++;
-    ledger->entry_bytes += fbk_round_up(item->size_bytes, 8);
+    ledger->entry_bytes += copied_bytes(item);
     if (FBK_LIKELY(item->entry_id > ledger->last_entry_id)) {
         ledger->last_entry_id = item->entry_id;
     } else {
@@ -612,7 +621,7 @@ fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items,
     if (!order)
         return -ENOMEM;
     lay_out_chunks(cache, runs, chunks, contents);
-    uint64_t ledger_count = 0, count = 0, in_place = 0;
+    uint64_t ledger_count = 0, count = 0, left = 0;
     for (uint64_t slot = 0; slot <= cache->ledger_mask; slot++)
         if (cache->ledgers[slot].ledger_id != -1)
             order[ledger_count++] = &cache->ledgers[slot];
@@ -625,7 +634,9 @@ fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items,
             struct fbk_cache_run *run = item->run ? run_at(cache, item->run) : NULL;
             if (run && chunk_at(cache, run->chunk)->in_place) {
                 fill_in(run, item);
-                in_place++;
+                left++;
+            } else if (item->adopted) {
+                left++;
             } else {
                 items[count++] = (struct fbk_flush_item){item->ledger_id, item->entry_id,
                                                          item->data, item->size_bytes, item->crc};
@@ -636,7 +647,7 @@ fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items,
         if (order[n]->unsorted)
             qsort(&items[begin], count - begin, sizeof *items, compare_items);
     }
-    FBK_ASSERT(count + in_place == cache->item_count);
+    FBK_ASSERT(count + left == cache->item_count);
     contents->item_count = count;
     fbk_memory_give_back(order, order_bytes);
     return 0;

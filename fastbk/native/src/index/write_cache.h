@@ -39,7 +39,7 @@ struct fbk_cache_item {
     uint32_t bucket_next; /* an earlier item in the same bucket */
     uint32_t ledger_next; /* the item of this ledger that came in next */
     uint32_t run;         /* that the entry lies in; 0 = behind its item */
-    uint32_t reserved;
+    uint32_t adopted;     /* 1: it lies in a run of the journal, and the flush leaves it there */
 };
 _Static_assert(sizeof(struct fbk_cache_item) == FBK_CACHE_ITEM_HEADER_BYTES, "cache item header");
 
@@ -71,7 +71,7 @@ struct fbk_cache_ledger {
     int64_t ledger_id;      /* -1 = empty slot */
     int64_t first_entry_id; /* smallest and largest id held */
     int64_t last_entry_id;
-    uint64_t entry_bytes; /* held, padded */
+    uint64_t entry_bytes; /* that the flush will write, padded */
     uint32_t head;
     uint32_t tail;
     uint32_t item_count;
@@ -120,9 +120,9 @@ void fbk_cache_reset(struct fbk_write_cache *cache);
 
 /* Where to copy the entry: NULL when it does not fit (or no memory for a new ledger's slot).  The
  * caller made sure that the id is not held.  Nothing is visible before commit; another reserve
- * forgets this one. */
+ * forgets this one.  is_adopted: it is here to be read alone. */
 uint8_t *fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
-                           uint32_t size_bytes);
+                           uint32_t size_bytes, bool is_adopted);
 void fbk_cache_commit(struct fbk_write_cache *cache, uint32_t crc);
 
 /* NULL if absent. */
@@ -140,9 +140,9 @@ uint64_t fbk_cache_ids(const struct fbk_write_cache *cache, int64_t ledger_id,
                        int64_t first_entry_id, int64_t *ids);
 
 /* Makes what a flush writes out of a sealed cache: the chunks that are written as they are, with
- * their runs' item tables filled in, and all other items sorted by (ledger, entry).  The arrays
- * have room for item_count, run_count and chunk_count; the counts are set.  May be called again,
- * for another attempt.  0 or -ENOMEM.  For the flush thread: takes milliseconds. */
+ * their runs' item tables filled in, and all other items that are not adopted, sorted by (ledger,
+ * entry).  The arrays have room for item_count, run_count and chunk_count; the counts are set.  May
+ * be called again, for another attempt.  0 or -ENOMEM.  For the flush thread: takes milliseconds. */
 int32_t fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items,
                           struct fbk_flush_run *runs, struct fbk_flush_chunk *chunks,
                           struct fbk_flush_contents *contents);

@@ -214,19 +214,39 @@ compare_locations(const void *a, const void *b)
     return (x->first_entry_id > y->first_entry_id) - (x->first_entry_id < y->first_entry_id);
 }
 
-/* Those of chunks are in the order of the chunks, the others in that of the file. */
+void
+fbk_locations_sort(struct fbk_location *locations, uint64_t count)
+{
+    if (count > 0)
+        qsort(locations, count, sizeof *locations, compare_locations);
+}
+
+struct sorted {
+    const struct fbk_location *next, *end;
+};
+
+/* Those of chunks are in the order of the chunks, the others in that of the file; those of adopted
+ * runs are sorted. */
 static void
 write_locations(struct fbk_flush *flush)
 {
-    struct fbk_location *in_chunks = flush->locations,
-                        *copied = flush->locations + flush->contents.run_count;
-    const struct fbk_location *end = flush->locations + flush->location_count, *chunks_end = copied;
-    if (flush->contents.run_count > 0)
-        qsort(in_chunks, flush->contents.run_count, sizeof *in_chunks, compare_locations);
-    while (in_chunks < chunks_end || copied < end) {
-        bool first =
-            copied == end || (in_chunks < chunks_end && compare_locations(in_chunks, copied) < 0);
-        fbk_locations_write_location(&flush->to, first ? in_chunks++ : copied++);
+    const struct fbk_flush_contents *contents = &flush->contents;
+    fbk_locations_sort(flush->locations, contents->run_count);
+    const struct fbk_location *copied = flush->locations + contents->run_count;
+    struct sorted parts[] = {
+        {flush->locations, copied},
+        {copied, flush->locations + flush->location_count},
+        {contents->adopted, contents->adopted + contents->adopted_count},
+    };
+    for (;;) {
+        struct sorted *first = NULL;
+        for (uint32_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+            if (parts[i].next < parts[i].end &&
+                (!first || compare_locations(parts[i].next, first->next) < 0))
+                first = &parts[i];
+        if (!first)
+            return;
+        fbk_locations_write_location(&flush->to, first->next++);
     }
 }
 
@@ -254,7 +274,7 @@ fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result)
     error = fbk_locations_write_end(&flush->to, &result->file_size_bytes);
     FBK_KILL_POINT("index.flush_after_locations");
     result->run_bytes = flush->run_bytes;
-    result->location_count = flush->location_count;
+    result->location_count = flush->location_count + flush->contents.adopted_count;
     free_flush(flush);
     return error < 0 ? error : 0;
 }

@@ -115,6 +115,9 @@ uint64_t fbk_store_cache_bytes(const struct fbk_store *store);
 /* How many states a prepared or added file holds; 0 for any other. */
 uint64_t fbk_store_state_count(struct fbk_store *store, uint64_t file_id);
 
+/* By ledger and first id, as a locations file has them. */
+void fbk_locations_sort(struct fbk_location *locations, uint64_t count);
+
 /* Walks the states of a prepared or added file; returns their count or FBK_E_CORRUPT (after giving
  * all that are whole). */
 int64_t fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
