@@ -101,6 +101,7 @@ INDEX_SOURCES = [
     "index/index.c",
     "index/publish.c",
     "index/apply.c",
+    "index/adopted.c",
     "index/check.c",
     "index/reply.c",
     "index/requests.c",

@@ -105,39 +105,6 @@ run_at(const struct fbk_index *index, uint64_t n)
     return index->journal->runs[n % FBK_RUN_SUMMARY_COUNT];
 }
 
-/* The entry of the file, made if it is not there; NULL: there are too many. */
-static struct fbk_adopted_file *
-adopted_file(struct fbk_adopted *adopted, const struct fbk_batch_descriptor *descriptor)
-{
-    if (adopted->file_count > 0 &&
-        adopted->files[adopted->file_count - 1].file_id == descriptor->file_id)
-        return &adopted->files[adopted->file_count - 1];
-    if (adopted->file_count == FBK_ADOPTED_FILES_MAX)
-        return NULL;
-    struct fbk_adopted_file *file = &adopted->files[adopted->file_count++];
-    *file = (struct fbk_adopted_file){.file_id = descriptor->file_id,
-                                      .salt = descriptor->file_salt};
-    return file;
-}
-
-static bool
-reserve_locations(struct fbk_adopted *adopted, uint64_t count)
-{
-    const uint64_t needed = (adopted->count + count) * sizeof *adopted->locations;
-    if (needed <= adopted->memory_bytes)
-        return true;
-    uint64_t more = adopted->memory_bytes ? adopted->memory_bytes * 2 : 64 * FBK_KIB;
-    more = more < needed ? fbk_round_up(needed, FBK_PAGE_BYTES) : more;
-    void *grown = adopted->locations
-                      ? fbk_memory_grow(adopted->locations, adopted->memory_bytes, more)
-                      : fbk_memory_take(more);
-    if (!grown)
-        return false;
-    adopted->locations = grown;
-    adopted->memory_bytes = more;
-    return true;
-}
-
 /* The batch's runs: the flush publishes where they lie.  Without memory for that they are copied as
  * everything else. */
 static void
@@ -145,28 +112,23 @@ adopt(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
 {
     struct fbk_adopted *adopted = &index->adopted;
     const uint64_t count = descriptor->runs_end - index->runs;
-    index->adopts = false;
-    if (FBK_LIKELY(count == 0) || !reserve_locations(adopted, count))
+    index->adopts = count > 0 &&
+                    fbk_adopted_begin(adopted, descriptor->file_id, descriptor->file_salt,
+                                      descriptor->offset_bytes + descriptor->size_bytes, count);
+    if (FBK_LIKELY(!index->adopts))
         return;
-    struct fbk_adopted_file *file = adopted_file(adopted, descriptor);
-    if (!file)
-        return;
-    index->adopts = true;
     index->run_hint = index->runs;
-    file->end_bytes = descriptor->offset_bytes + descriptor->size_bytes;
     for (uint64_t n = index->runs; n != descriptor->runs_end; n++) {
         const struct fbk_run_summary run = run_at(index, n);
-        adopted->locations[adopted->count++] = (struct fbk_location){
-            .ledger_id = run.ledger_id,
-            .first_entry_id = run.first_entry_id,
-            .last_entry_id = run.last_entry_id,
-            .log_id = FBK_LOG_JOURNAL | descriptor->file_id,
-            .offset_bytes = run.offset_bytes,
-            .size_bytes = run.size_bytes,
-            .entry_count = run.entry_count,
-        };
-        file->run_count++;
-        file->run_bytes += run.size_bytes;
+        fbk_adopted_add(adopted, &(struct fbk_location){
+                                     .ledger_id = run.ledger_id,
+                                     .first_entry_id = run.first_entry_id,
+                                     .last_entry_id = run.last_entry_id,
+                                     .log_id = FBK_LOG_JOURNAL | descriptor->file_id,
+                                     .offset_bytes = run.offset_bytes,
+                                     .size_bytes = run.size_bytes,
+                                     .entry_count = run.entry_count,
+                                 });
     }
 }
 

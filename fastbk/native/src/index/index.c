@@ -116,21 +116,13 @@ fbk_index_create(const struct fbk_index_options *options, struct fbk_store *stor
 }
 
 static void
-free_adopted(struct fbk_adopted *adopted)
-{
-    if (adopted->locations)
-        fbk_memory_give_back(adopted->locations, adopted->memory_bytes);
-    memset(adopted, 0, sizeof *adopted);
-}
-
-static void
 free_sealed(struct fbk_sealed *sealed)
 {
     if (sealed->layout)
         fbk_memory_give_back(sealed->layout, sealed->layout_memory_bytes);
     if (sealed->states)
         fbk_memory_give_back(sealed->states, sealed->states_memory_bytes);
-    free_adopted(&sealed->adopted);
+    fbk_adopted_free(&sealed->adopted);
     memset(sealed, 0, sizeof *sealed);
 }
 
@@ -143,7 +135,7 @@ fbk_index_destroy(struct fbk_index *index)
     fbk_index_streams_free(index);
     fbk_index_waiters_free(index);
     free_sealed(&index->sealed);
-    free_adopted(&index->adopted);
+    fbk_adopted_free(&index->adopted);
     for (uint32_t n = 0; n < 2; n++)
         fbk_cache_free(&index->caches[n]);
     if (index->forgetting.ledger_ids)
@@ -315,6 +307,8 @@ fbk_index_seal(struct fbk_index *index)
     sealed->file_id = index->file_id;
     sealed->adopted = index->adopted;
     memset(&index->adopted, 0, sizeof index->adopted);
+    /* here, for replay looks at it beside the flush thread */
+    fbk_locations_sort(sealed->adopted.locations, sealed->adopted.count);
     sealed->cache = index->active;
     index->active->sealed = true;
     fbk_index_forget_flushed(index);
@@ -364,7 +358,6 @@ lay_out(struct fbk_sealed *sealed)
         fbk_index_state_seal(&sealed->states[n]);
     sealed->contents.states = sealed->states;
     sealed->contents.state_count = sealed->state_count;
-    fbk_locations_sort(sealed->adopted.locations, sealed->adopted.count);
     sealed->contents.adopted = sealed->adopted.locations;
     sealed->contents.adopted_count = sealed->adopted.count;
     sealed->contents.files = sealed->adopted.files;

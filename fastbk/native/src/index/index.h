@@ -4,6 +4,7 @@
  *   index.c         create, ledger states in memory, seal and flushed
  *   publish.c       credit, cursors, bells
  *   apply.c         descriptors -> write cache and ledger states; queues checks and fences
+ *   adopted.c       runs that stay in the journal's files
  *   check.c         adds that need a look at what is stored
  *   reply.c         room in the reply rings, frames into them
  *   requests.c      the request rings; requests that wait for a disk
@@ -30,6 +31,7 @@
 #include "base/record.h"
 #include "base/segment.h"
 #include "base/stats.h"
+#include "index/adopted.h"
 #include "index/hot_ledgers.h"
 #include "index/pace.h"
 #include "index/write_cache.h"
@@ -124,16 +126,6 @@ struct fbk_lac_body {
     uint32_t size_bytes;
     uint32_t age;
     uint8_t bytes[FBK_LAC_BODY_BYTES_MAX];
-};
-
-/* Runs in journal files that the next flush publishes, and these files. */
-#define FBK_ADOPTED_FILES_MAX 64u
-struct fbk_adopted {
-    struct fbk_location *locations;
-    uint64_t memory_bytes;
-    uint64_t count;
-    uint32_t file_count;
-    struct fbk_adopted_file files[FBK_ADOPTED_FILES_MAX];
 };
 
 /* What seal set aside for the flush thread. */

@@ -64,7 +64,11 @@ static bool
 is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entry_id,
           const uint8_t *entry, uint32_t size_bytes)
 {
-    bool same = false;
+    /* not compared: what is on record is only counted */
+    bool same = fbk_adopted_holds(&index->adopted, record->ledger_id, entry_id) ||
+                fbk_adopted_holds(&index->sealed.adopted, record->ledger_id, entry_id);
+    if (same)
+        return true;
     const struct fbk_cache_item *item = fbk_index_cached(index, record->ledger_id, entry_id);
     if (item)
         same = fbk_entry_same(item->data, item->size_bytes, entry, size_bytes, record->digest_type);
@@ -98,6 +102,38 @@ replay_entry(struct fbk_index *index, struct fbk_ledger_state *state,
     fbk_index_noted(index, state, entry_id, (int64_t)fbk_load_be64(entry + 16));
     fbk_count(&index->segment->stats, FBK_C_INDEX_ENTRIES, 1);
     return 1;
+}
+
+/* Publishes where the run lies, in place of copying it: nothing of it may be stored yet. */
+static bool
+adopt_run(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record,
+          const uint8_t *bytes, const struct fbk_journal_batch *batch)
+{
+    struct fbk_run_header run;
+    memcpy(&run, bytes, sizeof run);
+    if (record->entry_id <= state->highest_entry_id ||
+        !fbk_adopted_begin(&index->adopted, batch->file_id, run.salt,
+                           batch->offset_bytes + batch->padded_bytes, 1))
+        return false;
+    int64_t lac = -1;
+    for (uint32_t n = 0; n < record->entry_count; n++) {
+        struct fbk_run_item item;
+        memcpy(&item, bytes + sizeof run + n * sizeof item, sizeof item);
+        const int64_t said = (int64_t)fbk_load_be64(bytes + item.offset_bytes + 16);
+        lac = said > lac ? said : lac;
+    }
+    fbk_adopted_add(&index->adopted, &(struct fbk_location){
+                                         .ledger_id = run.ledger_id,
+                                         .first_entry_id = run.first_entry_id,
+                                         .last_entry_id = run.last_entry_id,
+                                         .log_id = run.log_id,
+                                         .offset_bytes = run.offset_bytes,
+                                         .size_bytes = run.size_bytes,
+                                         .entry_count = run.entry_count,
+                                     });
+    fbk_index_noted(index, state, run.last_entry_id, lac);
+    fbk_count(&index->segment->stats, FBK_C_INDEX_ENTRIES, record->entry_count);
+    return true;
 }
 
 static int32_t
@@ -138,7 +174,8 @@ replay_add(struct fbk_index *index, struct fbk_ledger_state *state, const struct
 }
 
 static int32_t
-replay_record(struct fbk_index *index, const struct fbk_record *record, const uint8_t *payload)
+replay_record(struct fbk_index *index, const struct fbk_record *record, const uint8_t *payload,
+              const struct fbk_journal_batch *batch)
 {
     bool is_add = record->kind == FBK_KIND_ADD || record->kind == FBK_KIND_ADD_BATCH ||
                   record->kind == FBK_KIND_RUN;
@@ -149,7 +186,8 @@ replay_record(struct fbk_index *index, const struct fbk_record *record, const ui
         return FBK_E_FULL;
     fbk_index_touch(index, state);
     fbk_decide_replay(state, record);
-    if (record->kind == FBK_KIND_FENCE)
+    if (record->kind == FBK_KIND_FENCE ||
+        (record->kind == FBK_KIND_RUN && adopt_run(index, state, record, payload, batch)))
         return 1;
     return replay_add(index, state, record, payload);
 }
@@ -169,7 +207,7 @@ take_batch(struct fbk_index *index, struct fbk_index_replay *at)
     index->batch_sequence = at->batch.sequence;
     for (uint32_t offset = at->taken_bytes;
          (record = fbk_journal_batch_record(&at->batch, &offset)) != NULL;) {
-        int32_t rc = replay_record(index, record, fbk_record_payload(record));
+        int32_t rc = replay_record(index, record, fbk_record_payload(record), &at->batch);
         if (rc == 0) /* what went in of this record is found when it comes again */
             return index->active->item_count == 0 ? FBK_E_FULL : 0;
         if (rc < 0)

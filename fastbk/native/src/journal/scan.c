@@ -125,7 +125,11 @@ begin(struct fbk_journal_scan *scan, const char *path, uint32_t lock)
     scan->end.last_crc = header.predecessor_crc;
     scan->end.next_record_sequence = header.first_record_sequence;
     scan->end.end_bytes = scan->offset_bytes;
-    return 0;
+    /* Its runs may be published where they lie: whoever wrote them is dead, and may not have known
+     * whether they were durable. */
+    return lock && header.version >= FBK_JOURNAL_VERSION
+               ? scan->io->operations->sync(scan->io, scan->file)
+               : 0;
 }
 
 struct fbk_journal_scan *
