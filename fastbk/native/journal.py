@@ -54,6 +54,8 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
         record_bytes_max: a batch holds at least one record of up to so much.
         depth: batches in flight, at most the disk's `depth_max`. block_size_bytes: the disk's.
         quantum_bytes: taken from one ring before the next one's turn.
+        run_bytes_min: what a ledger has to bring in one batch to be written as runs. Smaller pieces are worse to read
+            than what a flush has sorted: pieces of 32 KiB read like a sequential file with four readers.
         predecessor_...: where replay ended; all 0 in a new bookie.
         unconfirmed_ledgers_max: 0: no bound of their own.
         unsynced: batches are acknowledged once they are written, durable or not.
@@ -79,6 +81,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     predecessor_crc: int = 0
     next_record_sequence: int = 0
     quantum_bytes: int = 64 * 1024
+    run_bytes_min: int = 32 * 1024
     unconfirmed_ledgers_max: int = 0
     pair: int = 0
     unsynced: bool = False

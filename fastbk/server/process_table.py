@@ -206,14 +206,16 @@ def _worker_descriptors(process: Process, pair_count: int) -> dict[str, Descript
 def ring_sizes(process: Process, config: BookieConfig) -> list[int]:
     """Return the sizes of the rings behind the control pages of one of `process`'s segments, in bytes.
 
-    A worker: add ring, request ring. The index: one reply ring, repeated for each worker.
+    A worker: add ring, request ring. The index: one reply ring, repeated for each worker. The journal: what the index
+    reads of batches with runs.
     """
     add, request, reply = bookie_config.ring_sizes(config.limits, bookie_config.pair_count(config))
     if process.role == "worker":
         return [add, request]
     if process.role == "index":
         return [reply]
-    return []
+    tail_bytes = tail_size_bytes(config)
+    return [tail_bytes] if process.role == "journal" and tail_bytes else []
 
 
 def worker_count(config: BookieConfig) -> int:
@@ -300,8 +302,40 @@ PARTIAL_FRAMES_SHARE = 4
 bound, the rest is what an attack may take on top."""
 
 
+TAIL_BATCHES_MIN = 4
+"""What is filled, what is flushed, and the batches under way have to fit into a journal's ring."""
+
+
+def tail_size_bytes(config: BookieConfig) -> int:
+    """Return the size of a journal's ring for batches with runs; 0: no room within `[bookie] memory_total`, no runs.
+
+    It takes the part of a write cache for entries that stay where the journal wrote them.
+    """
+    count = bookie_config.pair_count(config)
+    batch_bytes = config.journal.batch_size_bytes_max + config.limits.frame_size_bytes_max
+    least_bytes = TAIL_BATCHES_MIN * batch_bytes
+    cache_bytes = bookie_config.ledger_settings(config, 0).write_cache_size_bytes
+    size_bytes = 1 << (max(cache_bytes, least_bytes) - 1).bit_length()
+    others_bytes = sum(budget.size_bytes for budget in _others(config))
+    while size_bytes >= least_bytes:
+        if others_bytes + count * size_bytes <= memory_total_bytes(config):
+            return size_bytes
+        size_bytes //= 2
+    return 0
+
+
 def memory_table(config: BookieConfig) -> list[Budget]:
     """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`."""
+    tail_bytes = tail_size_bytes(config)
+    tails = [
+        Budget("journal", f"pair {pair}: newest batches with runs", tail_bytes)
+        for pair in range(bookie_config.pair_count(config) if tail_bytes else 0)
+    ]
+    return [*_others(config), *tails]
+
+
+def _others(config: BookieConfig) -> list[Budget]:
+    """Return the budgets of all but journals' rings."""
     count = bookie_config.pair_count(config)
     table = [
         Budget("supervisor", "interpreter", INTERPRETER_BYTES["supervisor"]),
@@ -371,4 +405,4 @@ def memory_total_bytes(config: BookieConfig) -> int:
     if config.bookie.memory_total_bytes:
         return config.bookie.memory_total_bytes
     workers, more_pairs = worker_count(config), bookie_config.pair_count(config) - 1
-    return (200 + 100 * workers + (100 + 40 * workers) * more_pairs) * MIB
+    return (264 + 100 * workers + (164 + 40 * workers) * more_pairs) * MIB

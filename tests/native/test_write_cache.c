@@ -51,7 +51,7 @@ model_next(int64_t ledger_id, int64_t first, int64_t last)
 static bool
 put(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id, uint32_t size_bytes)
 {
-    uint8_t *to = fbk_cache_reserve(cache, ledger_id, entry_id, size_bytes, false);
+    uint8_t *to = fbk_cache_reserve(cache, ledger_id, entry_id, size_bytes);
     if (!to)
         return false;
     uint32_t fill = (uint32_t)random_next() & 0xff;
@@ -307,8 +307,8 @@ test_refusals(void)
     CHECK(fbk_cache_init(&cache, 0, 4096, 1) == -EINVAL);
     CHECK(fbk_cache_init(&cache, 4097, 4096, 1) == -EINVAL);
     CHECK(fbk_cache_init(&cache, 4096, 4096, 1) == 0);
-    CHECK(fbk_cache_reserve(&cache, 1, 1, 4096 - 48, false) != NULL);
-    CHECK(fbk_cache_reserve(&cache, 1, 1, 4096 - 47, false) == NULL);
+    CHECK(fbk_cache_reserve(&cache, 1, 1, 4096 - 48) != NULL);
+    CHECK(fbk_cache_reserve(&cache, 1, 1, 4096 - 47) == NULL);
     /* a reserve alone is nothing */
     CHECK(cache.item_count == 0 && fbk_cache_find(&cache, 1, 1) == NULL);
     fbk_cache_free(&cache);

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fastbk.errors import ProtocolError
 from fastbk.native._bookie import ffi
-from fastbk.native.store import AdoptedFile
-from tests.fixtures.index_harness import CHECK, OK, SALT, IndexHarness
-from tests.fixtures.journal_harness import JOURNAL_LOG, RunSummary
+from fastbk.native.index import FLUSH
+from tests.fixtures.index_harness import CHECK, CONFLICT, OK, SALT, IndexHarness
+from tests.fixtures.journal_harness import (
+    INDEX_TAIL_RELEASED,
+    JOURNAL_LOG,
+    JOURNAL_RUNS,
+    RUN,
+    TAIL_BYTES,
+    entry,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fastbk.native.store import AdoptedFile
 
 KIB = 1024
 LOCATION = struct.Struct("<qqqqQQIIQ")
@@ -26,11 +36,19 @@ def harness() -> Iterator[IndexHarness]:
     harness.close()
 
 
-def run_of(ledger_id: int, first: int, last: int, offset_bytes: int = 8192) -> RunSummary:
-    count = last - first + 1
-    return RunSummary(
-        ledger_id, first, last, last - 1, offset_bytes, 72 + 24 * count + 1064 * count, count
-    )
+def add_run(
+    harness: IndexHarness, ledger_id: int, first: int, last: int, worker: int = 0
+) -> tuple[int, dict[int, bytes]]:
+    """Add entries of a KiB that the journal then writes as a run."""
+    entries = {n: entry(ledger_id, n, bytes([n % 256]) * KIB) for n in range(first, last + 1)}
+    for n in entries:
+        harness.add(ledger_id, n, bytes([n % 256]) * KIB, worker=worker)
+    return ledger_id, entries
+
+
+def size_of(count: int) -> int:
+    """Return the size of a run of so many entries of a KiB."""
+    return 72 + 24 * count + (KIB + 32) * count
 
 
 def flushed(
@@ -53,30 +71,72 @@ def flushed(
 
 
 def test_the_entries_of_a_run_are_read_and_not_copied(harness: IndexHarness) -> None:
+    runs = [add_run(harness, 9, 0, 39), add_run(harness, 4, 0, 39, worker=1)]
     for n in range(40):
-        harness.add(9, n, bytes(KIB))
-        harness.add(4, n, bytes(KIB), worker=1)
         harness.add(5, n, b"small")
-    harness.publish(runs=[run_of(9, 0, 39), run_of(4, 0, 39, 65536)])
+    harness.publish(runs=runs)
     harness.run()
     for ledger_id in (9, 4, 5):
-        assert harness.ask_one(harness.read(ledger_id, 7)).status == OK
+        answer = harness.ask_one(harness.read(ledger_id, 7))
+        assert answer.status == OK
+        assert answer.entry == entry(ledger_id, 7, b"small" if ledger_id == 5 else bytes([7]) * KIB)
+    assert harness.index.status.cache_bytes < 120 * 100, "an entry of a run costs its item"
     items, files, places = flushed(harness)
     assert items == [(5, n) for n in range(40)]
-    size = run_of(9, 0, 39).size_bytes
-    assert files == [AdoptedFile(1, SALT + 1, 2, 2 * size, 8192 + 4096)]
-    assert places == [(4, 0, 39, JOURNAL_LOG | 1, 65536), (9, 0, 39, JOURNAL_LOG | 1, 8192)]
+    (file,) = files
+    assert (file.file_id, file.salt, file.run_count, file.run_bytes) == (
+        1,
+        SALT + 1,
+        2,
+        2 * size_of(40),
+    )
+    first = 8192 + 88 + 96
+    assert places == [
+        (4, 0, 39, JOURNAL_LOG | 1, first + size_of(40) + 96),
+        (9, 0, 39, JOURNAL_LOG | 1, first),
+    ]
     assert harness.ask_one(harness.read(9, 39)).status == OK, (
         "it stays readable until it is filled again"
     )
 
 
+def released(harness: IndexHarness) -> int:
+    return harness.memory.get(INDEX_TAIL_RELEASED)
+
+
+def test_the_journal_s_ring_is_given_back_when_nothing_points_there(harness: IndexHarness) -> None:
+    harness.publish(runs=[add_run(harness, 1, 0, 39)])
+    harness.run()
+    first_end = harness.tail.written
+    assert released(harness) == 0
+    flushed(harness)
+    assert released(harness) == 0, "what was flushed is still read"
+    harness.publish(runs=[add_run(harness, 1, 40, 79)])
+    harness.run()
+    assert released(harness) == 0
+    flushed(harness)
+    assert released(harness) == first_end
+    assert harness.ask_one(harness.read(1, 79)).status == OK
+    harness.add(1, 80)
+    harness.publish()
+    flushed(harness)
+    harness.run()
+    assert released(harness) == harness.tail.written, "what is not in a run is copied"
+
+
+def test_a_flush_is_due_when_a_third_of_the_ring_is_in_use(harness: IndexHarness) -> None:
+    reasons, batches = 0, 0
+    while not reasons & FLUSH:
+        harness.publish(runs=[add_run(harness, 1, 40 * batches, 40 * batches + 39)])
+        reasons = harness.run()
+        batches += 1
+    assert TAIL_BYTES // 3 <= harness.tail.written < TAIL_BYTES // 3 + 2 * size_of(40)
+
+
 def test_each_flush_has_its_own_runs_and_files(harness: IndexHarness) -> None:
     for file_id in (1, 1, 2):
         first = harness.batch_sequence * 40
-        for n in range(first, first + 40):
-            harness.add(1, n, bytes(KIB))
-        harness.publish(runs=[run_of(1, first, first + 39)], file_id=file_id)
+        harness.publish(runs=[add_run(harness, 1, first, first + 39)], file_id=file_id)
     items, files, places = flushed(harness)
     assert (items, [(file.file_id, file.run_count) for file in files]) == ([], [(1, 2), (2, 1)])
     assert [place[1] for place in places] == [0, 40, 80]
@@ -90,22 +150,31 @@ def test_each_flush_has_its_own_runs_and_files(harness: IndexHarness) -> None:
 
 def test_what_is_checked_among_a_run_is_no_part_of_it(harness: IndexHarness) -> None:
     """INV-J6: a checked copy of an id that lies between a run's is decided by what is stored."""
-    for n in (0, 1, 3, 4):
+    run = {n: entry(1, n, bytes([n]) * KIB) for n in (0, 1, 3, 4)}
+    for n in run:
         harness.add(1, n, bytes([n]) * KIB)
     late = harness.add(1, 2, b"late")
     again = harness.add(1, 3, b"another")
-    run = RunSummary(1, 0, 4, 3, 8192, 72 + 4 * (24 + 1064), 4)
-    harness.publish({late: CHECK, again: CHECK}, runs=[run])
+    harness.publish({late: CHECK, again: CHECK}, runs=[(1, run)])
     harness.run(steps=3)
-    assert len(harness.answers()) == 2, "both checks are decided"
-    assert harness.ask_one(harness.read(1, 3)).entry[32:] == bytes([3]) * KIB
+    assert sorted(answer.status for answer in harness.answers()) == [OK, CONFLICT]
+    assert harness.ask_one(harness.read(1, 3)).entry == run[3]
     items, _, places = flushed(harness)
     assert items == [(1, 2)]
     assert [place[:3] for place in places] == [(1, 0, 4)]
 
 
-def test_more_summaries_than_there_can_be_end_the_index(harness: IndexHarness) -> None:
+def test_summaries_that_cannot_be_end_the_index(harness: IndexHarness) -> None:
     harness.runs = 16385
     harness.publish()
-    with pytest.raises(Exception, match="the peer broke the protocol"):
+    with pytest.raises(ProtocolError):
+        harness.run()
+
+
+def test_a_run_outside_of_its_batch_ends_the_index(harness: IndexHarness) -> None:
+    harness.publish(runs=[add_run(harness, 1, 0, 39)])
+    raw = list(RUN.unpack_from(harness.journal.map, JOURNAL_RUNS))
+    raw[4] += 4096
+    RUN.pack_into(harness.journal.map, JOURNAL_RUNS, *raw)
+    with pytest.raises(ProtocolError):
         harness.run()

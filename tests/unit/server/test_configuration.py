@@ -260,7 +260,7 @@ def test_a_metadata_uri_that_the_start_refuses_is_refused_by_the_check(
 
 
 def test_the_default_bookie_stays_within_its_memory_table() -> None:
-    assert process_table.memory_bytes(BookieConfig()) <= 300 * MIB
+    assert process_table.memory_bytes(BookieConfig()) <= 364 * MIB
 
 
 def test_every_setting_has_a_key_of_its_own() -> None:

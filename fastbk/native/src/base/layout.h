@@ -234,8 +234,9 @@ struct fbk_batch_descriptor {
     uint64_t header_hash[FBK_WORKERS_MAX];
     uint64_t runs_end;  /* runs ever published, this batch's included */
     uint64_t file_salt; /* of the journal file */
+    uint64_t tail_end;  /* in the journal's ring: of the batch, if it has runs, else of those before */
 };
-_Static_assert(sizeof(struct fbk_batch_descriptor) == 336, "batch descriptor");
+_Static_assert(sizeof(struct fbk_batch_descriptor) == 344, "batch descriptor");
 
 /* A run of a published batch: it lies in the descriptor's file, where it says, and does not change
  * until the file is taken again (INV-J7). */
@@ -261,7 +262,8 @@ struct fbk_exception {
 #define FBK_RUN_SUMMARY_COUNT 16384u
 #define FBK_NOTICE_COUNT 4096u
 
-/* Written by journal p. */
+/* Written by journal p.  Ring behind it, if it has one: the newest batches with runs, as they went to
+ * the disk; the index reads the runs' entries there until it gives their place back. */
 struct fbk_journal_segment {
     struct fbk_segment_header header;
     struct fbk_sleeper sleeper;
@@ -293,6 +295,7 @@ struct fbk_index_segment {
     struct fbk_cursor descriptors_consumed;
     struct fbk_cursor exceptions_consumed;
     struct fbk_cursor runs_consumed;
+    struct fbk_cursor tail_released; /* of the journal's ring */
     /* 1: ring at every publish (waiters, checks, a pending read) */
     struct fbk_cursor wants_wake;
     struct fbk_cursor mark_sequence; /* last batch contained in a finished flush */

@@ -10,6 +10,7 @@
 #include "index/index.h"
 
 #include "base/fault.h"
+#include "base/run.h"
 #include "journal/format.h"
 
 /* An entry's cost is at most 88/41 of its bytes in the ring (a batch of 33-byte entries). */
@@ -105,21 +106,65 @@ run_at(const struct fbk_index *index, uint64_t n)
     return index->journal->runs[n % FBK_RUN_SUMMARY_COUNT];
 }
 
+/* The entries of a run are known by where they lie in the journal's ring.  Nothing of them is read:
+ * the journal has checked them. */
+static int32_t
+refer_to_run(struct fbk_index *index, const struct fbk_run_summary *run, const uint8_t *bytes)
+{
+    struct fbk_ledger_state *state = fbk_index_ledger_make(index, run->ledger_id);
+    if (!state)
+        return FBK_E_FULL;
+    for (uint32_t n = 0; n < run->entry_count; n++) {
+        struct fbk_run_item item;
+        memcpy(&item, bytes + sizeof(struct fbk_run_header) + n * sizeof item, sizeof item);
+        if (item.entry_id < run->first_entry_id || item.entry_id > run->last_entry_id ||
+            item.offset_bytes > run->size_bytes ||
+            item.size_bytes > run->size_bytes - item.offset_bytes)
+            return FBK_E_PROTOCOL;
+        if (!fbk_cache_refer(index->active, run->ledger_id, item.entry_id,
+                             bytes + item.offset_bytes, item.size_bytes, item.crc))
+            return -ENOMEM; /* `fits` saw that there is room: it is memory for the ledger */
+    }
+    fbk_index_noted(index, state, run->last_entry_id, run->lac);
+    return 0;
+}
+
+static bool
+run_lies_in(const struct fbk_batch_descriptor *descriptor, const struct fbk_run_summary *run)
+{
+    return run->ledger_id >= 0 && run->first_entry_id >= 0 && run->entry_count > 0 &&
+           run->entry_count <= FBK_RUN_ENTRIES_MAX &&
+           run->offset_bytes > descriptor->offset_bytes &&
+           run->offset_bytes - descriptor->offset_bytes < descriptor->size_bytes &&
+           run->size_bytes <=
+               descriptor->offset_bytes + descriptor->size_bytes - run->offset_bytes &&
+           fbk_run_front_bytes(run->entry_count) < run->size_bytes;
+}
+
 /* The batch's runs: the flush publishes where they lie.  Without memory for that they are copied as
  * everything else. */
-static void
+static int32_t
 adopt(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
 {
     struct fbk_adopted *adopted = &index->adopted;
     const uint64_t count = descriptor->runs_end - index->runs;
-    index->adopts = count > 0 &&
+    const uint64_t begin = descriptor->tail_end - descriptor->size_bytes;
+    index->adopts = count > 0 && index->tail.size_bytes > 0 &&
                     fbk_adopted_begin(adopted, descriptor->file_id, descriptor->file_salt,
                                       descriptor->offset_bytes + descriptor->size_bytes, count);
     if (FBK_LIKELY(!index->adopts))
-        return;
+        return 0;
     index->run_hint = index->runs;
+    if (index->active->tail_begin == UINT64_MAX)
+        index->active->tail_begin = begin;
     for (uint64_t n = index->runs; n != descriptor->runs_end; n++) {
         const struct fbk_run_summary run = run_at(index, n);
+        if (!run_lies_in(descriptor, &run))
+            return FBK_E_PROTOCOL;
+        const uint64_t place = begin + (run.offset_bytes - descriptor->offset_bytes);
+        int32_t rc = refer_to_run(index, &run, fbk_ring_at(&index->tail, place));
+        if (rc < 0)
+            return rc;
         fbk_adopted_add(adopted, &(struct fbk_location){
                                      .ledger_id = run.ledger_id,
                                      .first_entry_id = run.first_entry_id,
@@ -130,6 +175,7 @@ adopt(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
                                      .entry_count = run.entry_count,
                                  });
     }
+    return 0;
 }
 
 static bool
@@ -177,8 +223,7 @@ take_entry(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entr
         fbk_count(&index->segment->stats, FBK_C_INDEX_UNEXPECTED, 1);
         return 0; /* first copy wins (INV-A5) */
     }
-    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes,
-                                      is_adopted(index, state->ledger_id, entry_id));
+    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes);
     if (FBK_UNLIKELY(!copy))
         /* `fits` saw that there is room: it is memory for the ledger that is missing */
         return -ENOMEM;
@@ -241,6 +286,8 @@ take_accepted(struct fbk_index *index, uint32_t w, const struct fbk_record *reco
     fbk_count(stats, FBK_C_INDEX_ENTRIES, record->entry_count);
     fbk_count(stats, FBK_C_INDEX_ENTRY_BYTES, record->payload_bytes);
     fbk_hot_note(&index->hot, record->ledger_id, record->entry_count, record->payload_bytes);
+    if (is_adopted(index, record->ledger_id, record->entry_id))
+        return 0;
     if (record->kind == FBK_KIND_ADD)
         return take_entry(index, state, record->entry_id, payload, record->payload_bytes,
                           record->body_crc);
@@ -381,10 +428,12 @@ take_descriptor(struct fbk_index *index)
     if (rc < 0)
         return rc;
     index->runs_end = descriptor.runs_end;
-    adopt(index, &descriptor);
     uint64_t starts[FBK_WORKERS_MAX];
     index->batch_sequence = descriptor.batch_sequence;
     index->batch_published_us = (uint32_t)(descriptor.published_ns / 1000);
+    rc = adopt(index, &descriptor);
+    if (rc < 0)
+        return rc;
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
         starts[w] = index->workers[w].add_position;
         if (starts[w] == descriptor.ring_end[w])
@@ -401,6 +450,7 @@ take_descriptor(struct fbk_index *index)
         return rc;
     index->exceptions = descriptor.exceptions_end;
     index->runs = descriptor.runs_end;
+    index->tail_end = descriptor.tail_end;
     index->adopts = false;
     if (descriptor.file_id)
         index->file_id = descriptor.file_id;

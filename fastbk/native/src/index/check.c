@@ -193,7 +193,7 @@ store_item(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_s
 {
     const uint8_t *entry = check->payload + check->offset_bytes;
     uint32_t size_bytes = item_bytes(check);
-    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes, false);
+    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes);
     if (!copy)
         return false;
     memcpy(copy, entry, size_bytes);

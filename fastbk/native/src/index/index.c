@@ -52,7 +52,10 @@ map_segments(struct fbk_index *index)
         index->journal->header.epoch != index->options.epoch ||
         index->journal->header.pair != index->segment->header.pair)
         return FBK_E_LAYOUT;
-    for (uint32_t w = 0; w < index->options.worker_count; w++) {
+    if (index->journal->header.ring_size_bytes[0] > 0)
+        error = fbk_segment_map_ring(index->options.journal_segment_fd, &index->journal->header, 0,
+                                     0, false, &index->tail);
+    for (uint32_t w = 0; error >= 0 && w < index->options.worker_count; w++) {
         error = map_worker(index, w);
         if (error < 0)
             return error;
@@ -136,6 +139,7 @@ fbk_index_destroy(struct fbk_index *index)
     fbk_index_waiters_free(index);
     free_sealed(&index->sealed);
     fbk_adopted_free(&index->adopted);
+    fbk_segment_unmap_ring(&index->tail);
     for (uint32_t n = 0; n < 2; n++)
         fbk_cache_free(&index->caches[n]);
     if (index->forgetting.ledger_ids)

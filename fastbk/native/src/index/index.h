@@ -207,6 +207,9 @@ struct fbk_index {
     uint64_t runs, runs_end;     /* summaries consumed; those of the batch in hand end there */
     uint64_t run_hint;           /* that held the last entry that one was found for */
     bool adopts;                 /* this batch's runs stay where they are */
+    struct fbk_ring tail;        /* the journal's; size 0: there is none */
+    uint64_t tail_end;           /* as of the last descriptor taken in */
+    uint64_t tail_released;      /* as last published */
     struct fbk_adopted adopted;  /* since the last seal */
     uint64_t file_id;            /* of the journal, of the last batch that was written */
     uint64_t taken_sequence;     /* batch of the last descriptor taken in */

@@ -79,9 +79,24 @@ publish_worker(struct fbk_index *index, uint32_t w)
         ring_worker(index, worker);
 }
 
+/* What no entry in a cache points to any more.  Nobody waits for it. */
+static void
+release_tail(struct fbk_index *index)
+{
+    uint64_t released = index->tail_end;
+    for (uint32_t n = 0; n < 2; n++)
+        if (index->caches[n].tail_begin < released)
+            released = index->caches[n].tail_begin;
+    if (released == index->tail_released)
+        return;
+    fbk_cursor_store(&index->segment->tail_released, released);
+    index->tail_released = released;
+}
+
 void
 fbk_index_publish(struct fbk_index *index)
 {
+    release_tail(index);
     uint64_t behind = index->order - index->order_published;
     if (behind) {
         fbk_cursor_publish(&index->segment->exceptions_consumed, index->exceptions);

@@ -93,7 +93,7 @@ replay_entry(struct fbk_index *index, struct fbk_ledger_state *state,
     if (entry_id <= state->highest_entry_id &&
         is_stored(index, record, entry_id, entry, size_bytes))
         return 1;
-    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes, false);
+    uint8_t *copy = fbk_cache_reserve(index->active, state->ledger_id, entry_id, size_bytes);
     if (!copy)
         return 0;
     if (fbk_crc32c_copy(0, copy, entry, size_bytes) != crc)

@@ -63,6 +63,11 @@ flush_is_due(const struct fbk_index *index, uint64_t now_ns)
     const struct fbk_index_options *options = &index->options;
     if (index->sealed.cache)
         return false;
+    /* A third for what is filled, a third for what was flushed and is still read, the rest for what
+     * comes while a flush is under way. */
+    if (index->active->tail_begin != UINT64_MAX &&
+        index->tail_end - index->active->tail_begin >= index->tail.size_bytes / 3)
+        return true;
     return index->full || index->active->used_bytes >= options->flush_used_bytes ||
            index->journal_bytes - index->mark_journal_bytes >= options->flush_journal_bytes ||
            (index->oldest_ns && now_ns > index->oldest_ns &&

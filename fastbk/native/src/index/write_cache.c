@@ -96,6 +96,7 @@ empty(struct fbk_write_cache *cache)
     cache->chunk_count = cache->run_count = 0;
     cache->next = (struct fbk_cache_item){0};
     cache->sealed = false;
+    cache->tail_begin = UINT64_MAX;
 }
 
 int32_t
@@ -371,21 +372,30 @@ run_for(struct fbk_write_cache *cache, struct fbk_cache_ledger *ledger, int64_t 
 
 /* ------------ inserting */
 
-uint8_t *
-fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
-                  uint32_t size_bytes, bool is_adopted)
+/* The ledger's slot, for an entry that costs so much; NULL: it does not fit, or no memory. */
+static struct fbk_cache_ledger *
+ledger_for(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id, uint64_t cost)
 {
     FBK_ASSERT(!cache->sealed && ledger_id >= 0 && entry_id >= 0);
-    if (fbk_cache_cost(size_bytes) > cache->capacity_bytes - cache->used_bytes)
+    if (cost > cache->capacity_bytes - cache->used_bytes)
         return NULL;
     uint32_t slot = ledger_slot_for_insert(cache, ledger_id);
     if (slot == UINT32_MAX)
         return NULL;
     cache->last_slot = slot;
-    struct fbk_cache_ledger *ledger = &cache->ledgers[slot];
+    return &cache->ledgers[slot];
+}
+
+uint8_t *
+fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
+                  uint32_t size_bytes)
+{
+    struct fbk_cache_ledger *ledger =
+        ledger_for(cache, ledger_id, entry_id, fbk_cache_cost(size_bytes));
+    if (!ledger)
+        return NULL;
     uint64_t padded = fbk_round_up(size_bytes, 8);
-    uint32_t run =
-        is_adopted || ledger->ledger_id == -1 ? 0 : run_for(cache, ledger, entry_id, padded);
+    uint32_t run = ledger->ledger_id == -1 ? 0 : run_for(cache, ledger, entry_id, padded);
     uint8_t *to = run ? run_at(cache, run)->end : cache->arena + cache->back_bytes - padded;
     if (padded > size_bytes)
         memset(to + padded - 8, 0, 8); /* the entry covers all but its padding */
@@ -395,7 +405,6 @@ fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entr
         .data = to,
         .size_bytes = size_bytes,
         .run = run,
-        .adopted = is_adopted,
     };
     return to;
 }
@@ -446,11 +455,11 @@ link_to_run(struct fbk_cache_run *run, const struct fbk_cache_item *item)
     run->end += fbk_round_up(item->size_bytes, 8);
 }
 
-void
-fbk_cache_commit(struct fbk_write_cache *cache, uint32_t crc)
+/* `next`, whose item and copy take so many bytes at the back. */
+static void
+put_item(struct fbk_write_cache *cache, uint64_t back_bytes, uint64_t cost, uint32_t crc)
 {
-    const uint64_t cost = fbk_cache_cost(cache->next.size_bytes);
-    cache->back_bytes -= cache->next.run ? sizeof(struct fbk_cache_item) : cost;
+    cache->back_bytes -= back_bytes;
     uint32_t reference = (uint32_t)(cache->back_bytes / 8) + 1;
     struct fbk_cache_item *item = item_at(cache, reference);
     *item = cache->next;
@@ -464,6 +473,30 @@ fbk_cache_commit(struct fbk_write_cache *cache, uint32_t crc)
     cache->used_bytes += cost;
     cache->item_count++;
     FBK_ASSERT(free_bytes(cache) >= cache->capacity_bytes - cache->used_bytes); /* INV-A6 */
+}
+
+void
+fbk_cache_commit(struct fbk_write_cache *cache, uint32_t crc)
+{
+    const uint64_t cost = fbk_cache_cost(cache->next.size_bytes);
+    put_item(cache, cache->next.run ? sizeof(struct fbk_cache_item) : cost, cost, crc);
+}
+
+bool
+fbk_cache_refer(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
+                const uint8_t *data, uint32_t size_bytes, uint32_t crc)
+{
+    if (!ledger_for(cache, ledger_id, entry_id, sizeof(struct fbk_cache_item)))
+        return false;
+    cache->next = (struct fbk_cache_item){
+        .ledger_id = ledger_id,
+        .entry_id = entry_id,
+        .data = (uint8_t *)(uintptr_t)data,
+        .size_bytes = size_bytes,
+        .adopted = 1,
+    };
+    put_item(cache, sizeof(struct fbk_cache_item), sizeof(struct fbk_cache_item), crc);
+    return true;
 }
 
 /* ------------ finding */

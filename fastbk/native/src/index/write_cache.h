@@ -39,7 +39,7 @@ struct fbk_cache_item {
     uint32_t bucket_next; /* an earlier item in the same bucket */
     uint32_t ledger_next; /* the item of this ledger that came in next */
     uint32_t run;         /* that the entry lies in; 0 = behind its item */
-    uint32_t adopted;     /* 1: it lies in a run of the journal, and the flush leaves it there */
+    uint32_t adopted;     /* 1: `data` is in the journal's ring, and the flush leaves it out */
 };
 _Static_assert(sizeof(struct fbk_cache_item) == FBK_CACHE_ITEM_HEADER_BYTES, "cache item header");
 
@@ -106,6 +106,7 @@ struct fbk_write_cache {
     /* between reserve and commit: size, place and run of the entry */
     struct fbk_cache_item next;
     bool sealed;
+    uint64_t tail_begin; /* of what adopted items point to, in the journal's ring; UINT64_MAX: none */
 };
 
 /* What the arena has beyond capacity_bytes. */
@@ -120,10 +121,14 @@ void fbk_cache_reset(struct fbk_write_cache *cache);
 
 /* Where to copy the entry: NULL when it does not fit (or no memory for a new ledger's slot).  The
  * caller made sure that the id is not held.  Nothing is visible before commit; another reserve
- * forgets this one.  is_adopted: it is here to be read alone. */
+ * forgets this one. */
 uint8_t *fbk_cache_reserve(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
-                           uint32_t size_bytes, bool is_adopted);
+                           uint32_t size_bytes);
 void fbk_cache_commit(struct fbk_write_cache *cache, uint32_t crc);
+/* An entry that stays where it is, in the journal's ring, and that no flush writes: it costs
+ * FBK_CACHE_ITEM_HEADER_BYTES.  False: as reserve's NULL. */
+bool fbk_cache_refer(struct fbk_write_cache *cache, int64_t ledger_id, int64_t entry_id,
+                     const uint8_t *data, uint32_t size_bytes, uint32_t crc);
 
 /* NULL if absent. */
 const struct fbk_cache_item *fbk_cache_find(const struct fbk_write_cache *cache, int64_t ledger_id,

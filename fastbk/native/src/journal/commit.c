@@ -99,6 +99,9 @@ fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, u
     if (rc < 0)
         return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, rc);
     journal->offset_bytes += padded;
+    if (slot->has_runs)
+        journal->tail_written += padded;
+    descriptor->tail_end = journal->tail_written;
     journal->loose_bytes += slot->loose_bytes;
     note_batch(journal, slot, padded);
     return 0;
@@ -203,7 +206,7 @@ write_file_headers(struct fbk_journal *journal, const struct fbk_journal_file *n
 {
     struct fbk_journal_file_header header;
     make_file_header(journal, next, &header);
-    uint8_t *buffer = journal->slots[journal->first_slot].buffer; /* nothing is in flight */
+    uint8_t *buffer = journal->slots[journal->first_slot].own; /* nothing is in flight */
     uint32_t block = journal->options.block_size_bytes;
     memset(buffer, 0, 2 * (size_t)block);
     memcpy(buffer, &header, sizeof header);

@@ -74,7 +74,7 @@ keep(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w,
      const struct fbk_record *record, bool is_new, uint64_t planned_bytes)
 {
     const uint64_t position = journal->workers[w].taken;
-    if (journal->file.adopts) {
+    if (slot->has_runs) {
         if (!fbk_journal_note_taken(journal, w, record, is_new))
             return fbk_journal_poison(journal, FBK_POISON_RING, w, position, 0);
         slot->content_bytes += (uint32_t)planned_bytes;
@@ -145,7 +145,7 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     uint32_t verdict = fbk_decide(state, record, &limits, &status);
     bool written =
         verdict == FBK_TAKE_NEW || verdict == FBK_TAKE_CHECK || verdict == FBK_TAKE_FENCE;
-    const uint64_t planned_bytes = written ? fbk_journal_planned_bytes(journal, record) : 0;
+    const uint64_t planned_bytes = written ? fbk_journal_planned_bytes(journal, slot, record) : 0;
     if (written && fits(journal, slot, planned_bytes) != GO_ON)
         return STOP_FULL;
     if (written && !apply(journal, record, verdict, state)) {
@@ -233,7 +233,9 @@ fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     uint64_t all = 0;
     bool full = false, any = true;
     journal->reads_only = fbk_cursor_load(&journal->index->reads_only);
-    fbk_journal_runs_begin(journal);
+    rc = fbk_journal_runs_begin(journal, slot);
+    if (rc < 0)
+        return rc;
     uint32_t first = journal->rotation++ % journal->options.worker_count;
     while (any && !full && all < most) {
         any = false;

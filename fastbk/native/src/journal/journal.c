@@ -28,7 +28,7 @@ options_ok(const struct fbk_io *io, const struct fbk_journal_options *options)
            options->depth <= io->depth_max && options->quantum_bytes >= 1 &&
            block >= FBK_PAGE_BYTES && block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 &&
            block % io->block_size_bytes == 0 &&
-           options->record_bytes_max >= sizeof(struct fbk_record) &&
+           options->record_bytes_max >= sizeof(struct fbk_record) && options->run_bytes_min >= 1 &&
            options->record_bytes_max <= FBK_BATCH_BYTES_MAX / 2 &&
            options->batch_size_bytes_max >= block &&
            options->batch_size_bytes_max <= FBK_BATCH_BYTES_MAX / 2;
@@ -50,6 +50,12 @@ map_segments(struct fbk_journal *journal)
         journal->segment->header.pair != options->pair ||
         journal->index->header.pair != options->pair)
         return FBK_E_LAYOUT;
+    if (journal->segment->header.ring_size_bytes[0] > 0) {
+        error = fbk_segment_map_ring(options->segment_fd, &journal->segment->header, 0, 0, true,
+                                     &journal->tail);
+        if (error < 0)
+            return error;
+    }
     for (uint32_t w = 0; w < options->worker_count; w++) {
         struct fbk_journal_worker *worker = &journal->workers[w];
         int32_t fd = options->worker_segment_fds[w];
@@ -106,8 +112,8 @@ fbk_journal_create(struct fbk_io *io, const struct fbk_journal_options *options,
     if (*error >= 0)
         fbk_flight_open(&journal->recorder, &journal->segment->stats.flight);
     for (uint32_t i = 0; *error >= 0 && i < options->depth; i++) {
-        journal->slots[i].buffer = fbk_memory_take(journal->buffer_bytes);
-        if (!journal->slots[i].buffer)
+        journal->slots[i].own = fbk_memory_take(journal->buffer_bytes);
+        if (!journal->slots[i].own)
             *error = -ENOMEM;
     }
     if (*error < 0) {
@@ -135,8 +141,9 @@ fbk_journal_destroy(struct fbk_journal *journal)
         fbk_segment_unmap(journal->segment, FBK_ROLE_JOURNAL);
     /* A buffer that the kernel still reads keeps its pages until it is done: unmapping is safe. */
     for (uint32_t i = 0; i < FBK_JOURNAL_DEPTH_MAX; i++)
-        if (journal->slots[i].buffer)
-            fbk_memory_give_back(journal->slots[i].buffer, journal->buffer_bytes);
+        if (journal->slots[i].own)
+            fbk_memory_give_back(journal->slots[i].own, journal->buffer_bytes);
+    fbk_segment_unmap_ring(&journal->tail);
     fbk_journal_runs_free(journal);
     if (journal->ledgers.chunks)
         fbk_ledgers_free(&journal->ledgers);

@@ -47,7 +47,9 @@ enum fbk_slot_state {
 
 /* A batch from take to publish. */
 struct fbk_journal_slot {
-    uint8_t *buffer;
+    uint8_t *buffer; /* `own`, or a place in the journal's ring */
+    uint8_t *own;
+    bool has_runs; /* it may have: its place is in the ring */
     uint32_t content_bytes; /* while records are taken: what they will need at most */
     uint32_t record_count;  /* in the buffer; the descriptor counts those taken */
     uint32_t loose_bytes;   /* of records outside of runs */
@@ -150,6 +152,8 @@ struct fbk_journal {
     uint64_t exceptions;
     uint64_t runs;    /* the same of run summaries */
     uint64_t notices; /* of the index's, applied */
+    struct fbk_ring tail;  /* size 0: there is none, and no runs */
+    uint64_t tail_written; /* bytes ever put there */
     struct fbk_journal_batch_plan plan;
     uint64_t taken_bytes; /* of new adds' entries, since start */
     uint64_t grouped_bytes;
@@ -201,9 +205,10 @@ int32_t fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *
 int32_t fbk_journal_runs_init(struct fbk_journal *journal);
 void fbk_journal_runs_free(struct fbk_journal *journal);
 /* First pass.  Begins a batch. */
-void fbk_journal_runs_begin(struct fbk_journal *journal);
+int32_t fbk_journal_runs_begin(struct fbk_journal *journal, struct fbk_journal_slot *slot);
 /* What the record may need in the batch. */
-uint64_t fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_record *record);
+uint64_t fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
+                                   const struct fbk_record *record);
 /* Counts a new add that is written as it came. */
 void fbk_journal_count_new(struct fbk_journal *journal, const struct fbk_record *record);
 /* Notes what is at the ring's `taken`, for the second pass.  False when its table is not what its

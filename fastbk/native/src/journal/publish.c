@@ -86,6 +86,8 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
         &journal->slots[(journal->first_slot + journal->slot_count) % journal->options.depth];
     FBK_ASSERT(slot->state == FBK_SLOT_FREE);
     slot->content_bytes = sizeof(struct fbk_batch_header);
+    slot->buffer = slot->own;
+    slot->has_runs = false;
     slot->record_count = 0;
     slot->loose_bytes = 0;
     slot->records_crc = 0;
@@ -103,6 +105,7 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
     memset(&slot->descriptor, 0, sizeof slot->descriptor);
     slot->descriptor.exceptions_end = journal->exceptions;
     slot->descriptor.runs_end = journal->runs;
+    slot->descriptor.tail_end = journal->tail_written;
     for (uint32_t w = 0; w < journal->options.worker_count; w++) {
         slot->descriptor.ring_end[w] = journal->workers[w].taken;
         slot->descriptor.header_hash[w] = FBK_HEADER_HASH_NONE;

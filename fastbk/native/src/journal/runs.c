@@ -1,5 +1,5 @@
-/* Runs: what one ledger brings in one batch, from FBK_ADOPT_BYTES_MIN on, is written as an entry log
- * has it, and the flush then publishes where it lies and writes none of it again.
+/* Runs: what one ledger brings in one batch, if it is enough, is written as an entry log has it, and
+ * the flush then publishes where it lies and writes none of it again.
  *
  * A batch is drained in two passes.  The first decides about each record, in the order of the
  * rings, and notes it in its ledger's group.  The second copies: groups that are large enough as
@@ -12,7 +12,9 @@
  * INV-J7: a run of a published batch lies in the file, at the offset and under the salt that its
  * header names, and does not change until the file is taken again.
  *
- * Where the file is none that may stay as a log, the groups are only counted.
+ * Such a batch lies in a ring that the index maps, until the index gives its place back: it reads
+ * the entries there and has no copy of them.  While the ring has no room, batches have no runs; so
+ * have those of a file that is none that may stay as a log.  Then groups are only counted.
  *
  * Decision 167. */
 #include "base/checksum.h"
@@ -21,9 +23,6 @@
 #include "journal/format.h"
 #include "journal/journal.h"
 
-/* Smaller pieces are worse to read than what a flush has sorted: 32 KiB read like a sequential file
- * with four readers. */
-#define FBK_ADOPT_BYTES_MIN (32u * 1024u)
 /* From this size on an entry may be alone in its run. */
 #define LARGE_ENTRY_BYTES 8192u
 
@@ -52,8 +51,28 @@ fbk_journal_runs_free(struct fbk_journal *journal)
 
 /* ------------ the first pass */
 
-void
-fbk_journal_runs_begin(struct fbk_journal *journal)
+/* Where the batch goes: into the ring, if it may have runs and all that it may need is free there. */
+static int32_t
+choose_buffer(struct fbk_journal *journal, struct fbk_journal_slot *slot)
+{
+    slot->has_runs = false;
+    slot->buffer = slot->own;
+    if (!journal->file.adopts || journal->tail.size_bytes == 0)
+        return 0;
+    const uint64_t behind =
+        journal->tail_written - fbk_cursor_load(&journal->index->tail_released);
+    if (FBK_UNLIKELY(behind > journal->tail.size_bytes))
+        return fbk_journal_poison(journal, FBK_POISON_CURSOR, journal->options.worker_count,
+                                  journal->tail_written - behind, 0);
+    if (journal->tail.size_bytes - behind < journal->buffer_bytes)
+        return 0;
+    slot->has_runs = true;
+    slot->buffer = fbk_ring_at(&journal->tail, journal->tail_written);
+    return 0;
+}
+
+int32_t
+fbk_journal_runs_begin(struct fbk_journal *journal, struct fbk_journal_slot *slot)
 {
     struct fbk_journal_batch_plan *plan = &journal->plan;
     for (uint32_t g = 0; g < plan->group_count; g++)
@@ -62,6 +81,7 @@ fbk_journal_runs_begin(struct fbk_journal *journal)
     plan->taken_count = 0;
     plan->tables_bytes = 0;
     plan->last_group = 0;
+    return choose_buffer(journal, slot);
 }
 
 /* Its ledger's group, NULL if it has none; *slot: where it is, or would be. */
@@ -145,11 +165,12 @@ fbk_journal_count_new(struct fbk_journal *journal, const struct fbk_record *reco
 }
 
 uint64_t
-fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_record *record)
+fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_journal_slot *slot,
+                          const struct fbk_record *record)
 {
     const uint64_t bytes = record->size_bytes;
-    uint32_t slot;
-    if (!journal->file.adopts || record->entry_count == 0 || !may_group(journal, record))
+    uint32_t place;
+    if (!slot->has_runs || record->entry_count == 0 || !may_group(journal, record))
         return bytes;
     /* An add is shorter in a run, but for the run's front.  Small entries make up for the fronts of
      * all runs but the first of their ledger. */
@@ -157,7 +178,7 @@ fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_record *
         return bytes + FBK_JOURNAL_RUN_FRONT_BYTES * (1 + record->payload_bytes / LARGE_ENTRY_BYTES) +
                record->entry_count * (sizeof(struct fbk_run_item) + 8);
     const bool needs_front = record->payload_bytes >= LARGE_ENTRY_BYTES ||
-                             !find_group(&journal->plan, record->ledger_id, &slot);
+                             !find_group(&journal->plan, record->ledger_id, &place);
     return bytes + (needs_front ? FBK_JOURNAL_RUN_FRONT_BYTES : 0);
 }
 
@@ -405,7 +426,7 @@ fbk_journal_put_loose(struct fbk_journal *journal, struct fbk_journal_slot *slot
 
 /* No more than the index has room to be told of. */
 static int32_t
-choose_runs(struct fbk_journal *journal)
+choose_runs(struct fbk_journal *journal, const struct fbk_journal_slot *slot)
 {
     struct fbk_journal_batch_plan *plan = &journal->plan;
     const uint64_t behind =
@@ -417,10 +438,11 @@ choose_runs(struct fbk_journal *journal)
     for (uint32_t g = 0; g < plan->group_count; g++) {
         struct fbk_journal_group *group = &plan->groups[g];
         /* each run but the last of a group is full of entries or of bytes, or spans many ids */
-        const bool is_large = !group->is_mixed && group->bytes >= FBK_ADOPT_BYTES_MIN;
+        const bool is_large =
+            !group->is_mixed && group->bytes >= journal->options.run_bytes_min;
         journal->grouped_bytes += is_large ? group->bytes : 0;
         journal->taken_bytes += group->bytes;
-        group->is_run = journal->file.adopts && is_large && group->entry_count <= room;
+        group->is_run = slot->has_runs && is_large && group->entry_count <= room;
         room -= group->is_run ? group->entry_count : 0;
     }
     return 0;
@@ -430,8 +452,8 @@ int32_t
 fbk_journal_lay_out(struct fbk_journal *journal, struct fbk_journal_slot *slot)
 {
     struct fbk_journal_batch_plan *plan = &journal->plan;
-    int32_t rc = choose_runs(journal);
-    if (rc < 0 || !journal->file.adopts)
+    int32_t rc = choose_runs(journal, slot);
+    if (rc < 0 || !slot->has_runs)
         return rc;
     const uint32_t planned_bytes = slot->content_bytes;
     slot->content_bytes = sizeof(struct fbk_batch_header);
