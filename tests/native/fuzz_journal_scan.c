@@ -6,9 +6,34 @@
 
 #include "journal_harness.h"
 
+#include "base/run.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define FUZZ_BYTES_MAX 65536u
+
+/* A run that says what its record and its place say, with sums that agree. */
+static void
+mend_run(uint8_t *bytes, struct fbk_record *record, uint64_t offset_bytes, uint64_t salt)
+{
+    const uint64_t front = fbk_run_front_bytes(record->entry_count);
+    if (record->entry_count == 0 || front > record->payload_bytes)
+        return;
+    struct fbk_run_header run;
+    memcpy(&run, bytes, sizeof run);
+    run.magic = FBK_RUN_MAGIC;
+    run.entry_count = record->entry_count;
+    run.log_id = FBK_LOG_JOURNAL | 1;
+    run.salt = salt;
+    run.offset_bytes = offset_bytes;
+    run.ledger_id = record->ledger_id;
+    run.first_entry_id = record->entry_id;
+    run.size_bytes = record->payload_bytes;
+    run.items_crc = fbk_crc32c(0, bytes + sizeof run, front - sizeof run);
+    run.header_crc = fbk_crc32c(0, &run, offsetof(struct fbk_run_header, header_crc));
+    memcpy(bytes, &run, sizeof run);
+    record->body_crc = fbk_crc32c(0, bytes, front);
+}
 
 static void
 mend_records(uint8_t *batch, struct fbk_batch_header *header, uint64_t room, int what)
@@ -22,7 +47,10 @@ mend_records(uint8_t *batch, struct fbk_batch_header *header, uint64_t room, int
         if (what & 16) {
             record.sequence = header->first_record_sequence + i;
             uint64_t there = room - offset - sizeof record;
-            if (record.payload_bytes <= there)
+            if (record.kind == FBK_KIND_RUN && record.payload_bytes <= there)
+                mend_run(batch + offset + sizeof record, &record,
+                         header->offset_bytes + offset + sizeof record, header->salt);
+            else if (record.payload_bytes <= there)
                 record.body_crc =
                     fbk_crc32c(0, batch + offset + sizeof record, record.payload_bytes);
         }

@@ -2,7 +2,7 @@
  * wrote reads back whole.
  *
  * Input: one byte, how it is mended (1 header checksums, 2 sequence and epoch, 4 body checksum, 8
- * sizes), then pieces of one length byte and as many bytes, laid over a record that would be
+ * sizes, 32 ids in the entry) and whether the file may have runs (16), then pieces of one length byte and as many bytes, laid over a record that would be
  * good. */
 
 #include "journal_harness.h"
@@ -40,6 +40,10 @@ put_mended(const uint8_t *piece, size_t piece_bytes, int how)
         put.record.size_bytes =
             (uint32_t)fbk_round_up(sizeof put.record + put.record.payload_bytes, 8);
     }
+    if ((how & 32) && put.record.kind == FBK_KIND_ADD) {
+        fbk_store_be64(put.payload, (uint64_t)put.record.ledger_id);
+        fbk_store_be64(put.payload + 8, (uint64_t)put.record.entry_id);
+    }
     if ((how & 4) && put.record.payload_bytes <= PAYLOAD_BYTES) {
         uint32_t under_crc = put.record.payload_bytes;
         if (put.record.kind == FBK_KIND_ADD_BATCH && put.record.entry_count <= under_crc / 8)
@@ -72,19 +76,23 @@ check_file(uint64_t batches)
 }
 
 static void
-begin(void)
+begin(bool adopts)
 {
     if (harness.worker_count == 0) {
         harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
         harness.options.batch_size_bytes_max = 8192;
         harness.options.ledgers_max = 16;
+        harness.options.run_bytes_min = 1;
     }
+    harness.adopts = adopts;
     struct fbk_worker_segment *worker = harness.workers[0].segment;
     fbk_cursor_store(&worker->add_written, 0);
     fbk_cursor_store(&worker->descriptors_consumed, 0);
     fbk_cursor_store(&worker->exceptions_consumed, 0);
     fbk_cursor_store(&harness.index->descriptors_consumed, 0);
     fbk_cursor_store(&harness.index->exceptions_consumed, 0);
+    fbk_cursor_store(&harness.index->runs_consumed, 0);
+    fbk_cursor_store(&harness.index->tail_released, 0);
     fbk_cursor_store(&harness.index->indexed[0], 0);
     uint64_t zero = 0;
     CHECK(pwrite(harness.options.segment_fd, &zero, sizeof zero,
@@ -103,7 +111,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2)
         return 0;
-    begin();
+    begin(data[0] & 16);
     uint64_t batches = 0;
     for (size_t at = 1; at < size && batches < 20;) {
         size_t length = data[at++];

@@ -29,6 +29,7 @@ struct harness {
     struct fbk_index_segment *index;
     struct harness_worker workers[FBK_WORKERS_MAX];
     uint32_t worker_count;
+    uint32_t adopts;
     uint64_t seen; /* descriptors taken by harness_next_descriptor */
     uint64_t exceptions_seen;
 };
@@ -46,7 +47,8 @@ harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes
     struct fbk_journal_options *options = &harness->options;
     options->epoch = RIG_EPOCH;
     options->worker_count = worker_count;
-    options->segment_fd = fbk_segment_create(FBK_ROLE_JOURNAL, 0, 0, RIG_EPOCH, NULL, 0, 1);
+    uint64_t tail_ring = 4 * 1024 * 1024;
+    options->segment_fd = fbk_segment_create(FBK_ROLE_JOURNAL, 0, 0, RIG_EPOCH, &tail_ring, 1, 1);
     uint64_t reply_ring = 4096;
     options->index_segment_fd =
         fbk_segment_create(FBK_ROLE_INDEX, 0, 0, RIG_EPOCH, &reply_ring, 1, worker_count);
@@ -69,6 +71,7 @@ harness_make(struct harness *harness, uint32_t worker_count, uint64_t ring_bytes
     }
     options->depth = 2;
     options->quantum_bytes = 64 * 1024;
+    options->run_bytes_min = 32 * 1024;
     options->batch_size_bytes_max = 1024 * 1024;
     options->record_bytes_max = (uint32_t)(ring_bytes / 3 & ~7ull);
     options->second_batch_bytes_min = 64 * 1024;
@@ -94,6 +97,7 @@ static inline int32_t
 harness_roll(struct harness *harness, int32_t file, uint64_t file_id, uint64_t salt)
 {
     struct fbk_journal_file next = {.file = file,
+                                    .adopts = harness->adopts,
                                     .file_id = file_id,
                                     .salt = salt,
                                     .size_bytes = harness->disk.size_bytes[file]};

@@ -145,11 +145,21 @@ steered_size(struct fbk_io *io, int32_t file)
     return (int64_t)((struct steered *)io)->size_bytes[file];
 }
 
+/* What was written is durable once it is complete. */
+static inline int32_t
+steered_sync(struct fbk_io *io, int32_t file)
+{
+    (void)io;
+    (void)file;
+    return 0;
+}
+
 static const struct fbk_io_operations STEERED_OPERATIONS = {
     .open = steered_open,
     .close = steered_close,
     .write = steered_write,
     .write_wait = steered_write_wait,
+    .sync = steered_sync,
     .read = steered_read,
     .wait = steered_wait,
     .size = steered_size,

@@ -47,6 +47,8 @@ IO_SOURCES = (
 
 # kinds: add "tsan" where threads meet. libraries: ("-l:liburing.a",) for what calls liburing.
 STORE_NEEDS = (
+    "base/run.c",
+    "base/journal_header.c",
     "base/checksum.c",
     "base/digest.c",
     "base/mac.c",
@@ -59,6 +61,7 @@ JOURNAL_SOURCES = (
     "journal/journal.c",
     "journal/ledgers.c",
     "journal/drain.c",
+    "journal/runs.c",
     "journal/commit.c",
     "journal/publish.c",
     "journal/flight.c",
@@ -68,6 +71,8 @@ JOURNAL_SOURCES = (
     "base/flight.c",
     "journal/decide.c",
     "base/ledgers.c",
+    "base/run.c",
+    "base/journal_header.c",
     "base/segment.c",
     "base/checksum.c",
 )

@@ -25,6 +25,7 @@ from tests.fixtures.journal_harness import (
     KIND_ADD_BATCH,
     KIND_FENCE,
     KIND_FORCE,
+    KIND_RUN,
     ORDERED,
     RECOVERY,
     UNAUTHORIZED,
@@ -207,7 +208,16 @@ EXPECTED = [
 ]
 
 
-def golden_image(folder: Path, *, close: bool) -> bytes:
+EXPECTED_RUNS = [
+    [(KIND_RUN, 1, 0, 0, 0)],
+    [(KIND_RUN, 2, 10, 0, 0)],
+    [(KIND_FENCE, 1, -1, 0, 4), (KIND_ADD, 1, 1, RECOVERY, 5)],
+    [(KIND_RUN, 2, 2**62, 0, 0)],
+]
+"""The same content in a file that may stay as a log, where nothing is too small for a run."""
+
+
+def golden_image(folder: Path, *, close: bool, adopts: bool = False) -> bytes:
     folder.mkdir(exist_ok=True)
     path = folder / "image"
     with Disk(folder, "plain") as disk:
@@ -219,9 +229,10 @@ def golden_image(folder: Path, *, close: bool) -> bytes:
             predecessor_sequence=41,
             predecessor_crc=0xDEADBEEF,
             next_record_sequence=1000,
+            run_bytes_min=1,
         )
         assert harness.journal is not None
-        harness.journal.roll(file, 3, SALT, FILE_BYTES)
+        harness.journal.roll(file, 3, SALT, FILE_BYTES, adopts=adopts)
         golden_content(harness)
         if close:
             assert harness.journal.close()
@@ -249,14 +260,23 @@ def scan_bytes(
         return batches, scan.end.kind, scan.end
 
 
-@pytest.mark.parametrize("name", ["closed.bin", "closed_version_1.bin"])
-def test_golden_file_reads_as_it_was_written(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("closed.bin", EXPECTED),
+        ("closed_version_1.bin", EXPECTED),
+        ("closed_version_3.bin", EXPECTED_RUNS),
+    ],
+)
+def test_golden_file_reads_as_it_was_written(
+    tmp_path: Path, name: str, expected: list[list[tuple[int, ...]]]
+) -> None:
     image = (GOLDEN / name).read_bytes()
     batches, kind, end = scan_bytes(tmp_path, image)
-    assert batches == [*EXPECTED, []]
+    assert batches == [*expected, []]
     assert kind == "closing"
     assert end.last_sequence == 46
-    assert end.next_record_sequence == 1006
+    assert end.next_record_sequence == 1000 + sum(map(len, expected))
     (tmp_path / "copy").write_bytes(image)
     with Disk(tmp_path, "plain") as disk:
         header = read_header(disk, str(tmp_path / "copy"))
@@ -292,17 +312,23 @@ def mask_times(image: bytes) -> bytes:
     return bytes(masked)
 
 
-def test_this_version_writes_the_golden_bytes(tmp_path: Path) -> None:
-    fresh = golden_image(tmp_path, close=True)
-    assert mask_times(fresh) == mask_times((GOLDEN / "closed.bin").read_bytes())
+@pytest.mark.parametrize(
+    ("name", "adopts"), [("closed.bin", False), ("closed_version_3.bin", True)]
+)
+def test_this_version_writes_the_golden_bytes(tmp_path: Path, name: str, adopts: bool) -> None:
+    fresh = golden_image(tmp_path, close=True, adopts=adopts)
+    assert mask_times(fresh) == mask_times((GOLDEN / name).read_bytes())
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "expected"), [("closed.bin", EXPECTED), ("closed_version_3.bin", EXPECTED_RUNS)]
+)
 def test_any_change_of_a_golden_file_is_harmless_or_seen(
-    tmp_path: Path, rng: random.Random
+    tmp_path: Path, rng: random.Random, name: str, expected: list[list[tuple[int, ...]]]
 ) -> None:
     """Bits, bytes, runs and cuts: never a record that was not written, never an earlier end without a word."""
-    image = (GOLDEN / "closed.bin").read_bytes()
+    image = (GOLDEN / name).read_bytes()
     for _ in range(300):
         changed = bytearray(image)
         at = rng.randrange(8192, len(image))
@@ -316,7 +342,7 @@ def test_any_change_of_a_golden_file_is_harmless_or_seen(
             start = rng.randrange(0, len(image), 512)
             changed[at : at + 512] = image[start : start + len(changed[at : at + 512])]
         batches, kind, _ = scan_bytes(tmp_path, bytes(changed))
-        assert batches == [*EXPECTED, []][: len(batches)]
+        assert batches == [*expected, []][: len(batches)]
         if len(batches) < 4:
             # The last batch says that the third is acknowledged, the closing one that the fourth is.
             assert kind in ("damage", "tail")
@@ -367,8 +393,11 @@ def write_golden() -> None:
         damaged = bytearray(open_image)
         damaged[8192 + 4096 + 300] ^= 1
         (GOLDEN / "damaged.bin").write_bytes(damaged)
+        runs = golden_image(Path(name), close=True, adopts=True)
+        (GOLDEN / "closed_version_3.bin").write_bytes(runs)
         for mode in (0, 2 + 4 + 8, 31):
             (FUZZ_SEEDS / f"closed-{mode}.bin").write_bytes(bytes([mode, 0x83]) + closed)
+            (FUZZ_SEEDS / f"runs-{mode}.bin").write_bytes(bytes([mode, 0x83]) + runs)
 
 
 if __name__ == "__main__":
