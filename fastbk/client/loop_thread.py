@@ -27,6 +27,7 @@ import atexit
 import concurrent.futures.thread  # noqa: F401 -- its own end is registered first, and so comes after ours
 import contextvars
 import functools
+import math
 import operator
 import os
 import sys
@@ -175,7 +176,9 @@ class _Part(Generic[C]):
         self.is_ended = False
         self.lost: list[str] = []
         """What its writers took and could not store when it ended, for people."""
-        self.has_ended = threading.Event()
+        self.has_ended = False
+        self.ending = Notices()
+        """Wakes who waits until it `has_ended`. No threading.Event: an interrupt can leave its lock with the caller."""
         self.failure: BaseException | None = None
         """What kept it from ending as it should."""
         self._connect = connect
@@ -215,7 +218,8 @@ class _Part(Generic[C]):
         finally:
             await _cancel({task for task in self.tasks if not task.done()} - {me}, timeout_s)
             self.shared = None
-            self.has_ended.set()
+            self.has_ended = True
+            self.ending.notify()
             _leave(self, shared)
 
 
@@ -472,11 +476,10 @@ class LoopThread(Generic[C]):
             return
         if shared.ident == threading.get_ident():
             raise RuntimeError("a call without `await` on the thread that would have to run it")
-        if not part.has_ended.is_set():
+        if not part.has_ended:
             with suppress(ClientClosed):  # the loop has ended, and all with it
                 self._schedule(shared, lambda: part.begin_end(timeout_s, min(settle_s, timeout_s)))
-        while not part.has_ended.wait(CHECK_S) and not shared.has_ended:
-            pass
+        part.ending.wait(lambda: part.has_ended or shared.has_ended, math.inf)
         if shared is not _shared:
             shared.thread.join(timeout_s)
         if part.failure is not None:
@@ -787,9 +790,6 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 # --- appends on their way to the loop --------------------------------------------------------------
-
-
-"""How often a caller that waits checks by itself: whoever was to wake it may have been interrupted."""
 
 
 class Wakeup:

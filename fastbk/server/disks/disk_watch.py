@@ -82,7 +82,9 @@ class DiskWatch:
         self._tell = tell
         self._clock_s = clock_s
         self._wake = threading.Event()
-        self._look: DirectorySample | None = None
+        self._look: tuple[int, DirectorySample] | None = None
+        self._looks_here = 0
+        """By `poll_now`. A look of the thread that began before the last of them is older, and not taken in."""
         self._looking_since_s = 0.0
         self._looked_s = time.time()
         self._is_hung = False
@@ -112,7 +114,8 @@ class DiskWatch:
         self._wake.set()
 
     def poll_now(self) -> None:
-        """DirectorySample in this thread, where a wait does no harm."""
+        """Look in this thread, where a wait does no harm."""
+        self._looks_here += 1
         self._take(self._place.measure())
 
     def pretend_full(self, on: bool) -> None:
@@ -145,8 +148,8 @@ class DiskWatch:
         """Take a new look in and let time pass; return whether what is taken may have changed."""
         before = self.health.takes
         look, self._look = self._look, None
-        if look is not None:
-            self._take(look)
+        if look is not None and look[0] == self._looks_here:
+            self._take(look[1])
         else:
             self._change(self.health.tick(self._clock_s()))
         self._see_hanging()
@@ -212,9 +215,10 @@ class DiskWatch:
             self._wake.wait(self._near_interval_s if self.health.is_near else self._interval_s)
             self._wake.clear()
             self._looking_since_s = self._clock_s()
+            looks_here = self._looks_here
             look = self._place.measure()
             self._looking_since_s = 0.0
-            self._look = look
+            self._look = looks_here, look
 
 
 BLOCK_BYTES = 512

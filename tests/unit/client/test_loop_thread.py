@@ -401,7 +401,7 @@ def test_what_was_acknowledged_is_kept_where_nobody_closes_anything(store: Any, 
 
     def has_ended() -> bool:
         gc.collect()
-        return part.has_ended.is_set()
+        return part.has_ended
 
     wait_until(has_ended, "the client has ended")
     with fastbk.sync.connect(store) as other:

@@ -19,7 +19,7 @@ from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, Error, StreamExists
 from fastbk.stream.records import Chunk, Record
 from fastbk.stream.sync import PendingRecord
-from tests.fixtures.interrupts import Interrupts
+from tests.fixtures.interrupts import Interrupted, Interrupts, acting_at
 from tests.fixtures.loop_clients import Inner, SlowInner
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
@@ -398,6 +398,28 @@ def test_a_close_that_was_interrupted_goes_on_and_can_be_called_again(rng: rando
         thread.close(10.0)
         assert inner.is_closed
     assert interrupts.count > 20
+
+
+@pytest.mark.parametrize("how", ["raises", "closes"])
+def test_a_close_ends_wherever_a_handler_runs_in_it(how: str) -> None:
+    """INV-C3: a handler that came behind a call in `Event.wait` left or found its lock taken: nobody ever ended."""
+    place, has_come = 0, True
+    while has_come:
+        inner = SlowInner()
+        thread = LoopThread(lambda inner=inner: inner)  # type: ignore[misc]
+        thread.call_plain(thread.client)
+
+        def handle(thread: LoopThread[SlowInner] = thread) -> None:
+            if how == "raises":
+                raise Interrupted
+            thread.close(10.0)
+
+        with suppress(Interrupted), acting_at(place, handle) as acted:
+            thread.close(10.0)
+        thread.close(10.0)
+        assert inner.is_closed
+        place, has_come = place + 1, acted()
+    assert place > 20
 
 
 def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(

@@ -161,6 +161,43 @@ def test_a_disk_that_hangs_is_told_of_and_stops_nobody() -> None:
     wait_until(lambda: (one.poll(), one.health.slow == "")[1], "its end")
 
 
+class SlowSeen(Seen):
+    """A place that answers the watch's own thread late, with what it saw when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.answers = threading.Semaphore(0)
+
+    def measure(self) -> DirectorySample:
+        seen = self.next
+        if threading.current_thread() is not threading.main_thread():
+            self.asked += 1
+            self.answers.acquire()
+        return seen
+
+
+def test_a_look_that_began_before_a_newer_one_is_not_taken_in() -> None:
+    """A disk that was full counted as empty again, until the look after that."""
+    watched = Watched()
+    one, place = watched.watch, SlowSeen()
+    watched.watch._place = place  # type: ignore[assignment]
+    one.start()
+    one.wake()
+    wait_until(lambda: place.asked == 1, "a look is under way")
+    place.next = DirectorySample(10, 990)
+    one.poll_now()
+    assert one.takes is Takes.NOTHING
+    place.answers.release()
+    wait_until(lambda: place.asked == 2, "its answer is there: the next look is under way")
+    assert not one.poll()
+    assert (one.takes, watched.reports[-1].state) == (Takes.NOTHING, "exhausted")
+    place.next = DirectorySample(100, 900)
+    place.answers.release()
+    place.answers.release()
+    wait_until(lambda: (one.poll(), one.takes is Takes.ALL)[1], "later ones are")
+
+
 # ---- slowness
 
 
