@@ -75,7 +75,7 @@ FORMATS = (
     Format("journal file", {1: 2, 4: 3}, 1, "base/journal_header.h:FBK_JOURNAL_VERSION", _JOURNAL),
     _same("entry log", 1, "base/layout.h:FBK_LOG_VERSION", _LEDGERS),
     Format("locations file", {1: 2, 4: 3}, 1, "base/layout.h:FBK_LOCATIONS_VERSION", _LEDGERS),
-    _same("manifest", 2, "storage.manifest:VERSION", _LEDGERS, read_min=1),
+    Format("manifest", {1: 2, 4: 3}, 1, "storage.manifest:VERSION", _LEDGERS),
     _same("identity", 1, "storage.identity:FORMAT", _BOTH),
     _same("cookie", 5, "model.cookie:VERSION", f"{_BOTH}, metadata", read_min=4),
     _same("mark of metadata's age", 1, "storage.metadata_mark:FORMAT", _LEDGERS),
@@ -116,6 +116,12 @@ def version_at(name: str, level: int) -> int:
 def level_of(name: str) -> int:
     """Return the level from which on a format is written at all. KeyError: there is no such one."""
     return _BY_NAME[name].since
+
+
+def level_with(name: str, version: int) -> int:
+    """Return the level from which on this version of a format may be written. KeyError: there is no such one."""
+    written = _BY_NAME[name].written
+    return min(level for level in written if written[level] >= version)
 
 
 _BY_NAME = {one.name: one for one in FORMATS}

@@ -28,6 +28,7 @@ from fastbk.storage.commits import (
     Commits,
     appended,
     in_order,
+    with_journal_files,
 )
 from fastbk.storage.directories import free_bytes
 from fastbk.storage.maintenance import CheckpointSettings, Maintenance
@@ -75,6 +76,7 @@ class Checkpoint(Maintenance):
         new_salt: Callable[[], int] = lambda: random_bits(63),
         wait: Callable[[float], None] = time.sleep,
         free: Callable[[str], int] = free_bytes,
+        journal_directory: str = "",
     ) -> None:
         """Go on from a loaded manifest.
 
@@ -88,9 +90,13 @@ class Checkpoint(Maintenance):
             new_salt: random numbers.
             wait: between attempts; may raise to give up.
             free: bytes free on a directory's disk.
+            journal_directory: of the same pair, where journal files are that are logs.
         """
         super().__init__(
-            Commits(disk, directory, slots, manifest, clock_s), settings, clock_s, new_salt
+            Commits(disk, directory, slots, manifest, clock_s, journal_directory),
+            settings,
+            clock_s,
+            new_salt,
         )
         self._directory = directory
         self._slots = slots
@@ -134,6 +140,7 @@ class Checkpoint(Maintenance):
         contents: FlushContents,
         mark: int,
         *,
+        passed_file_id: int = 0,
         damage: Iterable[Damage] = (),
         ended: Collection[Damage] = (),
         clean: bool = False,
@@ -145,6 +152,7 @@ class Checkpoint(Maintenance):
             store: writes with the same disk as this.
             contents: unchanged until this returns.
             mark: the last journal batch contained in `contents` and all earlier flushes.
+            passed_file_id: the journal file of that batch: the mark passes all before it.
             damage: found by replay; added to what the manifest remembers.
             ended: remembered by the manifest, and forgotten with this commit (INV-X6).
             clean: nothing is in the journal behind `mark`, and nothing will come.
@@ -160,7 +168,10 @@ class Checkpoint(Maintenance):
             if attempt:
                 self._wait(backoff.next_s())
             try:
-                return self._run_once(store, contents, mark, found, over, clean, pause)
+                change = self._run_once(
+                    store, contents, mark, passed_file_id, found, over, clean, pause
+                )
+                return msgspec.structs.replace(change, passed_file_id=passed_file_id)
             except FAILURES as error:
                 cause = error
         raise CheckpointFailed(
@@ -175,6 +186,7 @@ class Checkpoint(Maintenance):
         store: Store,
         contents: FlushContents,
         mark: int,
+        passed_file_id: int,
         damage: tuple[Damage, ...],
         ended: tuple[Damage, ...],
         clean: bool,
@@ -182,8 +194,11 @@ class Checkpoint(Maintenance):
     ) -> Change:
         commits = self.commits
         kept = [one for one in self.manifest.damage if one not in ended]
+        logs = with_journal_files(
+            self.manifest.logs, contents.adopted, passed_file_id, self._clock_s()
+        )
         manifest = msgspec.structs.replace(
-            self.manifest, mark=mark, damage=(*kept, *damage), clean=clean
+            self.manifest, mark=mark, damage=(*kept, *damage), clean=clean, logs=logs
         )
         if contents.is_empty:
             return commits.commit(store, manifest, Attempt(self._slots.next_generation()))
@@ -205,7 +220,6 @@ class Checkpoint(Maintenance):
             last_generation=attempt.generation,
             size_bytes=result.file_size_bytes,
         )
-        logs = manifest.logs
         if log is not None:
             current = msgspec.structs.replace(
                 log,

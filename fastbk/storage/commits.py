@@ -4,6 +4,8 @@ Whoever made files (a flush, a merge, a compaction) hands in the manifest that n
 `Change`: the main loop installs it, memory work only, and then the flush thread unlinks what no manifest names any
 more. The flush thread's alone, but for `manifest`, which may be read anywhere: it never changes, another takes its
 place. Here is also which entry logs are appended to, sealed or deleted, and the room that dead ones give back.
+
+A journal file whose runs stay in it is a log like others, but it is not unlinked: the journal takes it again (INV-J3).
 """
 
 from __future__ import annotations
@@ -15,24 +17,32 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import Error, StorageError
+from fastbk.errors import Error, StorageError, check_invariant
 from fastbk.native.process import kill_point
 from fastbk.storage.directories import (
     DELETION_LOG_NAME,
     DELETION_LOG_OLD_NAME,
+    JOURNAL_LOG,
     LOCATIONS,
     LOGS,
     locations_path,
     log_path,
 )
-from fastbk.storage.manifest import FLUSH, CommitInDoubt, LocationsEntry, LogEntry, Manifest
+from fastbk.storage.manifest import (
+    FLUSH,
+    JOURNAL,
+    CommitInDoubt,
+    LocationsEntry,
+    LogEntry,
+    Manifest,
+)
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from fastbk.native.disk import Disk
-    from fastbk.native.store import Store
+    from fastbk.native.store import AdoptedFile, Store
     from fastbk.storage.manifest import Manifest, ManifestSlots
 
 
@@ -62,6 +72,11 @@ class Change(msgspec.Struct, frozen=True):
     reason: str = ""
     is_recount: bool = False
     """Nothing lived in the dead logs; else what did was moved out of them."""
+    listed_files: frozenset[int] = frozenset()
+    """Journal files that a manifest lists which may count after a restart: this one, or an older one in the other slot
+    (INV-J3)."""
+    passed_file_id: int = 0
+    """The mark has passed all journal files before this one. 0: a change without a mark."""
 
     def install(self, store: Store) -> None:
         """Search the new files, and no longer old ones or unlisted logs (INV-X5). Memory work only. Main loop."""
@@ -82,6 +97,7 @@ class Commits:
         slots: ManifestSlots,
         manifest: Manifest,
         clock_s: Callable[[], int],
+        journal_directory: str = "",
     ) -> None:
         """Go on from a loaded manifest; `disk` is the flush thread's."""
         self.manifest = manifest
@@ -97,11 +113,20 @@ class Commits:
         nothing is unlinked.
         """
         self._directory = directory
+        self._journal_directory = journal_directory
         self._deletion_log = DeletionLog(disk, directory)
         self._clock_s = clock_s
         self.reclaimed = Reclaimed()
         self._obituaries: list[dict[str, object]] = []
         """Obituaries of logs that are not unlinked yet."""
+        self._dead_paths: list[str] = []
+        """Where these logs lie, but for journal files."""
+        self._listed_before: frozenset[int] = frozenset()
+        """Journal files that a slot may list which does not hold `manifest`."""
+        self._leaving_files: list[int] = []
+        """Journal files that are no logs any more, and whose obituaries are not written yet."""
+        self._free_files: list[int] = []
+        """The same, with their obituaries."""
 
     def commit(
         self,
@@ -118,6 +143,7 @@ class Commits:
         After CommitInDoubt nothing that either manifest names may be unlinked or written to (INV-X2).
         """
         is_held = self.is_held  # once: the main loop sets it
+        before = self.manifest
         manifest = msgspec.structs.replace(
             manifest,
             generation=attempt.generation,
@@ -127,10 +153,16 @@ class Commits:
         try:
             is_mirrored = is_held or self.slots.commit(manifest)
         except CommitInDoubt:
+            self._listed_before |= journal_files_of(manifest)
             self.current_log = None
             self.files.doubt(store, attempt)
             raise
         self.manifest = manifest
+        if is_mirrored and not is_held:
+            self._listed_before = frozenset()
+        else:
+            self._listed_before |= journal_files_of(before)
+        listed_files = self._listed_before | journal_files_of(manifest)
         if self.current_log is not None:
             current_id = self.current_log.log_id
             self.current_log = next(
@@ -139,7 +171,11 @@ class Commits:
         if is_held:
             # What the manifest on disk names is still needed (INV-X2); what it does not name, the next start finds.
             return Change(
-                manifest=manifest, add=tuple(attempt.prepared), remove=remove, reason=reason
+                manifest=manifest,
+                add=tuple(attempt.prepared),
+                remove=remove,
+                reason=reason,
+                listed_files=listed_files,
             )
         unlink = (
             *self.files.take_waiting(),
@@ -153,18 +189,24 @@ class Commits:
             unlink=unlink,
             is_mirrored=is_mirrored,
             reason=reason,
+            listed_files=listed_files,
         )
 
     def clean_up(self, store: Store, change: Change) -> list[str]:
         """Unlink what no manifest names any more, after `install`; return complaints. A failed one is tried later."""
         complaints = []
         paths = list(change.unlink)
-        self._obituaries += [self._obituary(log, change) for log in change.dead_logs]
-        dead = [str(line["deleted"]) for line in self._obituaries]
         for log in change.dead_logs:
             store.forget_log(log.log_id)
-            path = log_path(self._directory, log.log_id)
-            self.reclaimed.add(path, log.durable_bytes if change.is_recount else 0)
+            self._obituaries.append(self._obituary(log, change))
+            freed_bytes = log.durable_bytes if change.is_recount else 0
+            if log.is_journal_file:
+                self._leaving_files.append(log.log_id ^ JOURNAL_LOG)
+                self.reclaimed.freed_bytes += freed_bytes
+            else:
+                self._dead_paths.append(self._path_of(log))
+                self.reclaimed.add(self._dead_paths[-1], freed_bytes)
+        dead = list(self._dead_paths)
         try:
             self._write_obituaries()
         except OSError as error:
@@ -185,20 +227,42 @@ class Commits:
     def _write_obituaries(self) -> None:
         self._deletion_log.append(*self._obituaries)
         self._obituaries.clear()
+        self._dead_paths.clear()
+        self._free_files += self._leaving_files
+        self._leaving_files.clear()
+
+    def take_free_files(self) -> list[int]:
+        """Return journal files that were logs, and that no manifest lists any more which may count after a restart.
+
+        Each of them once. Whoever reads them under an older list goes on: they are not free before that is over.
+        """
+        free = [file_id for file_id in self._free_files if file_id not in self._listed_before]
+        self._free_files = [
+            file_id for file_id in self._free_files if file_id in self._listed_before
+        ]
+        return free
 
     def sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
-        """Return `logs` with all sealed but the one that is appended to."""
+        """Return `logs` with all sealed but the one that is appended to, and journal files as they are."""
         current_id = self.current_log.log_id if self.current_log is not None else -1
-        return tuple(msgspec.structs.replace(log, sealed=log.log_id != current_id) for log in logs)
+        return tuple(
+            log
+            if log.is_journal_file
+            else msgspec.structs.replace(log, sealed=log.log_id != current_id)
+            for log in logs
+        )
 
     def _obituary(self, log: LogEntry, change: Change) -> dict[str, object]:
         return {
             "time_s": self._clock_s(),
-            "deleted": log_path(self._directory, log.log_id),
+            "deleted": self._path_of(log),
             "bytes": log.durable_bytes,
             "generation": change.manifest.generation,
             "reason": change.reason,
         }
+
+    def _path_of(self, log: LogEntry) -> str:
+        return log_path(self._directory, log.log_id, self._journal_directory)
 
 
 def in_order(entries: Iterable[LocationsEntry | None]) -> tuple[LocationsEntry, ...]:
@@ -208,11 +272,59 @@ def in_order(entries: Iterable[LocationsEntry | None]) -> tuple[LocationsEntry, 
 
 
 def appended(logs: Iterable[LogEntry], entry: LogEntry) -> tuple[LogEntry, ...]:
-    """Return `logs` with `entry` put in or in place of its older self; every other log is sealed."""
+    """Return `logs` with `entry` put in or in place of its older self; every other entry log is sealed.
+
+    Journal files stay as they are: the journal, not the flush, goes on in another one.
+    """
     others = [
-        msgspec.structs.replace(log, sealed=True) for log in logs if log.log_id != entry.log_id
+        log if log.is_journal_file else msgspec.structs.replace(log, sealed=True)
+        for log in logs
+        if log.log_id != entry.log_id
     ]
     return tuple(sorted([*others, entry], key=lambda log: log.log_id))
+
+
+def with_journal_files(
+    logs: Iterable[LogEntry], adopted: Iterable[AdoptedFile], passed_file_id: int, created_s: int
+) -> tuple[LogEntry, ...]:
+    """Return `logs` with the journal files that have runs in a flush, put in or grown by these runs.
+
+    The mark of that flush passes all journal files before `passed_file_id`: nothing is written there any more, and
+    they are sealed.
+    """
+    every = {log.log_id: log for log in logs}
+    for file in adopted:
+        log_id = JOURNAL_LOG | file.file_id
+        before = every.get(log_id) or LogEntry(
+            log_id=log_id,
+            salt=file.salt,
+            durable_bytes=0,
+            live_bytes=0,
+            sealed=False,
+            kind=JOURNAL,
+            created_s=created_s,
+        )
+        check_invariant(
+            before.salt == file.salt and not before.sealed,
+            "INV-J7 a journal file that is a log is not taken again, and gets no runs behind the mark",
+        )
+        every[log_id] = msgspec.structs.replace(
+            before,
+            durable_bytes=max(before.durable_bytes, file.end_bytes),
+            live_bytes=before.live_bytes + file.run_bytes,
+        )
+    ordered = sorted(every.values(), key=lambda log: log.log_id)
+    return tuple(
+        msgspec.structs.replace(log, sealed=True)
+        if log.is_journal_file and log.log_id ^ JOURNAL_LOG < passed_file_id
+        else log
+        for log in ordered
+    )
+
+
+def journal_files_of(manifest: Manifest) -> frozenset[int]:
+    """Return the ids of the journal files that a manifest lists."""
+    return frozenset(log.log_id ^ JOURNAL_LOG for log in manifest.logs if log.is_journal_file)
 
 
 def recounted(
@@ -234,7 +346,10 @@ def recounted(
 def split_dead(
     logs: Iterable[LogEntry],
 ) -> tuple[tuple[LogEntry, ...], tuple[LogEntry, ...]]:
-    """Return (the logs to keep, those that are dead): a sealed log in which nothing lives is dead."""
+    """Return (the logs to keep, those that are dead): a sealed log in which nothing lives is dead.
+
+    A journal file that is still written to is not sealed, so it is kept.
+    """
     every = tuple(logs)
     kept = tuple(log for log in every if log.live_bytes or not log.sealed)
     return kept, tuple(log for log in every if log.sealed and not log.live_bytes)

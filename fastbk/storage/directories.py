@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import StorageError
+from fastbk.errors import StorageError, check_invariant
 from fastbk.storage.manifest import SLOTS, Manifest, ManifestLost, ManifestMissing, ManifestSlots
 
 if TYPE_CHECKING:
@@ -50,7 +50,17 @@ class NumberedFiles(msgspec.Struct, frozen=True):
 LOGS = NumberedFiles("logs", ".log")
 LOCATIONS = NumberedFiles("locations", ".loc")
 JOURNALS = NumberedFiles("", ".journal")
-log_path, locations_path = LOGS.path, LOCATIONS.path
+locations_path = LOCATIONS.path
+JOURNAL_LOG = 1 << 63
+"""This bit of a log's id says that it is a journal file whose runs stay in it: the other bits are the file's id."""
+
+
+def log_path(directory: str, log_id: int, journal_directory: str = "") -> str:
+    """Return the path of a log: of an entry log in a ledger directory, or of a journal file that is one."""
+    if not log_id & JOURNAL_LOG:
+        return LOGS.path(directory, log_id)
+    check_invariant(journal_directory != "", "INV-X5: whose journal directory holds this log")
+    return JOURNALS.path(journal_directory, log_id ^ JOURNAL_LOG)
 
 
 def make_ledger_directory(disk: Disk, directory: str) -> None:

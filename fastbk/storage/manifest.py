@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
 
 MAGIC = b"FBKMNFST"
-VERSION = 2
-READABLE = (1, 2)
-"""1: logs without kind and age."""
+VERSION = 3
+VERSION_WITHOUT_JOURNALS = 2
+"""What a manifest without journal files among its logs is written in: the content alone decides (INV-U1)."""
+READABLE = (1, 2, 3)
+"""1: logs without kind and age. 2: no journal files among the logs."""
 HEADER = struct.Struct("<8sIIQQI24s")
 HEADER_BYTES = HEADER.size + 4
 BLOCK_BYTES = 4096
@@ -37,7 +39,7 @@ Number = Annotated[int, msgspec.Meta(ge=0)]
 """What counts files and bytes; below `NUMBER_END`, as all: native code takes no others."""
 Signed = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
 NUMBER_END = 1 << 64
-FLUSH, COMPACTION = "flush", "compaction"
+FLUSH, COMPACTION, JOURNAL = "flush", "compaction", "journal"
 
 
 class LocationsEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +54,9 @@ class LocationsEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry log that counts, up to `durable_bytes`; `live_bytes`: of runs that locations name for living ledgers.
 
-    `kind`: FLUSH or COMPACTION; `created_s`: wall clock, 0 = by a version that did not note it.
+    `kind`: FLUSH or COMPACTION, or JOURNAL: a journal file whose runs stay in it. Its `durable_bytes` reach to the end
+    of the last batch that a finished flush contains, and it is `sealed` once the mark has passed it: the journal writes
+    another one. `created_s`: wall clock, 0 = by a version that did not note it.
     """
 
     log_id: Number
@@ -62,6 +66,11 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sealed: bool
     kind: str = FLUSH
     created_s: Signed = 0
+
+    @property
+    def is_journal_file(self) -> bool:
+        """Whether it lies in the journal directory."""
+        return self.kind == JOURNAL
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +114,9 @@ class CommitInDoubt(StorageError):
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of a slot: header, JSON body, zeros up to a block."""
     body = msgspec.json.encode(manifest)
-    front = HEADER.pack(MAGIC, VERSION, 0, manifest.generation, len(body), crc32c(body), bytes(24))
+    has_journals = any(log.is_journal_file for log in manifest.logs)
+    version = VERSION if has_journals else VERSION_WITHOUT_JOURNALS
+    front = HEADER.pack(MAGIC, version, 0, manifest.generation, len(body), crc32c(body), bytes(24))
     used = front + crc32c(front).to_bytes(4, "little") + body
     return used + bytes(-len(used) % BLOCK_BYTES)
 
@@ -134,6 +145,13 @@ def decode(raw: bytes, name: str = "manifest") -> Manifest:
     parts = (manifest, *manifest.locations, *manifest.logs, *manifest.damage)
     if max(map(_largest_number, parts)) >= NUMBER_END:
         raise CorruptDataError(f"{name}: it has numbers that no file has")
+    if any(
+        log.is_journal_file != (version > VERSION_WITHOUT_JOURNALS and log.log_id >> 63)
+        for log in manifest.logs
+    ):
+        raise CorruptDataError(
+            f"{name}: it takes journal files for other logs, or other logs for journal files"
+        )
     if manifest.generation != generation:
         raise CorruptDataError(
             f"{name}: generation {manifest.generation} under a header of {generation}"

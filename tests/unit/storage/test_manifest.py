@@ -12,12 +12,14 @@ import pytest
 from fastbk.errors import InvariantError
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
+from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.storage.manifest import (
     BLOCK_BYTES,
     COMPACTION,
     FLUSH,
     HEADER,
     HEADER_BYTES,
+    JOURNAL,
     SLOTS,
     CommitInDoubt,
     Damage,
@@ -34,6 +36,7 @@ from tests.fixtures.fake_disk import FakeDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage" / "manifest.bin"
 GOLDEN_1 = GOLDEN.with_name("manifest_1.bin")
+GOLDEN_3 = GOLDEN.with_name("manifest_3.bin")
 FULL = Manifest(
     generation=2**63,
     mark=12,
@@ -54,6 +57,22 @@ FULL = Manifest(
     ),
     damage=(Damage(what="journal", file_id=1, first_sequence=3, last_sequence=5, found_s=1),),
     clean=True,
+)
+
+WITH_JOURNAL = msgspec.structs.replace(
+    FULL,
+    logs=(
+        *FULL.logs,
+        LogEntry(
+            log_id=JOURNAL_LOG | 41,
+            salt=2**64 - 1,
+            durable_bytes=1 << 28,
+            live_bytes=1 << 27,
+            sealed=True,
+            kind=JOURNAL,
+            created_s=1_700_000_000,
+        ),
+    ),
 )
 
 
@@ -86,6 +105,29 @@ def test_version_1_is_read() -> None:
     assert decode(GOLDEN_1.read_bytes()) == msgspec.structs.replace(FULL, logs=logs)
 
 
+def test_journal_files_among_the_logs_make_version_3() -> None:
+    """INV-U1: the content alone decides, so a bookie whose journal files do not adopt writes what it always wrote."""
+    raw = GOLDEN_3.read_bytes()
+    assert decode(raw) == WITH_JOURNAL
+    assert encode(WITH_JOURNAL) == raw
+    assert [HEADER.unpack(one[: HEADER.size])[1] for one in (raw, encode(FULL))] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "log_id"),
+    [
+        (2, JOURNAL, JOURNAL_LOG | 7),
+        (3, JOURNAL, 7),
+        (3, FLUSH, JOURNAL_LOG | 7),
+    ],
+)
+def test_a_journal_file_is_one_by_kind_and_id(version: int, kind: str, log_id: int) -> None:
+    log = msgspec.structs.replace(FULL.logs[0], kind=kind, log_id=log_id)
+    raw = encode(msgspec.structs.replace(FULL, logs=(log,)))
+    with pytest.raises(CorruptDataError, match="takes journal files for other logs"):
+        decode(with_version(raw, version))
+
+
 def test_every_changed_byte_is_noticed() -> None:
     raw = encode(FULL)
     used = HEADER_BYTES + len(msgspec.json.encode(FULL))
@@ -105,8 +147,8 @@ def test_every_shorter_image_is_noticed() -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(FormatTooNewError, match="format 3, this fastbk knows 2"):
-        decode(with_version(encode(FULL), 3))
+    with pytest.raises(FormatTooNewError, match="format 4, this fastbk knows 3"):
+        decode(with_version(encode(FULL), 4))
 
 
 def test_an_unknown_field_is_refused_although_the_checksum_is_right() -> None:
@@ -146,7 +188,7 @@ def test_a_newer_slot_is_not_passed_over_for_an_older_one(fake: FakeDisk) -> Non
     slots_of(fake).commit(Manifest(generation=1))
     disk = fake.disk()
     file = disk.open("/manifest.1")
-    disk.write_all(file, with_version(encode(Manifest(generation=2)), 3))
+    disk.write_all(file, with_version(encode(Manifest(generation=2)), 4))
     with pytest.raises(FormatTooNewError):
         slots_of(fake).load()
 
