@@ -117,7 +117,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Serve until asked to stop; return the exit code. Raises Error for what only a person can mend."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         self._lifeline.watch(lambda: self.stop("whoever started this bookie is gone"))
@@ -153,7 +153,7 @@ class Supervisor:
                 endpoints(self._config, self._guard.host, self._guard.port, self._pages.port),
                 lambda reason: self._life.note("metadata", reason, "metadata"),
                 on_hold=self._life.metadata_held,
-                on_level=self._life.level_rose,
+                on_level=self._level_rose,
                 listed_id=lambda: self._gc.listed_id,
                 on_unclean_start=self._life.began_unclean,
                 accept_data_loss=self._accept_data_loss,
@@ -247,6 +247,7 @@ class Supervisor:
                 reads_only_reason=no_journal,
                 is_limbo_listed=self._membership.is_limbo_listed,
                 refuses_adds=bool(self._read_only_admin.reason),
+                format_level=self._life.format_level,
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {
@@ -264,6 +265,7 @@ class Supervisor:
             self._ready_boot = boot
             for part in (self._gc, self._read_only_admin, self._lifeline.faults):
                 part.boot_is_ready()
+            self._tell_level()
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             await self._pages.opened()
@@ -392,6 +394,20 @@ class Supervisor:
             )
         except Error as error:
             self._life.note("metadata", str(error), "metadata")
+
+    def _level_rose(self, level: int) -> None:
+        """Metadata's thread, or the loop's."""
+        self._life.level_rose(level)
+        self._loop.call_soon_threadsafe(self._tell_level)
+
+    def _tell_level(self) -> None:
+        """Tell journals the cluster's format level: some formats are theirs to write (INV-U1)."""
+        if (boot := self._ready_boot) is None:
+            return  # a boot begins with the level of its start, and is told when it is ready
+        for process, child in boot.children.items():
+            if process.role == "journal":
+                child.send({"type": "format_level", "level": self._life.format_level})
+                boot.ring(process)
 
     async def _ask_read_only(self, read_only: bool) -> None:
         """Have normal adds refused, or taken again; returns when journals and metadata know, within a few seconds."""

@@ -32,7 +32,7 @@ from fastbk.native.process import kill_point
 from fastbk.storage.directories import JOURNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from fastbk.native.disk import Disk
 
@@ -88,20 +88,28 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class ReplayFile(msgspec.Struct, frozen=True):
-    """A file to replay. `end_sequence`: the last batch that counts; NO_END where no successor says so."""
+    """A file to replay. `end_sequence`: the last batch that counts; NO_END where no successor says so.
+
+    `adopts`: it may hold runs that stay where they are.
+    """
 
     file_id: int
     path: str
     end_sequence: int
+    adopts: bool = False
 
 
 class OldFile(msgspec.Struct, frozen=True):
-    """A file of earlier starts: may be recycled when the mark is at `last_sequence` (INV-J3)."""
+    """A file that was left: may be recycled when the mark is at `last_sequence` (INV-J3).
+
+    `kept`: not even then, but only when the index says so: it is a log, or could be one.
+    """
 
     file_id: int
     path: str
     last_sequence: int
     size_bytes: int
+    kept: bool = False
 
     def message(self) -> dict[str, int]:
         """Return it for the `replayed` message."""
@@ -194,14 +202,15 @@ def _plan_file(
     plan: ReplayPlan, file: FoundFile, successor: FoundFile | None, damaged: list[FoundFile]
 ) -> None:
     if successor is None:
-        plan.files.append(ReplayFile(file.file_id, file.path, NO_END))
+        plan.files.append(ReplayFile(file.file_id, file.path, NO_END, file.header.adopts))
         return
     end = successor.header.predecessor_sequence
     is_next = successor.header.predecessor_file_id == file.file_id
     if end <= plan.mark_sequence:
         plan.behind.append(OldFile(file.file_id, file.path, end, file.header.size_bytes))
         return
-    plan.files.append(ReplayFile(file.file_id, file.path, end if is_next else NO_END))
+    end_sequence = end if is_next else NO_END
+    plan.files.append(ReplayFile(file.file_id, file.path, end_sequence, file.header.adopts))
     if not is_next and not _between(damaged, file.file_id, successor.file_id):
         plan.damage.append(
             Damage(
@@ -246,10 +255,21 @@ class ReplayEnd(msgspec.Struct, frozen=True):
     old_files: list[OldFile]
     damage: list[Damage]
 
+    def with_kept(self, listed_files: Collection[int]) -> ReplayEnd:
+        """Return the same, with the files kept that a manifest lists as logs."""
+        files = [
+            msgspec.structs.replace(file, kept=file.file_id in listed_files)
+            for file in self.old_files
+        ]
+        return msgspec.structs.replace(self, old_files=files)
+
     def message(self) -> dict[str, object]:
-        """Return these fields of the `replayed` message."""
+        """Return these fields of the `replayed` message.
+
+        Kept files are left out: they may be tens of thousands, and the journal needs to know of one when it is free.
+        """
         return msgspec.structs.asdict(self) | {
-            "old_files": [file.message() for file in self.old_files],
+            "old_files": [file.message() for file in self.old_files if not file.kept],
             "damage": [each.message() for each in self.damage],
         }
 
@@ -348,6 +368,8 @@ class JournalPool:
 
     A file is held while the mark is not past its last batch (INV-J3), then free, then renamed to a new id and
     ready. `behind_bytes` is what counts against the journal's limit.
+
+    Between held and free a file that adopts is kept: it may be a log. It is free once `release` names it.
     """
 
     def __init__(
@@ -368,7 +390,7 @@ class JournalPool:
         Args:
             next_file_id: above every id in use.
             limit_bytes: journal behind the mark; free files beyond it are removed.
-            old_files: of earlier starts, by rising id.
+            old_files: of earlier starts, by rising id; those that are kept may be left out.
             in_background: make and rename files in a thread; False waits (the fake disk of tests).
             retry_s: before the next try to make a file that could not be made.
         """
@@ -387,14 +409,16 @@ class JournalPool:
         self._begun_s = 0.0
         self._is_burst = False
         self._is_needed = False  # the current file is nearly full
-        self._next_file_id = next_file_id
-        self._held = list(old_files)
+        self._next_file_id = self._first_file_id = next_file_id
+        self._held = [file for file in old_files if not file.kept]
+        self._kept: dict[int, OldFile] = {}
         self._free: list[OldFile] = []
         self._ready: list[ReadyFile] = []
         self._prewrite: Prewrite | None = None
         self._prewrite_id = 0
         self._recycling: OldFile | None = None  # the one that the thread renames
         self._current: ReadyFile | None = None
+        self._current_adopts = False
         self._no_file_until_s = 0.0
         self._no_file_errno = 0
         self._said = ""
@@ -406,6 +430,18 @@ class JournalPool:
         """Sizes of the files that the mark has not passed, the current one included."""
         current = self._current.size_bytes if self._current is not None else 0
         return current + sum(file.size_bytes for file in self._held)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Sizes of the files of this start that the mark has passed, and that the index has not named yet."""
+        return sum(file.size_bytes for file in self._kept.values())
+
+    @property
+    def free_bytes(self) -> int:
+        """Sizes of the files that may be taken again, and of the one that is ready."""
+        return sum(file.size_bytes for file in self._free) + sum(
+            file.size_bytes for file in self._ready
+        )
 
     @property
     def has_ready(self) -> bool:
@@ -456,7 +492,10 @@ class JournalPool:
         for file in self._held:
             is_last_used = self._current is None and file.file_id == newest
             if file.last_sequence <= mark_sequence and not is_last_used:
-                self._free.append(file)
+                if file.kept:
+                    self._kept[file.file_id] = file
+                else:
+                    self._free.append(file)
             else:
                 still.append(file)
         self._held = still
@@ -509,15 +548,48 @@ class JournalPool:
         """Put a file back that `take` returned and that was not written to."""
         self._ready.insert(0, file)
 
-    def used(self, file: ReadyFile, closed_sequence: int) -> None:
+    def used(self, file: ReadyFile, closed_sequence: int, *, adopts: bool = False) -> None:
         """Note that `file`'s header is durable and the journal goes on there; the file before it is held up to
-        `closed_sequence` and closed.
+        `closed_sequence` and closed. `adopts`: what the header of `file` says.
         """
         left, self._current = self._current, file
+        kept, self._current_adopts = self._current_adopts, adopts
         self._is_needed = False
         if left is not None:
-            self._held.append(OldFile(left.file_id, left.path, closed_sequence, left.size_bytes))
+            self._held.append(
+                OldFile(left.file_id, left.path, closed_sequence, left.size_bytes, kept)
+            )
             self.disk.close(left.file)
+
+    def release(self, file_ids: Iterable[int]) -> None:
+        """Free files that adopt, or did in earlier starts: the mark has passed them, and they are no logs (INV-J3).
+
+        Ids of other files, and of none, may be among them. Raises OSError.
+        """
+        named = set(file_ids)
+        self._held = [
+            msgspec.structs.replace(file, kept=file.kept and file.file_id not in named)
+            for file in self._held
+        ]
+        known = {file.file_id for file in (*self._held, *self._free)}
+        if self._recycling is not None:
+            known.add(self._recycling.file_id)
+        names: list[str] | None = None
+        for file_id in sorted(named - known):
+            if (kept := self._kept.pop(file_id, None)) is not None:
+                self._free.append(msgspec.structs.replace(kept, kept=False))
+            elif file_id < self._first_file_id:
+                names = names or self.disk.list(self.directory)
+                if name_of(file_id) in names:
+                    self._free.append(self._old_file(file_id))
+
+    def _old_file(self, file_id: int) -> OldFile:
+        path = self._path(file_id)
+        file = self.disk.open(path)
+        try:
+            return OldFile(file_id, path, 0, self.disk.size(file))
+        finally:
+            self.disk.close(file)
 
     def hurry(self) -> None:
         """The next file is needed soon: no more pauses; in a burst no more zeros."""

@@ -8,11 +8,12 @@ was, and one of several costs little more. Bounds of a disk (the journal's limit
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from fastbk.config import MetadataSettings
+from fastbk.formats import LEVEL_FIRST
 from fastbk.security.settings import (
     AuditSettings,
     AuthenticationSettings,
@@ -184,6 +185,12 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: JournalSettings
     disk: DiskSettings
     replayed: Replayed
+    adopt: Literal["auto", "never"] = "never"
+    """`[ledgers] adopt`."""
+    is_on_ledger_disk: bool = False
+    """Whether the journal directory and its ledger directory lie on one file system."""
+    format_level: int = LEVEL_FIRST
+    """That of the cluster, until a change."""
     refuses_adds: bool = False
     """Whether normal adds are refused from the start on, until a change."""
     header_key: str = ""

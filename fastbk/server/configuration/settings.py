@@ -287,6 +287,12 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     entry_log_size_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 1 * GIB
     """An entry log is appended to until it holds this much; it is deleted only as a whole."""
 
+    adopt: Literal["auto", "never"] = "auto"
+    """`auto`: entries that come in large pieces stay in the journal's files, which become entry logs, and are written
+    once: where journal and ledgers share a file system, the journal is synced and the cluster's format level has it.
+    `never`: each entry is written to the journal, and again to an entry log.
+    """
+
     merge_rate_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 64 * MIB
     """A second, read and written by merges of locations and by counting what lives, at most; more while they lag."""
 

@@ -40,6 +40,14 @@ def sharing(directories: Sequence[str], pair: int) -> int:
     return max(1, devices.count(devices[pair]))
 
 
+def is_one_disk(directory: str, other: str) -> bool:
+    """Return whether two directories lie on one file system."""
+    try:
+        return os.stat(directory).st_dev == os.stat(other).st_dev
+    except OSError:  # gone: whoever uses it says so
+        return False
+
+
 def ledger_thresholds(disk: DiskSettings, journal: JournalSettings, sharers: int = 1) -> Thresholds:
     """Return what a ledger directory's disk is held against.
 

@@ -4,6 +4,8 @@
 next and installs what came out of it. The order of each job's steps is in `fastbk.storage.checkpoint`; merges and
 compactions are `fastbk.server.index.maintenance`'s.
 
+`FreeJournalFiles` says which journal files the journal may take again that have been logs, or could have been.
+
 Decision 41.
 """
 
@@ -12,6 +14,8 @@ from __future__ import annotations
 import select
 import time
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.errors import Error, check_invariant
 from fastbk.native.index import ids_without
@@ -28,16 +32,18 @@ from fastbk.storage.commits import DeletionLog
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.native.store import Store
     from fastbk.server.index.background import Background, FlushThread
-    from fastbk.storage.manifest import Damage
+    from fastbk.storage.manifest import Damage, Manifest
 
 RETRY_DELAY_S = 1.0
 """Pause after a flush has failed as often as a checkpoint tries."""
+FREE_FILES_A_MESSAGE = 4096
+"""An id and a comma are at most 21 bytes: with all of them a message has its bound (`child.MESSAGE_BYTES_MAX`)."""
 
 
 class DeletionLogFailed(OSError):
@@ -103,6 +109,7 @@ class Flusher:
         self._deleted: array[int] | None = None
         self._has_expired = False
         """Whether ledgers have expired among `_deleted`."""
+        self._passed_file_id = 0
         self.upkeep = MaintenanceLoop(
             index,
             store,
@@ -116,6 +123,9 @@ class Flusher:
             on_forgotten=self._forgotten,
             merge_bytes_per_s=merge_bytes_per_s,
         )
+        self.free_files = FreeJournalFiles(store, self.upkeep.is_compacting)
+        self.listed_files: frozenset[int] = frozenset()
+        """Journal files that a manifest lists which may count after a restart, as of the last installed change."""
 
     @property
     def is_busy(self) -> bool:
@@ -133,6 +143,7 @@ class Flusher:
         damage: Sequence[Damage] = (),
         ended: Sequence[Damage] = (),
         clean: bool = False,
+        passed_file_id: int = 0,
     ) -> None:
         """Seal the cache and have it flushed.
 
@@ -140,6 +151,7 @@ class Flusher:
             damage: found by replay, to be remembered.
             ended: remembered until now, and forgotten with this flush (INV-X6).
             clean: nothing is in the journal behind what is sealed, and nothing will come.
+            passed_file_id: what is sealed contains all journal files before this one; 0: as the last batch in it says.
         """
         check_invariant(not self._is_flushing, "one flush at a time")
         self._index.seal()
@@ -150,6 +162,7 @@ class Flusher:
         self._damage = tuple(damage)
         self._ended = tuple(ended)
         self._clean = clean
+        self._passed_file_id = passed_file_id
         self._submit_flush()
 
     def flush_now(
@@ -158,9 +171,10 @@ class Flusher:
         damage: Sequence[Damage] = (),
         ended: Sequence[Damage] = (),
         clean: bool = False,
+        passed_file_id: int = 0,
     ) -> None:
         """Flush what there is, and wait for it. Raises CheckpointFailed: then the index still holds it."""
-        self.flush_behind(damage=damage, ended=ended, clean=clean)
+        self.flush_behind(damage=damage, ended=ended, clean=clean, passed_file_id=passed_file_id)
         self.wait()
 
     def flush_behind(
@@ -169,6 +183,7 @@ class Flusher:
         damage: Sequence[Damage] = (),
         ended: Sequence[Damage] = (),
         clean: bool = False,
+        passed_file_id: int = 0,
     ) -> None:
         """Begin a flush when the one before has ended, and return while it is under way: replay fills the other cache.
 
@@ -179,7 +194,7 @@ class Flusher:
         while self.upkeep.lags and self.upkeep.is_merging:
             self._wait_readable()
             self.poll()
-        self.begin(damage=damage, ended=ended, clean=clean)
+        self.begin(damage=damage, ended=ended, clean=clean, passed_file_id=passed_file_id)
 
     def wait(self) -> None:
         """Wait for the flush that is under way, or failed and is tried again now. Raises CheckpointFailed."""
@@ -257,6 +272,7 @@ class Flusher:
             self.failure = ""
             self._submit_flush()
         self.upkeep.poll(is_flushing=self._is_flushing)
+        self.free_files.poll()
 
     # ---- deletions
 
@@ -309,11 +325,14 @@ class Flusher:
                 if self._has_expired:
                     self.upkeep.forgetting.hurry()
                 self.upkeep.recount()
+            elif has_dead_journal_file(self._checkpoint.manifest):
+                self.upkeep.recount()  # everything in it was deleted while the journal still wrote to it
             self.upkeep.poll()
-        elif name == "clean_up":
+        elif isinstance(result, CleanedUp):
             self._count_reclaimed()
-            if result:
-                self._log("flush.files_left_behind", complaints=result)
+            self.free_files.given_up(result.free_files)
+            if result.complaints:
+                self._log("flush.files_left_behind", complaints=result.complaints)
         elif (change := self.upkeep.take(name, result)) is not None:
             self._install(change)
 
@@ -338,11 +357,18 @@ class Flusher:
         """Main loop: memory only. What no manifest names any more goes in the flush thread."""
         change.install(self._store)
         self._checkpoint.installs += 1
+        self.listed_files = change.listed_files
+        if not self._checkpoint.commits.is_held:  # else what the manifest on disk says still counts
+            self.free_files.passed(change.passed_file_id, change.listed_files)
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
-        self._jobs.submit(
-            "clean_up", lambda: self._checkpoint.commits.clean_up(self._store, change)
-        )
+        self._jobs.submit("clean_up", lambda: self._clean_up(change))
+
+    def _clean_up(self, change: Change) -> CleanedUp:
+        """Flush thread."""
+        commits = self._checkpoint.commits
+        complaints = commits.clean_up(self._store, change)
+        return CleanedUp(complaints, commits.take_free_files())
 
     def _count_reclaimed(self) -> None:
         reclaimed = self._checkpoint.commits.reclaimed
@@ -362,6 +388,7 @@ class Flusher:
             self._store,
             sealed.contents,
             sealed.mark_sequence,
+            passed_file_id=self._passed_file_id or sealed.file_id,
             damage=self._damage,
             ended=self._ended,
             clean=self._clean,
@@ -373,3 +400,70 @@ class Flusher:
         poll = select.poll()
         poll.register(self._jobs.fd, select.POLLIN)
         poll.poll(None)
+
+
+class CleanedUp(msgspec.Struct, frozen=True):
+    """What the flush thread says after a clean-up."""
+
+    complaints: list[str]
+    free_files: list[int]
+    """Journal files that no manifest lists any more."""
+
+
+def has_dead_journal_file(manifest: Manifest) -> bool:
+    """Return whether nothing lives in a journal file that the mark has passed."""
+    return any(log.is_journal_file and log.sealed and not log.live_bytes for log in manifest.logs)
+
+
+class FreeJournalFiles:
+    """Journal files that adopt, or may, and that the journal may take again (INV-J3). Main loop only.
+
+    The journal keeps a file that adopts until it hears of it, whatever the mark. It hears of each once: when the mark
+    has passed it, no manifest lists it that may count after a restart, and nobody reads it under an older list. What it
+    did not hear, because a process ended, the next start computes anew.
+
+    Of files that never were logs the index knows only that the mark has passed them: the journal ignores those that it
+    does not keep.
+    """
+
+    def __init__(self, store: Store, is_compacting: Callable[[int], bool]) -> None:
+        """`is_compacting`: whether a compaction reads this journal file."""
+        self._store = store
+        self._is_compacting = is_compacting
+        self._tell: Callable[[list[int]], bool] = lambda file_ids: False
+        self._next_file_id = 0
+        """The mark has passed all before it; 0: there is no journal yet."""
+        self._waiting: set[int] = set()
+
+    def begin(self, next_file_id: int, tell: Callable[[list[int]], bool]) -> None:
+        """Begin when replay is over, and the journal has its files.
+
+        Args:
+            next_file_id: the journal's next one. Of those before it replay has said which are logs.
+            tell: hands ids to the journal; False: later.
+        """
+        self._next_file_id, self._tell = next_file_id, tell
+
+    def passed(self, file_id: int, listed_files: frozenset[int]) -> None:
+        """Note that a change is installed whose mark has passed all files before `file_id`."""
+        if not 0 < self._next_file_id < file_id:
+            return
+        passed = range(self._next_file_id, file_id)
+        self._waiting.update(one for one in passed if one not in listed_files)
+        self._next_file_id = file_id
+
+    def given_up(self, file_ids: Iterable[int]) -> None:
+        """Note that these were logs and are not any more, by a change that is installed."""
+        self._waiting.update(file_ids)
+
+    def poll(self) -> None:
+        """Tell the journal, if it is time."""
+        if not self._waiting or not self._next_file_id or self._store.old_sets:
+            return
+        free = sorted(one for one in self._waiting if not self._is_compacting(one))
+        for at in range(0, len(free), FREE_FILES_A_MESSAGE):
+            some = free[at : at + FREE_FILES_A_MESSAGE]
+            if not self._tell(some):
+                return
+            kill_point("index.journal_files_free")
+            self._waiting.difference_update(some)

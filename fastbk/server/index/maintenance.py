@@ -27,6 +27,7 @@ from fastbk.retry import Backoff
 from fastbk.server.index.background import COMPACTION, MERGE, RECOUNT, Task, TaskFailed, TaskStopped
 from fastbk.storage import maintenance as storage_maintenance
 from fastbk.storage.checkpoint import Change
+from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.storage.maintenance import Compaction, LocationsMerge, Recount
 from fastbk.units import MIB
 
@@ -128,6 +129,11 @@ class MaintenanceLoop:
         )
 
     # ---- what is asked for
+
+    def is_compacting(self, file_id: int) -> bool:
+        """Return whether what lives in this journal file is being moved: its bytes are read, listed or not."""
+        plan = None if self._compaction_task is None else self._compaction_task.plan
+        return isinstance(plan, Compaction) and JOURNAL_LOG | file_id in plan.log_ids
 
     @property
     def is_merging(self) -> bool:

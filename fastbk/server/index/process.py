@@ -133,6 +133,7 @@ class Parts:
                 entry_log_size_bytes=settings.entry_log_size_bytes,
                 compaction=CompactionSettings(log_size_bytes=settings.entry_log_size_bytes),
             ),
+            journal_directory=config.journal_directory,
         )
         self.disk_watch = disk_watch(child, config)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -393,13 +394,19 @@ def main(child: Child) -> None:
     if not wait_for_start(child):
         return
     hold_mark_if_set(parts.index, parts.checkpoint.commits, log=logs.warning)
+    parts.flusher.free_files.begin(
+        found.end.next_file_id,
+        lambda file_ids: child.offer({"type": "journal_files_free", "file_ids": file_ids}),
+    )
     parts.flusher.resume_leftovers()
     disk = IndexDisk(
         parts.index,
         parts.flusher,
         parts.disk_watch,
         slow_flush_bytes_per_s=config.disk.slow_flush_bytes,
-        durable_bytes=lambda: sum(log.durable_bytes for log in parts.checkpoint.manifest.logs),
+        flushed_bytes=lambda: sum(
+            log.durable_bytes for log in parts.checkpoint.manifest.logs if not log.is_journal_file
+        ),
         loses_states=found.lost_states,
     )
     parts.disk_watch.start()
@@ -432,7 +439,7 @@ class IndexDisk:
         watch: DiskWatch,
         *,
         slow_flush_bytes_per_s: int,
-        durable_bytes: Callable[[], int],
+        flushed_bytes: Callable[[], int],
         loses_states: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -440,20 +447,20 @@ class IndexDisk:
 
         Args:
             slow_flush_bytes_per_s: fewer in a flush is a slow disk.
-            durable_bytes: of all entry logs, by the newest manifest.
+            flushed_bytes: of all logs that flushes write, by the newest manifest.
             loses_states: fences may have been forgotten: normal adds are refused for good.
         """
         self.watch = watch
         self._index = index
         self._flusher = flusher
         self._slow_flush_bytes_per_s = slow_flush_bytes_per_s
-        self._durable_bytes = durable_bytes
+        self._flushed_bytes = flushed_bytes
         self._loses_states = loses_states
         self._failure = ""
         self._clock_s = clock_s
         self._flushing_since_s = clock_s()
         self._flushes = flusher.flushes
-        self._was_durable_bytes = durable_bytes()
+        self._was_flushed_bytes = flushed_bytes()
         self._refused = 0
         self._next_look_s = 0.0
         self.poll()
@@ -490,13 +497,13 @@ class IndexDisk:
         self.watch.worked(FLUSH_NAME)
         # Between two flushes at most a cache is written: a floor is never passed by more than that unseen.
         self.watch.wake()
-        bytes_now = self._durable_bytes()
+        bytes_now = self._flushed_bytes()
         said = slow_flush(
-            bytes_now - self._was_durable_bytes,
+            bytes_now - self._was_flushed_bytes,
             self._flusher.flush_took_s,
             self._slow_flush_bytes_per_s,
         )
-        self._was_durable_bytes = bytes_now
+        self._was_flushed_bytes = bytes_now
         if said is not None or self.watch.health.slow.startswith("a flush has"):
             self.watch.set_slow(said or "")
 

@@ -140,6 +140,9 @@ def replay(
     if limbo:
         index.put_in_limbo(limbo)
     plan = plan_replay(find_files(disk, directory), manifest.mark, incarnation)
+    for file in plan.files:
+        if file.adopts:
+            sync_file(disk, file.path)
     early = early_flushes(index.cache_bytes)
     ends = [
         _replay_file(index, flusher, disk, file, plan.mark_sequence, incarnation, early)
@@ -157,9 +160,10 @@ def replay(
     # Nothing that any header named is ever given to another batch: the mark goes to the end of all.
     index.replay_done(end.predecessor_sequence)
     kill_point("index.replay_before_flush")
-    flusher.flush_now(damage=damage, ended=ended)
+    # Nothing is written any more to a file that was there: the journal begins another one.
+    flusher.flush_now(damage=damage, ended=ended, passed_file_id=end.next_file_id)
     return Replayed(
-        end=end,
+        end=end.with_kept(flusher.listed_files),
         batches=sum(each.batches for each in ends),
         records=sum(each.records for each in ends),
         bytes=sum(each.bytes for each in ends),
@@ -168,6 +172,18 @@ def replay(
         is_newly_damaged=bool(damage),
         ended=ended,
     )
+
+
+def sync_file(disk: Disk, path: str) -> None:
+    """Make a journal file durable before locations point to its runs (INV-X2).
+
+    A process that died may have left writes that only the disk's cache has, or the kernel's. Raises OSError.
+    """
+    file = disk.open(path)
+    try:
+        disk.sync(file)
+    finally:
+        disk.close(file)
 
 
 def ended_damage(manifest: Manifest, met: Sequence[Damage]) -> tuple[Damage, ...]:

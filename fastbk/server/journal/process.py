@@ -1,16 +1,18 @@
 """The journal process: a loop of one C call a batch, and the change from file to file.
 
-C takes, decides, commits and publishes (`fastbk.native.journal`); here is decided which file comes next, what
-is refused when the journal may not grow, and when to stop.
+C takes, decides, commits and publishes (`fastbk.native.journal`); here is decided which file comes next, whether it
+may become an entry log (`Adoption`), what is refused when the journal may not grow, and when to stop.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from fastbk.formats import LEVEL_FIRST, level_with
 from fastbk.native.disk import Disk
 from fastbk.native.journal import (
     BELL,
@@ -36,7 +38,7 @@ from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.journal_files import JournalPool, OldFile, name_of
 from fastbk.storage.unclean import UNSYNCED
-from fastbk.units import KIB
+from fastbk.units import KIB, MIB
 
 if TYPE_CHECKING:
     from fastbk.native.segment import Histogram
@@ -55,6 +57,15 @@ BURST_BATCH_BYTES = 128 * KIB
 BURST_INTERVAL_NS = 100_000_000
 CALM_TENTHS = 3
 """A burst has ended when so many tenths of a second in a row had none."""
+ADOPT_WINDOW_BYTES = 64 * MIB
+"""So much of what was taken last decides whether the next file adopts."""
+ADOPT_SAMPLE_BYTES = 4 * MIB
+GROUPED_SHARE_MIN = 0.75
+"""Of that window, what came in groups that runs are made of: of less a file would become an entry log with holes."""
+LOOSE_SHARE_MAX = 0.25
+LOOSE_BYTES_MIN = 16 * MIB
+"""A file that adopts is left early once more than this share of it, and more than these bytes, lie outside of runs."""
+LEVEL_OF_ADOPTION = level_with("journal file", 3)
 LATE_INTERVAL_S = 1.0
 """Pause between two reports of ledgers that begin behind entry 0: some lines each."""
 
@@ -137,8 +148,9 @@ class JournalLoop:
         pool: JournalPool,
         limit_bytes: int,
         disk: JournalDisk | None = None,
+        adoption: Adoption | None = None,
     ) -> None:
-        """`disk`: what the journal's directory takes; None: everything."""
+        """`disk`: what the journal's directory takes; None: everything. `adoption`: None: no file adopts."""
         self.journal = journal
         self.pool = pool
         self.limit_bytes = limit_bytes
@@ -148,6 +160,7 @@ class JournalLoop:
         self._files_limit = LIMIT_OPEN
         self._asked_limit = LIMIT_OPEN
         self._batches = BatchSizes(journal)
+        self.adoption = adoption or Adoption(journal)
         self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
@@ -194,9 +207,10 @@ class JournalLoop:
             # the disk is full: reads go on, and fences of fenced ledgers
             self._set_limit(LIMIT_NO_WRITES)
             return
+        adopts = not self.adoption.reason
         try:
             _, closed_sequence = self.journal.roll(
-                file.file, file.file_id, file.salt, file.size_bytes
+                file.file, file.file_id, file.salt, file.size_bytes, adopts=adopts
             )
         except BlockingIOError:
             # A consumer of descriptors lags and was rung: the next step asks again.
@@ -204,7 +218,7 @@ class JournalLoop:
             time.sleep(LAG_PAUSE_S)
             return
         kill_point("journal.roll_after_switch")
-        self.pool.used(file, closed_sequence)
+        self.pool.used(file, closed_sequence, adopts=adopts)
         self._is_first = self._is_nearly_full = self._needs_file = False
         self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
         self.poll_files()
@@ -239,6 +253,9 @@ class JournalLoop:
             self.pool.hurry()
         elif not is_burst:
             self._leave_unwritten(behind_bytes)
+        self.adoption.measure()
+        if self.adoption.has_too_much_loose() and self._may_leave_early(behind_bytes):
+            self.journal.request_roll()
         self.journal.note_files(
             behind_bytes,
             self.pool.recycled,
@@ -252,16 +269,22 @@ class JournalLoop:
     def _leave_unwritten(self, behind_bytes: int) -> None:
         """Go on in a file full of zeros, if the next batch would go into blocks without them (INV-J5)."""
         from_bytes = self.pool.unwritten_from_bytes
-        if from_bytes is None or self.limit == LIMIT_NO_WRITES:
-            return
-        # A file that is left early counts whole: one more has to fit, unless the limit has room for two only.
-        spare_bytes = self.pool.file_size_bytes
-        if self.limit_bytes <= 2 * spare_bytes:
-            spare_bytes = 0
-        if behind_bytes + self.pool.next_size_bytes + spare_bytes > self.limit_bytes:
+        if from_bytes is None or not self._may_leave_early(behind_bytes):
             return
         if from_bytes < self.journal.status.offset_bytes + BURST_BATCH_BYTES:
             self.journal.request_roll()
+
+    def _may_leave_early(self, behind_bytes: int) -> bool:
+        """Return whether a file may be left before it is full: there is another one, and it may count whole.
+
+        One more has to fit then, unless the limit has room for two only.
+        """
+        if not self.pool.has_ready or self.limit == LIMIT_NO_WRITES:
+            return False
+        spare_bytes = self.pool.file_size_bytes
+        if self.limit_bytes <= 2 * spare_bytes:
+            spare_bytes = 0
+        return behind_bytes + self.pool.next_size_bytes + spare_bytes <= self.limit_bytes
 
     def _is_soon_full(self) -> bool:
         """Whether the file is full within a second: then it is not worth another one's zeros, either."""
@@ -304,6 +327,70 @@ class JournalLoop:
             limit_bytes=self.limit_bytes,
             reason=self.pool.no_room or self.pool.failure,
         )
+
+
+class Adoption:
+    """Whether the next file adopts: whether what one ledger brings in one batch is written as runs that stay there.
+
+    Attributes:
+        level: the cluster's format level, as it was told last (INV-U1).
+    """
+
+    def __init__(
+        self, journal: Journal, *, obstacle: str = "off", level: int = LEVEL_FIRST
+    ) -> None:
+        """`obstacle`: what will not change in this life, a word of `ADOPT_REASONS`; empty: nothing."""
+        self.level = level
+        self._journal = journal
+        self._obstacle = obstacle
+        self._samples: deque[tuple[int, int]] = deque([(0, 0)])
+        """Bytes taken and grouped since the start, at some moments: the first one is a window ago, if there was one."""
+
+    def measure(self) -> None:
+        """Look how large the groups are; at least once in `ADOPT_SAMPLE_BYTES`, give or take a batch."""
+        status = self._journal.status
+        samples = self._samples
+        if status.taken_bytes - samples[-1][0] < ADOPT_SAMPLE_BYTES:
+            return
+        samples.append((status.taken_bytes, status.grouped_bytes))
+        while len(samples) > 2 and status.taken_bytes - samples[1][0] >= ADOPT_WINDOW_BYTES:
+            samples.popleft()
+
+    @property
+    def reason(self) -> str:
+        """Why the next file would not adopt, a word of `ADOPT_REASONS`; empty: it would."""
+        if self._obstacle:
+            return self._obstacle
+        if self.level < LEVEL_OF_ADOPTION:
+            return "level"
+        status = self._journal.status
+        taken_bytes = status.taken_bytes - self._samples[0][0]
+        grouped_bytes = status.grouped_bytes - self._samples[0][1]
+        if taken_bytes < ADOPT_WINDOW_BYTES or grouped_bytes < GROUPED_SHARE_MIN * taken_bytes:
+            return "small batches"
+        return ""
+
+    def has_too_much_loose(self) -> bool:
+        """Return whether the current file adopts, and would be a log with too much in it that is none of its."""
+        status = self._journal.status
+        return (
+            bool(status.adopts)
+            and status.loose_bytes > LOOSE_BYTES_MIN
+            and status.loose_bytes > LOOSE_SHARE_MAX * status.offset_bytes
+        )
+
+
+ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches")
+"""Why a file does not adopt. Their places are the values of a gauge: none gets another one."""
+
+
+def obstacle_of(config: JournalConfig) -> str:
+    """Return why no file of this life adopts, a word of `ADOPT_REASONS`; empty: it depends."""
+    if config.adopt == "never":
+        return "off"
+    if not config.is_on_ledger_disk:
+        return "other disk"
+    return "unsynced" if config.settings.sync == UNSYNCED else ""
 
 
 class BatchSizes:
@@ -364,6 +451,10 @@ def serve(child: Child, loop: JournalLoop) -> None:
         message = child.receive() or {}
         if message.get("type") == "refuse_adds":
             loop.refuse_adds(bool(message.get("on")))
+        elif message.get("type") == "journal_files_free":
+            loop.pool.release(message["file_ids"])
+        elif message.get("type") == "format_level":
+            loop.adoption.level = int(message["level"])
         elif message.get("type") == FAULTS:
             loop.journal.delay(int(message["commit_delay_ms"]))
             child.send({"type": FAULTS_TAKEN})
@@ -395,7 +486,8 @@ def main(child: Child) -> None:
     watch = disk_watch(child, config)
     stats = Stats(Segment(child.fds["segment"], "journal"))
     journal_disk = JournalDisk(watch, journal, stats, slow_commit_ms=config.disk.slow_commit_ms)
-    loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk)
+    adoption = Adoption(journal, obstacle=obstacle_of(config), level=config.format_level)
+    loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk, adoption)
     loop.refuse_adds(config.refuses_adds)
     watch.start()
     loop.roll()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fastbk.formats import LEVEL_FIRST
 from fastbk.native.process import kill_point
 from fastbk.native.segment import new_header_key
 from fastbk.observe import logs
@@ -81,6 +82,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this boot has listed the ledgers that may have lost something (INV-X6)."""
     refuses_adds: bool = False
     """Whether an operator wants no normal adds."""
+    format_level: int = LEVEL_FIRST
+    """That of the cluster, as it was read last."""
 
 
 class BootOrder:
@@ -280,10 +283,18 @@ class BootOrder:
         kind = str(message.body.get("type"))
         if kind == "failed":
             self._failed[message.process] = str(message.body.get("reason"))
+        elif kind == "journal_files_free" and message.process.role == "index":
+            self._pass_on(process_table.journal(message.process.index), message.body)
         elif (take := self._told.get(kind)) is not None:
             take(message.body)
         elif (answer := self._asked.get(kind)) is not None:
             answer(message.process, message.body)
+
+    def _pass_on(self, process: process_table.Process, body: dict[str, Any]) -> None:
+        """Hand a message on to another child. One that is gone is started again with the child that sent it."""
+        child = self._boot.children.get(process)
+        if child is not None and child.send(body):
+            self._boot.ring(process)
 
     def _why(self, event: Exited) -> str:
         """Return the reason that a child gave, else how it ended."""
@@ -327,6 +338,12 @@ class BootOrder:
             settings=bookie_config.journal_settings(self._config, pair),
             disk=self._config.disk,
             replayed=replayed,
+            adopt=self._config.ledgers.adopt,
+            is_on_ledger_disk=space_thresholds.is_one_disk(
+                self._config.journal.all_directories[pair],
+                self._config.ledgers.all_directories[pair],
+            ),
+            format_level=self._facts.format_level,
             refuses_adds=self._facts.refuses_adds,
             header_key=self._header_key(pair),
         )

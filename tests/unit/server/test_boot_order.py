@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from fastbk.formats import LEVEL_FIRST
 from fastbk.native.segment import HEADER_KEY_BYTES
 from fastbk.server.configuration.bookie_config import (
     BookieConfig,
@@ -320,6 +321,35 @@ async def test_what_a_child_asks_is_passed_on_with_its_name() -> None:
     harness.events.put_nowait(Stop("enough"))
     await sequence.serve()
     assert harness.heard == [(worker(1), 1), (INDEX, 2)]
+
+
+async def test_what_an_index_says_of_journal_files_goes_to_its_own_journal() -> None:
+    """INV-J3. One that is gone starts again with all others, and then it is known anew."""
+    harness = Harness(pairs=2)
+    harness.greet()
+    sequence = harness.sequence()
+    await sequence.start()
+    harness.say(index(1), type="journal_files_free", file_ids=[4, 7])
+    harness.say(worker(0), type="journal_files_free", file_ids=[5])
+    harness.events.put_nowait(Stop("enough"))
+    await sequence.serve()
+    said = [one for one in harness.sent if one[1]["type"] == "journal_files_free"]
+    assert said == [(journal(1), {"type": "journal_files_free", "file_ids": [4, 7]})]
+    assert harness.rung[-1] == journal(1)
+    assert await sequence.drain()
+    harness.say(index(1), type="journal_files_free", file_ids=[8])
+    harness.events.put_nowait(Stop("enough"))
+    del harness.children[journal(1)]
+    await sequence.serve()
+
+
+async def test_a_journal_gets_what_decides_whether_its_files_adopt() -> None:
+    harness = Harness()
+    harness.greet()
+    await harness.sequence().start()
+    config = harness.config(JOURNAL)
+    assert (config["adopt"], config["format_level"]) == ("auto", LEVEL_FIRST)
+    assert not config["is_on_ledger_disk"], "neither directory is there"
 
 
 async def test_a_pairs_journal_and_index_share_a_key_that_no_worker_has() -> None:

@@ -298,7 +298,7 @@ class IndexHarness:
             self.flusher,  # type: ignore[arg-type]
             self.watched.watch,
             slow_flush_bytes_per_s=4 * MIB,
-            durable_bytes=lambda: self.durable_bytes,
+            flushed_bytes=lambda: self.durable_bytes,
             loses_states=loses_states,
             clock_s=lambda: self.watched.now_s,
         )

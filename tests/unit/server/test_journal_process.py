@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from fastbk.formats import LEVEL_MAX
 from fastbk.native.disk import Disk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN, JournalScan
-from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
+from fastbk.server.journal.process import (
+    ADOPT_REASONS,
+    STEP_TIMEOUT_MS,
+    Adoption,
+    JournalLoop,
+    depth_of,
+    obstacle_of,
+    record_bytes_max,
+)
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.journal_files import JournalPool, find_files
+from fastbk.units import KIB, MIB
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     INCARNATION,
@@ -29,7 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KIB = 1024
+    from fastbk.native.journal import Journal
+    from fastbk.server.configuration.bookie_config import JournalConfig
+
 FILE_BYTES = 96 * KIB
 LIMIT_BYTES = 4 * FILE_BYTES
 
@@ -320,7 +332,12 @@ def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
     """INV-J5: one that is full within a second is not worth another one's zeros. These are due then, too."""
     done: list[str] = []
     journal = SimpleNamespace(
-        status=SimpleNamespace(offset_bytes=offset_mib << 20, file_size_bytes=128 << 20),
+        status=SimpleNamespace(
+            offset_bytes=offset_mib << 20,
+            file_size_bytes=128 << 20,
+            taken_bytes=0,
+            adopts=0,
+        ),
         mark_sequence=0,
         request_roll=lambda: done.append("leaves"),
         take_late=lambda: ([], 0),
@@ -349,6 +366,136 @@ def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
     loop._batches._due_ns = 1 << 63
     loop.poll_files()
     assert done == expected
+
+
+class Taken:
+    """A journal, as far as it says what it took."""
+
+    def __init__(self) -> None:
+        self.status = SimpleNamespace(
+            taken_bytes=0, grouped_bytes=0, loose_bytes=0, offset_bytes=0, adopts=0
+        )
+
+    def take(self, size_mib: int, *, grouped: bool) -> None:
+        self.status.taken_bytes += size_mib * MIB
+        self.status.grouped_bytes += size_mib * MIB if grouped else 0
+
+
+def adoption_of(taken: Taken, level: int = LEVEL_MAX, **more: str) -> Adoption:
+    return Adoption(cast("Journal", taken), obstacle=more.get("obstacle", ""), level=level)
+
+
+def test_a_file_adopts_when_three_quarters_of_the_last_64_mib_came_in_groups() -> None:
+    taken = Taken()
+    adoption = adoption_of(taken)
+
+    def take(size_mib: int, *, grouped: bool) -> str:
+        for _ in range(size_mib):
+            taken.take(1, grouped=grouped)
+            adoption.measure()
+        return adoption.reason
+
+    assert take(63, grouped=True) == "small batches", "not enough is known yet"
+    assert take(1, grouped=True) == ""
+    assert take(12, grouped=False) == ""
+    assert take(10, grouped=False) == "small batches"
+    assert take(200, grouped=False) == "small batches"
+    assert take(40, grouped=True) == "small batches"
+    assert take(16, grouped=True) == ""
+    assert len(adoption._samples) < 20
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "level", "reason"),
+    [
+        ("off", 4, "off"),
+        ("other disk", 4, "other disk"),
+        ("unsynced", 4, "unsynced"),
+        ("", 3, "level"),
+        ("", 4, ""),
+    ],
+)
+def test_why_no_file_adopts(obstacle: str, level: int, reason: str) -> None:
+    """INV-U1: in a cluster of level 3 none does, however large the batches are."""
+    taken = Taken()
+    adoption = adoption_of(taken, level, obstacle=obstacle)
+    taken.take(100, grouped=True)
+    adoption.measure()
+    assert adoption.reason == reason
+    assert reason in ADOPT_REASONS
+    adoption.level = 4  # the supervisor's message
+    assert adoption.reason == (obstacle or "")
+
+
+@pytest.mark.parametrize(
+    ("adopt", "is_on_ledger_disk", "sync", "obstacle"),
+    [
+        ("never", True, "always", "off"),
+        ("auto", False, "always", "other disk"),
+        ("auto", True, "never", "unsynced"),
+        ("auto", True, "always", ""),
+    ],
+)
+def test_what_forbids_adoption_for_good(
+    adopt: str, is_on_ledger_disk: bool, sync: str, obstacle: str
+) -> None:
+    config = SimpleNamespace(
+        adopt=adopt, is_on_ledger_disk=is_on_ledger_disk, settings=SimpleNamespace(sync=sync)
+    )
+    assert obstacle_of(cast("JournalConfig", config)) == obstacle
+
+
+@pytest.mark.parametrize(
+    ("adopts", "offset_mib", "loose_mib", "leaves"),
+    [
+        (1, 100, 26, True),
+        (1, 100, 24, False),
+        (1, 20, 16, False),
+        (1, 20, 17, True),
+        (0, 100, 90, False),
+    ],
+)
+def test_a_file_that_adopts_is_left_early_when_too_much_in_it_is_loose(
+    adopts: int, offset_mib: int, loose_mib: int, leaves: bool
+) -> None:
+    taken = Taken()
+    taken.status.adopts, taken.status.offset_bytes = adopts, offset_mib * MIB
+    taken.status.loose_bytes = loose_mib * MIB
+    assert adoption_of(taken).has_too_much_loose() == leaves
+
+
+def rolled_versions(service: Service, level: int) -> set[int]:
+    """Return the versions of the headers that are on the disk after some rolls in a cluster of that level."""
+    journal = service.loop.journal
+    service.loop.adoption = Adoption(journal, obstacle="", level=level)
+    service.loop.adoption._samples[0] = (-100 * MIB, -100 * MIB)
+    for _ in range(3):
+        service.loop.roll()
+        assert service.add() == 0
+    return {
+        int.from_bytes(service.disk.read_file(f"/j/{name}")[8:12], "little")
+        for name in service.disk.list("/j")
+    } - {0}
+
+
+@pytest.mark.parametrize(("level", "newest"), [(1, 2), (3, 2), (4, 3)])
+def test_a_journal_writes_its_new_version_from_level_4_on(
+    service: Service, level: int, newest: int
+) -> None:
+    """INV-U1: in a cluster of level 3 no byte of version 3 is written, however large the batches are."""
+    assert max(rolled_versions(service, level)) == newest
+    assert bool(service.loop.journal.status.adopts) == (newest == 3)
+
+
+def test_a_file_that_adopted_is_kept_by_the_pool(service: Service) -> None:
+    """INV-J3."""
+    rolled_versions(service, 4)
+    service.harness.set_mark(service.loop.journal.status.published_sequence)
+    service.loop.poll_files()
+    assert service.pool.kept_bytes == 2 * FILE_BYTES
+    assert service.pool.behind_bytes == FILE_BYTES
+    service.pool.release(range(9))
+    assert service.pool.kept_bytes == 0
 
 
 def test_draining_takes_what_waits_and_closes(service: Service) -> None:

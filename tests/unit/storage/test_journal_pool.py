@@ -38,10 +38,10 @@ def pool_on(disk: Disk, directory: str = "/j", **more: object) -> JournalPool:
     return JournalPool(disk, directory, **{**arguments, **more})  # type: ignore[arg-type]
 
 
-def use(pool: JournalPool, closed_sequence: int) -> ReadyFile:
+def use(pool: JournalPool, closed_sequence: int, *, adopts: bool = False) -> ReadyFile:
     file = pool.take()
     assert file is not None
-    pool.used(file, closed_sequence)
+    pool.used(file, closed_sequence, adopts=adopts)
     return file
 
 
@@ -76,6 +76,88 @@ def test_a_file_is_taken_again_only_behind_the_mark(fake: FakeDisk) -> None:
     assert pool.recycled == 1
     assert name_of(1) not in disk.list("/j")
     assert use(pool, 40).file_id == 5
+
+
+def test_a_file_that_adopts_is_kept_whatever_the_mark_until_it_is_released(fake: FakeDisk) -> None:
+    """INV-J3: it may be a log. It counts no more against the journal's limit."""
+    disk = fake.disk()
+    pool = pool_on(disk, first_file_size_bytes=SIZE)
+    use(pool, 0, adopts=True)
+    use(pool, 10)  # file 1 ends at batch 10
+    pool.update(9)
+    assert (pool.behind_bytes, pool.kept_bytes) == (2 * SIZE, 0)
+    pool.update(10)
+    assert (pool.behind_bytes, pool.kept_bytes) == (SIZE, SIZE)
+    use(pool, 20)
+    pool.update(20)
+    assert pool.recycled == 1, "file 2, which does not adopt"
+    assert name_of(1) in disk.list("/j")
+    pool.release([1, 2, 3, 99])
+    assert pool.kept_bytes == 0
+    pool.update(20)
+    use(pool, 30)
+    pool.update(20)
+    assert pool.recycled == 2
+    assert name_of(1) not in disk.list("/j")
+
+
+def test_a_file_may_be_released_before_the_journal_has_seen_the_mark(fake: FakeDisk) -> None:
+    """INV-J3: then the mark frees it."""
+    disk = fake.disk()
+    pool = pool_on(disk)
+    use(pool, 0, adopts=True)
+    use(pool, 10)
+    pool.release([1])
+    pool.update(9)
+    use(pool, 20)
+    pool.update(9)
+    assert name_of(1) in disk.list("/j")
+    use(pool, 30)
+    pool.update(10)
+    assert pool.recycled == 1
+    assert name_of(1) not in disk.list("/j")
+
+
+def make_file(disk: Disk, file_id: int, size: int = SIZE) -> OldFile:
+    file = disk.open(f"/j/{name_of(file_id)}", create=True)
+    disk.preallocate(file, 0, size)
+    disk.close(file)
+    return OldFile(file_id, f"/j/{name_of(file_id)}", 0, size)
+
+
+def test_a_log_of_an_earlier_start_is_free_once_it_is_released(fake: FakeDisk) -> None:
+    """Nobody told the pool of it: a bookie may have tens of thousands."""
+    disk = fake.disk()
+    make_file(disk, 1)
+    old = [OldFile(2, "/j/x", 7, SIZE, kept=True)]
+    pool = pool_on(disk, next_file_id=5, old_files=old, first_file_size_bytes=SIZE)
+    use(pool, 7)
+    pool.update(7)
+    use(pool, 8)
+    pool.update(8)
+    assert (pool.recycled, pool.behind_bytes) == (1, SIZE)
+    assert name_of(1) in disk.list("/j")
+    pool.release([1, 3])
+    assert pool.free_bytes == 2 * SIZE
+    use(pool, 9)
+    pool.update(7)
+    assert pool.recycled == 2
+    assert name_of(1) not in disk.list("/j")
+    pool.release([1, 5, 6, 7, 8])
+    assert pool.free_bytes == SIZE, "files of this start are known; the one that is written is none"
+
+
+def test_nothing_is_released_twice(fake: FakeDisk) -> None:
+    """A file that replay said is free may be named again: it was given up just then."""
+    disk = fake.disk()
+    old = [make_file(disk, 1), make_file(disk, 2)]
+    pool = pool_on(disk, next_file_id=5, old_files=old)
+    pool.release([1])
+    pool.update(0)
+    pool.release([1, 2])
+    names = disk.list("/j")
+    assert len(names) == len(set(names)) == 2
+    assert pool.free_bytes == 2 * SIZE
 
 
 def test_the_last_used_file_of_an_earlier_start_waits_for_the_next_header(fake: FakeDisk) -> None:
