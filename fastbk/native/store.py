@@ -78,6 +78,8 @@ class StoreOptions(msgspec.Struct, frozen=True):
     pair: int = 0
     log_files_max: int = 256
     room_timeout_ms: int = 1000
+    journal_directory: str = ""
+    """Where journal files that are logs lie; "": none does, such logs are missing."""
 
 
 class ReadResult(msgspec.Struct, frozen=True):
@@ -122,7 +124,11 @@ class Store(NativeObject):
         self._name = ffi.new("char[]", os.fsencode(directory))
         native = ffi.new("struct fbk_store_options *")
         native.ledger_directory = self._name
-        fill_struct(native, options)
+        self._journal_name = ffi.NULL
+        if options.journal_directory:
+            self._journal_name = ffi.new("char[]", os.fsencode(options.journal_directory))
+        native.journal_directory = self._journal_name
+        fill_struct(native, options, "journal_directory")
         super().__init__(
             create(
                 lambda error: lib.fbk_store_create(native, disk.handle, reader_disk.handle, error),

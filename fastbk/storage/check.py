@@ -19,7 +19,14 @@ from fastbk.native.ledger_state import DELETED
 from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unreadable
 from fastbk.native.store import Scope, Store, StoreOptions
 from fastbk.storage.digest_check import DigestCount, KnownDigest, digest_name
-from fastbk.storage.directories import LOCATIONS, LOGS, locations_path, log_path
+from fastbk.storage.directories import (
+    JOURNAL_LOG,
+    LOCATIONS,
+    LOGS,
+    locations_path,
+    log_path,
+    missing_log,
+)
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.manifest import ManifestSlots
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.scrub import Run
     from fastbk.native.store import Runs
-    from fastbk.storage.manifest import Manifest
+    from fastbk.storage.manifest import LogEntry, Manifest
 
 
 RUNS_A_PASS = 262_144
@@ -156,6 +163,7 @@ class DirectoryCheck:
                 read_cache_size_bytes=1 << 20,
                 read_jobs_max=1,
                 pair=self._pair,
+                journal_directory=self._journal_directory,
             ),
         )
         live: dict[int, int] = {log.log_id: 0 for log in manifest.logs}
@@ -188,10 +196,10 @@ class DirectoryCheck:
         at = 0
         while at < len(runs):
             log = logs[runs[at].log_id]
-            path = log_path(self._directory, log.log_id)
+            path = self._path_of(log)
             try:
                 scan = LogScan(
-                    self._disk,
+                    self._disk_of(log),
                     path,
                     log.log_id,
                     self._incarnation,
@@ -209,6 +217,12 @@ class DirectoryCheck:
                     self._verify(store, path, scan, step)
                     live[log.log_id] += sum(run.size_bytes for run in step)
                     at += len(step)
+
+    def _path_of(self, log: LogEntry) -> str:
+        return log_path(self._directory, log.log_id, self._journal_directory)
+
+    def _disk_of(self, log: LogEntry) -> Disk:
+        return self._journal_disk if log.log_id & JOURNAL_LOG else self._disk
 
     def _verify(self, store: Store, path: str, scan: LogScan, runs: list[Run]) -> None:
         checked = self.checked
@@ -239,10 +253,13 @@ class DirectoryCheck:
 
     def _check_headers(self, manifest: Manifest) -> None:
         for log in manifest.logs:
-            path = log_path(self._directory, log.log_id)
+            path = self._path_of(log)
             try:
-                with LogScan(self._disk, path, log.log_id, self._incarnation) as scan:
+                with LogScan(self._disk_of(log), path, log.log_id, self._incarnation) as scan:
                     status = scan.status
+            except FileNotFoundError:
+                self.checked.add("damage", path, missing_log(log.log_id))
+                continue
             except OSError as error:
                 self.checked.add(
                     "damage", path, f"is listed, but can't be opened: {error.strerror}"
@@ -258,7 +275,7 @@ class DirectoryCheck:
                 )
 
     def _look_for_orphans(self, manifest: Manifest) -> None:
-        logs = {LOGS.name(log.log_id) for log in manifest.logs}
+        logs = {LOGS.name(log.log_id) for log in manifest.logs if not log.log_id & JOURNAL_LOG}
         files = {LOCATIONS.name(entry.file_id) for entry in manifest.locations}
         for folder, known in ((LOGS.folder, logs), (LOCATIONS.folder, files)):
             for name in sorted(set(self._disk.list(f"{self._directory}/{folder}")) - known):

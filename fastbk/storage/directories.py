@@ -63,6 +63,19 @@ def log_path(directory: str, log_id: int, journal_directory: str = "") -> str:
     return JOURNALS.path(journal_directory, log_id ^ JOURNAL_LOG)
 
 
+def missing_log(log_id: int) -> str:
+    """Return what is said of a log that the manifest lists and that is not there, with what to do."""
+    if log_id & JOURNAL_LOG:
+        return (
+            "is missing: the manifest lists this journal file, whose runs of entries are nowhere else. Put it back"
+            " while the bookie is stopped; else run `fastbk bookie repair ID`"
+        )
+    return (
+        "is missing: the manifest lists this entry log. Put it back while the bookie is stopped; else run"
+        " `fastbk bookie repair ID`"
+    )
+
+
 def make_ledger_directory(disk: Disk, directory: str) -> None:
     """Make the folders and the first manifest of a new ledger directory, durably; again is harmless.
 

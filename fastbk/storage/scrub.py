@@ -25,7 +25,7 @@ from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unrea
 from fastbk.native.store import Scope
 from fastbk.storage.check import run_list
 from fastbk.storage.digest_check import DigestCount, NoDigests
-from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.directories import JOURNAL_LOG, locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.units import KIB
 
@@ -203,11 +203,11 @@ class ScrubCycle:
     def _verify(
         self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, KnownDigest]
     ) -> int:
-        path = log_path(self._directory, log.log_id)
+        path = log_path(self._directory, log.log_id, self._journal_directory)
         look = DigestScan(types)
         try:
             with LogScan(
-                self._disk,
+                self._journal_disk if log.log_id & JOURNAL_LOG else self._disk,
                 path,
                 log.log_id,
                 self._incarnation,
@@ -295,12 +295,15 @@ class ScrubCycle:
 class Verify:
     """A plan: of what somebody else read and found damaged, which entries can nobody read here?"""
 
-    def __init__(self, runs: Sequence[Run], directory: str, installs: int) -> None:
+    def __init__(
+        self, runs: Sequence[Run], directory: str, journal_directory: str, installs: int
+    ) -> None:
         """`installs`: how many changes lookups know of."""
         self.found: deque[Damaged] = deque()
         self.is_done = False
         self._runs = deque(runs)
         self._directory = directory
+        self._journal_directory = journal_directory
         self._installs = installs
 
     def step(self, store: Store) -> int:
@@ -313,7 +316,7 @@ class Verify:
             path = locations_path(self._directory, run.log_id)
             self.found.append(Damaged(path, f"the block at offset {run.offset_bytes} is damaged"))
             return STEP_BYTES // 8
-        path = log_path(self._directory, run.log_id)
+        path = log_path(self._directory, run.log_id, self._journal_directory)
         reason = f"a run at offset {run.offset_bytes} of {path} is damaged, a read has met it"
         try:
             ranges = unreadable(store, run)

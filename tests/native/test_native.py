@@ -47,11 +47,11 @@ IO_SOURCES = (
 
 # kinds: add "tsan" where threads meet. libraries: ("-l:liburing.a",) for what calls liburing.
 STORE_NEEDS = (
-    "base/run.c",
-    "base/journal_header.c",
     "base/checksum.c",
     "base/digest.c",
+    "base/journal_header.c",
     "base/mac.c",
+    "base/run.c",
     "base/segment.c",
     "io/common.c",
     "io/plain.c",
@@ -70,9 +70,9 @@ JOURNAL_SOURCES = (
     "journal/format.c",
     "base/flight.c",
     "journal/decide.c",
+    "base/journal_header.c",
     "base/ledgers.c",
     "base/run.c",
-    "base/journal_header.c",
     "base/segment.c",
     "base/checksum.c",
 )

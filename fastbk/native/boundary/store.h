@@ -19,6 +19,8 @@ struct fbk_store_options {
     uint32_t log_files_max; /* entry logs kept open for reading */
     /* a read waits so long for pinned runs to be released, then TOO_MANY_REQUESTS */
     uint32_t room_timeout_ms;
+    /* of the journal files that are logs; NULL: such logs are missing */
+    const char *journal_directory;
 };
 
 struct fbk_flush_item {

@@ -121,6 +121,7 @@ class Parts:
                 block_cache_size_bytes=settings.block_cache_size_bytes,
                 read_jobs_max=settings.read_jobs_max,
                 pair=config.pair,
+                journal_directory=config.journal_directory,
             ),
             self.background_disk,
         )

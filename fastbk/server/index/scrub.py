@@ -321,7 +321,9 @@ class Scrubber:
         while len(self._met_s) > MET_MAX:
             del self._met_s[next(iter(self._met_s))]
         if runs:
-            self._verify = Verify(runs, self._directory, self._checkpoint.installs)
+            self._verify = Verify(
+                runs, self._directory, self._journal_directory, self._checkpoint.installs
+            )
             task = Task("read_verify", SCRUB, self._verify, self._verify_bucket)
             self._background.submit(task)
 

@@ -73,6 +73,8 @@ fbk_io_common_open(struct fbk_io *io, const char *path, uint32_t flags)
         close(fd);
         return status;
     }
+    if ((flags & FBK_IO_RANDOM) && !direct)
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
     return fd | (direct ? FBK_IO_HANDLE_DIRECT : 0);
 }
 

@@ -19,6 +19,9 @@ struct fbk_io;
 /* exclusive lock on this open file, waits up to lock_timeout; held until the last request of a dead
  * process has left the kernel; released by close */
 #define FBK_IO_LOCK 8u
+/* Reads bring nothing into the page cache but what was asked for: somebody may be writing the
+ * blocks behind it past the cache. */
+#define FBK_IO_RANDOM 16u
 /* write: durable when it completes (RWF_DSYNC, or a linked fsync where that is refused) */
 #define FBK_IO_SYNC 1u
 

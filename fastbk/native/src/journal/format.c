@@ -110,26 +110,6 @@ fbk_record_copy_body(const struct fbk_record *record, uint8_t *to, const uint8_t
     return true;
 }
 
-uint32_t
-fbk_batch_header_crc(const struct fbk_batch_header *header)
-{
-    return fbk_crc32c(0, header, offsetof(struct fbk_batch_header, header_crc));
-}
-
-bool
-fbk_batch_header_ok(const struct fbk_batch_header *header, uint64_t file_id, uint64_t salt,
-                    uint64_t offset_bytes, uint64_t remaining_bytes, uint32_t block_size_bytes)
-{
-    if (header->magic != FBK_BATCH_MAGIC || header->file_id != file_id || header->salt != salt ||
-        header->offset_bytes != offset_bytes || fbk_batch_header_crc(header) != header->header_crc)
-        return false;
-    uint64_t content = header->content_bytes;
-    uint64_t padded = header->padded_bytes;
-    return content >= sizeof *header && padded == fbk_round_up(content, block_size_bytes) &&
-           padded <= remaining_bytes && padded <= FBK_BATCH_BYTES_MAX &&
-           (content - sizeof *header) / sizeof(struct fbk_record) >= header->record_count;
-}
-
 /* Whether the record, whose own header is whole, holds the run that its header says: the front and
  * each entry are whole, and it lies where it should. */
 static bool

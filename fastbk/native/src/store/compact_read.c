@@ -46,23 +46,18 @@ open_source(struct fbk_compact *compact, uint64_t log_id)
 {
     struct fbk_io *io = compact->store->reader_io;
     char path[FBK_STORE_PATH_BYTES];
-    struct fbk_log_header header;
+    uint64_t salt = 0;
     if (compact->source.handle >= 0 && compact->source.log_id == log_id)
         return 0;
     fbk_compact_close_source(compact);
     compact->bad_runs_before += compact->source.bad_runs;
     compact->source.bad_runs = 0;
-    int32_t result = fbk_store_path(compact->store, path, "logs", log_id, "log");
+    int32_t result = fbk_log_path(compact->store, path, log_id);
     int32_t handle =
         result < 0 ? result : io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT);
     if (handle < 0)
         return handle; /* a listed log that is gone: nothing may be made of that */
-    uint8_t *block = fbk_memory_take(FBK_PAGE_BYTES);
-    result = block ? fbk_store_read_all(io, handle, block, FBK_PAGE_BYTES, 0) : -ENOMEM;
-    if (result >= 0)
-        result = fbk_log_header_check(block, log_id, compact->store->options.incarnation, &header);
-    if (block)
-        fbk_memory_give_back(block, FBK_PAGE_BYTES);
+    result = fbk_log_read_salt(io, handle, log_id, compact->store->options.incarnation, &salt);
     if (result == FBK_E_TOO_NEW || result == -ENOMEM) {
         io->operations->close(io, handle);
         return result;
@@ -72,7 +67,7 @@ open_source(struct fbk_compact *compact, uint64_t log_id)
         .log_id = log_id,
         .handle = handle,
         .has_salt = result >= 0,
-        .salt = result >= 0 ? header.salt : 0,
+        .salt = salt,
     };
     return 0;
 }
@@ -105,8 +100,9 @@ read_again(struct fbk_compact *compact, const struct fbk_location *run, uint8_t 
 {
     struct fbk_io *io = compact->store->reader_io;
     char path[FBK_STORE_PATH_BYTES];
-    int32_t result = fbk_store_path(compact->store, path, "logs", run->log_id, "log");
-    int32_t handle = result < 0 ? result : io->operations->open(io, path, FBK_IO_READ_ONLY);
+    int32_t result = fbk_log_path(compact->store, path, run->log_id);
+    int32_t handle =
+        result < 0 ? result : io->operations->open(io, path, fbk_log_open_flags(run->log_id));
     if (handle < 0)
         return handle;
     result = fbk_store_read_all(io, handle, bytes, run->size_bytes, run->offset_bytes);

@@ -1,6 +1,7 @@
 #include "store/entry_log.h"
 
 #include "base/checksum.h"
+#include "base/segment.h"
 
 static uint32_t
 count_items(const struct fbk_flush_item *items, uint64_t item_count, uint64_t *size_bytes)
@@ -91,6 +92,62 @@ fbk_log_header_check(const uint8_t *block, uint64_t log_id, uint64_t incarnation
     if (header->log_id != log_id || header->incarnation != incarnation)
         return FBK_E_CORRUPT;
     return 0;
+}
+
+static int32_t
+find_in_journal_file(const uint8_t *bytes, uint64_t size_bytes, uint64_t log_id,
+                     uint64_t incarnation, struct fbk_log_front *front)
+{
+    struct fbk_journal_file_header header;
+    int32_t found = fbk_journal_file_header_find(bytes, size_bytes, &header);
+    if (found < 0)
+        return found;
+    /* Only files of this version have runs. */
+    if (found != FBK_HEADER_VALID || header.version < FBK_JOURNAL_VERSION ||
+        (header.file_id | FBK_LOG_JOURNAL) != log_id || header.incarnation != incarnation)
+        return FBK_E_CORRUPT;
+    front->salt = header.salt;
+    front->runs_at_bytes = (uint64_t)FBK_JOURNAL_HEADER_BLOCKS * header.block_size_bytes;
+    return 0;
+}
+
+int32_t
+fbk_log_front_find(const uint8_t *bytes, uint64_t size_bytes, uint64_t log_id, uint64_t incarnation,
+                   struct fbk_log_front *front)
+{
+    struct fbk_log_header header;
+    if (log_id & FBK_LOG_JOURNAL)
+        return find_in_journal_file(bytes, size_bytes, log_id, incarnation, front);
+    if (size_bytes < FBK_PAGE_BYTES)
+        return FBK_E_CORRUPT;
+    int32_t result = fbk_log_header_check(bytes, log_id, incarnation, &header);
+    if (result >= 0)
+        *front = (struct fbk_log_front){header.salt, FBK_PAGE_BYTES};
+    return result;
+}
+
+int32_t
+fbk_log_read_salt(struct fbk_io *io, int32_t handle, uint64_t log_id, uint64_t incarnation,
+                  uint64_t *salt)
+{
+    const uint64_t block =
+        io->block_size_bytes > FBK_PAGE_BYTES ? io->block_size_bytes : FBK_PAGE_BYTES;
+    const uint64_t front_bytes = log_id & FBK_LOG_JOURNAL ? FBK_BLOCK_BYTES_MAX + block : block;
+    struct fbk_log_front front = {0};
+    uint8_t *bytes = fbk_memory_take(front_bytes);
+    if (!bytes)
+        return -ENOMEM;
+    (void)io->operations->read(io, handle, bytes, (uint32_t)block, 0);
+    int32_t result = fbk_log_front_find(bytes, block, log_id, incarnation, &front);
+    if (result < 0 && front_bytes > block) {
+        /* The second copy lies one block further on, whatever a block was when it was written. */
+        for (uint64_t at = block; at <= FBK_BLOCK_BYTES_MAX; at *= 2)
+            (void)io->operations->read(io, handle, bytes + at, (uint32_t)block, at);
+        result = fbk_log_front_find(bytes, front_bytes, log_id, incarnation, &front);
+    }
+    fbk_memory_give_back(bytes, front_bytes);
+    *salt = front.salt;
+    return result;
 }
 
 uint32_t

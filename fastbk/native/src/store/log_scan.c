@@ -1,4 +1,7 @@
-/* Reading an entry log from end to end: by its runs' own headers, or by what locations say.
+/* Reading a log from end to end: by its runs' own headers, or by what locations say.
+ *
+ * In a journal file that is a log, batch headers and loose records lie between runs.  Whatever is
+ * known as such is passed over (INV-J6: behind the first loose record a batch has no runs).
  *
  * A window of the file is held, aligned for direct reads.  A part that the disk refuses to read is
  * replaced by bytes that no run has, block by block, so that what lies around it is still found. */
@@ -18,6 +21,9 @@ struct fbk_log_scan {
     struct fbk_log_scan_status status;
     uint64_t salt;
     bool has_salt;
+    uint64_t batch_end_bytes; /* of a journal file's batch whose header was whole; 0 = of none */
+    uint64_t gap_bytes;       /* passed over since something that was known, but for zeros */
+    uint64_t run_due_bytes;   /* of the run that the record before this place names */
     int32_t handle;
     uint32_t block_bytes;
     uint8_t *window;
@@ -89,22 +95,35 @@ load(struct fbk_log_scan *scan, uint64_t at, uint64_t size_bytes, int32_t *error
 
 /* ------------ open, close */
 
+static bool
+is_journal_file(const struct fbk_log_scan *scan)
+{
+    return (scan->options.log_id & FBK_LOG_JOURNAL) != 0;
+}
+
 static int32_t
 read_log_header(struct fbk_log_scan *scan)
 {
-    struct fbk_log_header header;
+    const uint64_t log_id = scan->options.log_id;
+    struct fbk_log_front front = {0};
+    uint64_t front_bytes = fbk_log_front_bytes(log_id);
     int32_t error = 0;
-    const uint8_t *block = load(scan, 0, FBK_PAGE_BYTES, &error);
-    if (!block && error == -ENOMEM)
+    if (front_bytes > scan->status.size_bytes)
+        front_bytes = scan->status.size_bytes;
+    const uint8_t *bytes = load(scan, 0, front_bytes, &error);
+    if (!bytes && error == -ENOMEM)
         return error;
-    int32_t result = block ? fbk_log_header_check(block, scan->options.log_id,
-                                                  scan->options.incarnation, &header)
-                           : FBK_E_CORRUPT;
+    int32_t result =
+        bytes ? fbk_log_front_find(bytes, front_bytes, log_id, scan->options.incarnation, &front)
+              : FBK_E_CORRUPT;
     if (result == FBK_E_TOO_NEW)
         return result;
     scan->status.header_damaged = result < 0;
     scan->has_salt = result >= 0 || scan->options.salt != 0;
-    scan->salt = scan->options.salt != 0 ? scan->options.salt : result >= 0 ? header.salt : 0;
+    scan->salt = scan->options.salt != 0 ? scan->options.salt : front.salt;
+    scan->status.at_bytes = result >= 0                ? front.runs_at_bytes
+                            : log_id & FBK_LOG_JOURNAL ? FBK_JOURNAL_HEADER_BLOCKS * FBK_PAGE_BYTES
+                                                       : FBK_PAGE_BYTES;
     return 0;
 }
 
@@ -130,7 +149,6 @@ fbk_log_scan_open(struct fbk_io *io, const char *path, const struct fbk_log_scan
     if (*error >= 0) {
         if (scan->options.end_bytes == 0 || scan->options.end_bytes > scan->status.size_bytes)
             scan->options.end_bytes = scan->status.size_bytes;
-        scan->status.at_bytes = FBK_PAGE_BYTES;
         *error = read_log_header(scan);
     }
     if (*error >= 0)
@@ -231,6 +249,92 @@ begins_run(const struct fbk_log_scan *scan, const uint8_t *bytes, struct fbk_sca
            run->size_bytes <= scan->options.end_bytes - scan->status.at_bytes;
 }
 
+/* ------------ what else a journal file has */
+
+/* The smallest run: what is smaller and unknown has hidden none. */
+#define RUN_BYTES_MIN (sizeof(struct fbk_run_header) + sizeof(struct fbk_run_item) + 8u)
+
+static bool
+begins_batch(struct fbk_log_scan *scan, struct fbk_batch_header *header)
+{
+    const uint64_t at = scan->status.at_bytes;
+    int32_t error;
+    if (at % FBK_PAGE_BYTES != 0)
+        return false;
+    const uint8_t *bytes = load(scan, at, sizeof *header, &error);
+    if (!bytes)
+        return false;
+    memcpy(header, bytes, sizeof *header);
+    return fbk_batch_header_ok(header, scan->options.log_id ^ FBK_LOG_JOURNAL,
+                               scan->has_salt ? scan->salt : header->salt, at,
+                               scan->options.end_bytes - at, FBK_PAGE_BYTES);
+}
+
+static bool
+begins_record(struct fbk_log_scan *scan, struct fbk_record *record)
+{
+    int32_t error;
+    const uint8_t *bytes = load(scan, scan->status.at_bytes, sizeof *record, &error);
+    if (!bytes)
+        return false;
+    memcpy(record, bytes, sizeof *record);
+    return record->size_bytes == sizeof *record + fbk_round_up(record->payload_bytes, 8) &&
+           record->size_bytes <= FBK_BATCH_BYTES_MAX &&
+           record->header_crc == fbk_crc32c(0, record, offsetof(struct fbk_record, header_crc));
+}
+
+/* Bytes at this place that are known and hold no run: a batch's header, a run's record up to the
+ * run, the loose rest of a batch.  0: none are. */
+static uint64_t
+known_bytes(struct fbk_log_scan *scan)
+{
+    const uint64_t at = scan->status.at_bytes;
+    struct fbk_batch_header batch;
+    struct fbk_record record;
+    if (!is_journal_file(scan))
+        return 0;
+    if (at >= scan->batch_end_bytes && begins_batch(scan, &batch)) {
+        scan->batch_end_bytes = at + batch.padded_bytes;
+        return sizeof batch;
+    }
+    /* Records have no salt: in a longer gap it may be what a client has sent. */
+    if (scan->gap_bytes >= RUN_BYTES_MIN || !begins_record(scan, &record))
+        return 0;
+    if (record.kind == FBK_KIND_RUN) {
+        scan->run_due_bytes = record.payload_bytes;
+        return sizeof record;
+    }
+    return at < scan->batch_end_bytes ? scan->batch_end_bytes - at : record.size_bytes;
+}
+
+/* What was passed over ends at something that is known, or at the end. */
+static void
+end_gap(struct fbk_log_scan *scan)
+{
+    if (!is_journal_file(scan) || scan->gap_bytes >= RUN_BYTES_MIN)
+        scan->status.skipped_bytes += scan->gap_bytes;
+    scan->gap_bytes = 0;
+}
+
+/* What is passed over where no run begins.  A run that a record names and that is not there is
+ * lost, whatever lies in its place. */
+static uint64_t
+pass_over(struct fbk_log_scan *scan, bool is_zero)
+{
+    const uint64_t lost = scan->run_due_bytes;
+    if (lost > 0) {
+        scan->run_due_bytes = 0;
+        scan->status.skipped_bytes += lost;
+        return lost;
+    }
+    const uint64_t known = is_zero ? 0 : known_bytes(scan);
+    if (known > 0)
+        end_gap(scan);
+    else if (!is_zero)
+        scan->gap_bytes += 8;
+    return known > 0 ? known : 8;
+}
+
 int32_t
 fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t runs_max)
 {
@@ -245,10 +349,11 @@ fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint3
             break;
         struct fbk_scanned_run *run = &runs[count];
         if (!begins_run(scan, bytes, run)) {
-            scan->status.skipped_bytes += fbk_load_u64(bytes) != 0 ? 8 : 0;
-            *at += 8;
+            *at += pass_over(scan, fbk_load_u64(bytes) == 0);
             continue;
         }
+        end_gap(scan);
+        scan->run_due_bytes = 0;
         struct fbk_location location = location_of(run);
         run->damaged = check_run(scan, &location, &bytes);
         if (run->damaged == -ENOMEM)
@@ -258,6 +363,8 @@ fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint3
         *at += run->size_bytes;
         count++;
     }
+    if (count == 0)
+        end_gap(scan);
     return (int32_t)count;
 }
 

@@ -1,4 +1,4 @@
-/* Entry logs that are open for reading: at most log_files_max, the least recently used is closed
+/* Logs that are open for reading: at most log_files_max, the least recently used is closed
  * for another. */
 #include "store/entry_log.h"
 #include "store/parts.h"
@@ -42,23 +42,18 @@ open_log(struct fbk_store *store, uint64_t log_id, int32_t *handle, bool *has_sa
 {
     char path[FBK_STORE_PATH_BYTES];
     struct fbk_io *io = store->reader_io;
-    _Alignas(FBK_PAGE_BYTES) uint8_t block[FBK_PAGE_BYTES];
-    struct fbk_log_header header;
-    int32_t result = fbk_store_path(store, path, "logs", log_id, "log");
+    int32_t result = fbk_log_path(store, path, log_id);
     if (result < 0)
         return result;
-    *handle = io->operations->open(io, path, FBK_IO_READ_ONLY);
+    *handle = io->operations->open(io, path, fbk_log_open_flags(log_id));
     if (*handle < 0)
         return *handle;
-    result = fbk_store_read_all(io, *handle, block, sizeof block, 0);
-    if (result >= 0)
-        result = fbk_log_header_check(block, log_id, store->options.incarnation, &header);
-    if (result == FBK_E_TOO_NEW) {
+    result = fbk_log_read_salt(io, *handle, log_id, store->options.incarnation, salt);
+    if (result == FBK_E_TOO_NEW || result == -ENOMEM) {
         io->operations->close(io, *handle);
         return result;
     }
     *has_salt = result >= 0;
-    *salt = *has_salt ? header.salt : 0;
     return 0;
 }
 

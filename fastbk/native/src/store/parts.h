@@ -114,10 +114,11 @@ struct fbk_fetch { /* a run being read: others who want it wait for it */
 struct fbk_store {
     struct fbk_store_options options;
     char directory[FBK_STORE_PATH_BYTES];
-    struct fbk_io *io;             /* flush thread only */
-    struct fbk_io *reader_io;      /* any thread */
-    struct fbk_io *background_io;  /* background thread only */
-    struct fbk_file_writer writer; /* flush thread only */
+    char journal_directory[FBK_STORE_PATH_BYTES]; /* "": journal files that are logs are missing */
+    struct fbk_io *io;                            /* flush thread only */
+    struct fbk_io *reader_io;                     /* any thread */
+    struct fbk_io *background_io;                 /* background thread only */
+    struct fbk_file_writer writer;                /* flush thread only */
     bool writing;
     /* main loop only: the file system does not tell what is in memory */
     bool cannot_read_cached;
@@ -168,6 +169,28 @@ fbk_store_path(const struct fbk_store *store, char *path, const char *folder, ui
                                    folder, (unsigned long long)id, ending)
                         : snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s", store->directory, folder);
     return length < 0 || (uint32_t)length >= FBK_STORE_PATH_BYTES ? -ENAMETOOLONG : 0;
+}
+
+/* The path of a log that is to be read: of an entry log, or of a journal file that is one.
+ * -ENAMETOOLONG, -ENOENT. */
+static inline int32_t
+fbk_log_path(const struct fbk_store *store, char *path, uint64_t log_id)
+{
+    if (!(log_id & FBK_LOG_JOURNAL))
+        return fbk_store_path(store, path, "logs", log_id, "log");
+    if (!store->journal_directory[0])
+        return -ENOENT;
+    int length = snprintf(path, FBK_STORE_PATH_BYTES, "%s/%016llx.journal",
+                          store->journal_directory, (unsigned long long)(log_id ^ FBK_LOG_JOURNAL));
+    return length < 0 || (uint32_t)length >= FBK_STORE_PATH_BYTES ? -ENAMETOOLONG : 0;
+}
+
+/* How a log is opened through the page cache.  The journal may be writing to the end of one of its
+ * files, past the cache, while what lies before it is read. */
+static inline uint32_t
+fbk_log_open_flags(uint64_t log_id)
+{
+    return FBK_IO_READ_ONLY | (log_id & FBK_LOG_JOURNAL ? FBK_IO_RANDOM : 0u);
 }
 
 /* Reads exactly size_bytes, -ENODATA at a shorter file. */

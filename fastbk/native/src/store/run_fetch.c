@@ -16,7 +16,7 @@ read_run_directly(struct fbk_store *store, const struct fbk_location *location,
     uint64_t block = io->block_size_bytes > FBK_PAGE_BYTES ? io->block_size_bytes : FBK_PAGE_BYTES;
     uint64_t from = location->offset_bytes & ~(block - 1);
     uint64_t size = fbk_round_up(location->offset_bytes + location->size_bytes, block) - from;
-    int32_t result = fbk_store_path(store, path, "logs", location->log_id, "log");
+    int32_t result = fbk_log_path(store, path, location->log_id);
     int32_t handle =
         result < 0 ? result : io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT);
     if (handle < 0)

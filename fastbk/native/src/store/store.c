@@ -62,8 +62,14 @@ fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io,
     int length =
         snprintf(store->directory, sizeof store->directory, "%s", options->ledger_directory);
     store->options.ledger_directory = store->directory;
-    *error = length < 0 || (size_t)length >= sizeof store->directory - 64 ? -ENAMETOOLONG
-                                                                          : init_locks(store);
+    bool fits = length >= 0 && (size_t)length < sizeof store->directory - 64;
+    if (options->journal_directory) {
+        length = snprintf(store->journal_directory, sizeof store->journal_directory, "%s",
+                          options->journal_directory);
+        fits = fits && length >= 0 && (size_t)length < sizeof store->journal_directory - 64;
+    }
+    store->options.journal_directory = NULL;
+    *error = fits ? init_locks(store) : -ENAMETOOLONG;
     if (*error < 0) {
         free(store);
         return NULL;

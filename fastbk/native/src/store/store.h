@@ -8,7 +8,7 @@
  *
  * fbk_store_create: `io` writes and belongs to the flush thread alone (an io_uring with one
  * issuer); everything is read through `reader_io` (plain, or the same fake), from any thread.  NULL
- * with *error.
+ * with *error.  What the options point to is copied.
  *
  * The searched set
  * fbk_store_prepare_locations: flush thread, or anyone at start: opens a locations file, reads it
