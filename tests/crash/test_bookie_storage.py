@@ -18,10 +18,11 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.storage.checkpoint import Checkpoint
+from fastbk.storage.manifest import JOURNAL
 from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.reading import read_all
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import AdoptingLife, Book, Life, format_disk
 
 pytestmark = pytest.mark.no_service
 
@@ -75,10 +76,31 @@ def full_caches(life: Life, rng: random.Random) -> None:
     life.settle()
 
 
+def runs(life: Life, rng: random.Random) -> None:
+    """Runs that stay in the journal's files, loose records beside them, a deletion that empties a file."""
+    for round_number in range(10):
+        first = round_number * 8
+        for n in range(8):
+            life.add(1 + round_number // 5, first + n, rng.randbytes(rng.choice([900, 3000])))
+        life.add_batch(5, first, [rng.randbytes(50), rng.randbytes(2500), b""])
+        life.add(6, round_number, b"small")
+        life.settle()
+        life.add(1 + round_number // 5, first + 2, rng.randbytes(40))  # another payload: a conflict
+        life.recovery_add(3, 100 - round_number, rng.randbytes(200))
+        life.settle()
+        if round_number % 3 == 1:
+            life.flush()
+        if round_number == 6:
+            life.fence(5)
+            life.delete(1)
+    life.settle()
+
+
 WORKLOADS: dict[str, Callable[[Life, random.Random], None]] = {
     "mixed": mixed,
     "many_flushes": many_flushes,
     "full_caches": full_caches,
+    "runs": runs,
 }
 FAULTS = {
     "cut": {"action": "cut"},
@@ -88,13 +110,23 @@ FAULTS = {
 }
 
 
+def lives(workload: str) -> type[Life]:
+    """Return what kind of bookie a workload is for."""
+    return AdoptingLife if workload == "runs" else Life
+
+
+def nothing(_life: Life, _rng: random.Random) -> None:
+    """Do no work."""
+
+
 def run(
-    fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None], seed: int
+    fake: FakeDisk, book: Book, workload: str, seed: int, *, only_starts: bool = False
 ) -> BaseException | None:
     """One life of the bookie; returns what ended it early."""
     life = None
     try:
-        life = Life(fake, book)
+        life = lives(workload)(fake, book)
+        work = nothing if only_starts else WORKLOADS[workload]
         work(life, random.Random(seed))
         life.stop()
         return None
@@ -166,8 +198,8 @@ def check_fences(life: Life, note: str) -> None:
     assert (SCRATCH, entry_id) in book.acked, f"{note}: takes no adds any more"
 
 
-def check_restart(fake: FakeDisk, book: Book, note: str) -> None:
-    life = Life(fake, book)
+def check_restart(fake: FakeDisk, book: Book, note: str, workload: str = "mixed") -> None:
+    life = lives(workload)(fake, book)
     try:
         check_all(life, note)
         check_fences(life, note)
@@ -188,10 +220,10 @@ def count_operations(workload: str) -> int:
     with formatted() as fake:
         before = fake.operations()
         book = Book()
-        error = run(fake, book, WORKLOADS[workload], 5)
+        error = run(fake, book, workload, 5)
         assert error is None, error
         assert len(book.acked) > 20
-        check_restart(fake, book, workload)
+        check_restart(fake, book, workload, workload)
         count = fake.operations() - before
     assert count > 50
     return count
@@ -216,11 +248,11 @@ def test_every_operation(workload: str, fault: str, mode: str, seed: int) -> Non
                 note = f"{workload}, {fault} at operation {nth} of {total}, then {mode}"
                 book = Book()
                 fake.fault(nth=nth, **FAULTS[fault])
-                run(fake, book, WORKLOADS[workload], 5)
+                run(fake, book, workload, 5)
                 fake.clear_faults()
                 if fault == "cut" or mode != "keep":
                     restart(fake, mode, nth)
-                check_restart(fake, book, note)
+                check_restart(fake, book, note, workload)
 
 
 def restart(fake: FakeDisk, mode: str, seed: int) -> None:
@@ -231,7 +263,7 @@ def restart(fake: FakeDisk, mode: str, seed: int) -> None:
 
 def killed(fake: FakeDisk, book: Book, workload: str) -> None:
     """A life that ends as by SIGKILL, with all its work in the journal's tail."""
-    life = Life(fake, book, flush_used_bytes=1 << 30, cache_bytes=2 << 20)
+    life = lives(workload)(fake, book, flush_used_bytes=1 << 30, cache_bytes=2 << 20)
     WORKLOADS[workload](life, random.Random(6))
     life.look_at_the_end()
     life.close()
@@ -239,27 +271,31 @@ def killed(fake: FakeDisk, book: Book, workload: str) -> None:
 
 @pytest.mark.parametrize("mode", ["lose", "random"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_operation_of_a_replay(fault: str, mode: str, seed: int) -> None:
+@pytest.mark.parametrize("workload", ["full_caches", "runs"])
+def test_every_operation_of_a_replay(workload: str, fault: str, mode: str, seed: int) -> None:
     """Replay is cut off at each of its operations, and begun again (F10)."""
     with formatted() as pristine:
         known = Book()
-        killed(pristine, known, "full_caches")
+        killed(pristine, known, workload)
         with pristine.copy() as fake:
-            life = Life(fake, copy.deepcopy(known))
+            life = lives(workload)(fake, copy.deepcopy(known))
             assert life.replayed.batches > 5
-            assert life.flusher.flushes > 1, "the cache was full more than once"
+            if workload == "runs":
+                kinds = {log.kind for log in life.checkpoint.manifest.logs}
+                assert JOURNAL in kinds, "replay publishes runs where they lie"
+            else:
+                assert life.flusher.flushes > 1, "the cache was full more than once"
             life.close()
             total = fake.operations()
         for nth in operations_to_fault(total, STRIDE // 2, seed):
             with pristine.copy() as fake:
                 book = copy.deepcopy(known)
                 fake.fault(nth=nth, **FAULTS[fault])
-                run(fake, book, lambda life, rng: None, 5)
+                run(fake, book, workload, 5, only_starts=True)
                 fake.clear_faults()
                 restart(fake, mode, nth)
-                check_restart(
-                    fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}"
-                )
+                note = f"{fault} at operation {nth} of a replay's {total}, then {mode}"
+                check_restart(fake, book, note, workload)
 
 
 @pytest.mark.parametrize("fault", ["eio", "short"])
@@ -295,7 +331,7 @@ def test_crash_loop_in_replay() -> None:
         killed(fake, book, "full_caches")
         for nth in (5, 12, 20, 31, 43, 57):
             fake.fault("cut", nth=nth)
-            run(fake, book, lambda life, rng: None, 5)
+            run(fake, book, "full_caches", 5, only_starts=True)
             fake.clear_faults()
             restart(fake, "random", nth)
         check_restart(fake, book, "after six cuts in replay")
