@@ -2,8 +2,8 @@
  * wrote reads back whole.
  *
  * Input: one byte, how it is mended (1 header checksums, 2 sequence and epoch, 4 body checksum, 8
- * sizes, 32 ids in the entry) and whether the file may have runs (16), then pieces of one length byte and as many bytes, laid over a record that would be
- * good. */
+ * sizes, 32 ids in the entry) and whether the file may have runs (16), then pieces of one length
+ * byte and as many bytes, laid over a record that would be good. */
 
 #include "journal_harness.h"
 

@@ -34,7 +34,7 @@ struct fbk_journal_options {
     uint32_t quantum_bytes;        /* taken from one ring before the next one's turn */
     uint32_t batch_size_bytes_max; /* a batch ends there, but holds at least one record */
     uint32_t record_bytes_max;     /* header, payload, padding */
-    uint32_t run_bytes_min; /* what a ledger has to bring in a batch to be written as runs */
+    uint32_t run_bytes_min;        /* what a ledger has to bring in a batch to be written as runs */
     /* waiting bytes that start one more batch while one is in flight; 0: any */
     uint32_t second_batch_bytes_min;
     uint32_t block_size_bytes; /* of the files; a power of two, 4096..65536 */

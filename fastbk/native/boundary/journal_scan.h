@@ -28,7 +28,7 @@ struct fbk_journal_header {
     uint64_t created_s;
     uint32_t predecessor_crc;
     uint32_t pair;
-    uint32_t adopts; /* it may hold runs, and be a log */
+    uint32_t adopts;        /* it may hold runs, and be a log */
     uint8_t bookie_id[128]; /* zero padded */
 };
 

@@ -234,7 +234,8 @@ struct fbk_batch_descriptor {
     uint64_t header_hash[FBK_WORKERS_MAX];
     uint64_t runs_end;  /* runs ever published, this batch's included */
     uint64_t file_salt; /* of the journal file */
-    uint64_t tail_end;  /* in the journal's ring: of the batch, if it has runs, else of those before */
+    uint64_t
+        tail_end; /* in the journal's ring: of the batch, if it has runs, else of those before */
 };
 _Static_assert(sizeof(struct fbk_batch_descriptor) == 344, "batch descriptor");
 
@@ -262,8 +263,8 @@ struct fbk_exception {
 #define FBK_RUN_SUMMARY_COUNT 16384u
 #define FBK_NOTICE_COUNT 4096u
 
-/* Written by journal p.  Ring behind it, if it has one: the newest batches with runs, as they went to
- * the disk; the index reads the runs' entries there until it gives their place back. */
+/* Written by journal p.  Ring behind it, if it has one: the newest batches with runs, as they went
+ * to the disk; the index reads the runs' entries there until it gives their place back. */
 struct fbk_journal_segment {
     struct fbk_segment_header header;
     struct fbk_sleeper sleeper;

@@ -119,8 +119,8 @@ adopt_run(struct fbk_index *index, struct fbk_ledger_state *state, const struct 
     for (uint32_t n = 0; n < record->entry_count; n++) {
         struct fbk_run_item item;
         memcpy(&item, bytes + sizeof run + n * sizeof item, sizeof item);
-        const int64_t said = (int64_t)fbk_load_be64(bytes + item.offset_bytes + 16);
-        lac = said > lac ? said : lac;
+        const int64_t entry_lac = (int64_t)fbk_load_be64(bytes + item.offset_bytes + 16);
+        lac = entry_lac > lac ? entry_lac : lac;
     }
     fbk_adopted_add(&index->adopted, &(struct fbk_location){
                                          .ledger_id = run.ledger_id,

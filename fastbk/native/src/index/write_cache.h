@@ -106,7 +106,8 @@ struct fbk_write_cache {
     /* between reserve and commit: size, place and run of the entry */
     struct fbk_cache_item next;
     bool sealed;
-    uint64_t tail_begin; /* of what adopted items point to, in the journal's ring; UINT64_MAX: none */
+    uint64_t
+        tail_begin; /* of what adopted items point to, in the journal's ring; UINT64_MAX: none */
 };
 
 /* What the arena has beyond capacity_bytes. */
@@ -147,7 +148,8 @@ uint64_t fbk_cache_ids(const struct fbk_write_cache *cache, int64_t ledger_id,
 /* Makes what a flush writes out of a sealed cache: the chunks that are written as they are, with
  * their runs' item tables filled in, and all other items that are not adopted, sorted by (ledger,
  * entry).  The arrays have room for item_count, run_count and chunk_count; the counts are set.  May
- * be called again, for another attempt.  0 or -ENOMEM.  For the flush thread: takes milliseconds. */
+ * be called again, for another attempt.  0 or -ENOMEM.  For the flush thread: takes milliseconds.
+ */
 int32_t fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items,
                           struct fbk_flush_run *runs, struct fbk_flush_chunk *chunks,
                           struct fbk_flush_contents *contents);

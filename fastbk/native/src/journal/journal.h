@@ -49,7 +49,7 @@ enum fbk_slot_state {
 struct fbk_journal_slot {
     uint8_t *buffer; /* `own`, or a place in the journal's ring */
     uint8_t *own;
-    bool has_runs; /* it may have: its place is in the ring */
+    bool has_runs;          /* it may have: its place is in the ring */
     uint32_t content_bytes; /* while records are taken: what they will need at most */
     uint32_t record_count;  /* in the buffer; the descriptor counts those taken */
     uint32_t loose_bytes;   /* of records outside of runs */
@@ -110,7 +110,7 @@ struct fbk_journal_batch_plan {
     uint64_t tables_bytes;
     uint32_t taken_count;
     uint32_t group_count;
-    uint32_t last_group; /* found last */
+    uint32_t last_group;             /* found last */
     uint16_t slots[FBK_GROUP_SLOTS]; /* by ledger: group + 1, 0 = none */
     struct fbk_journal_group groups[FBK_GROUPS_MAX];
 };
@@ -150,8 +150,8 @@ struct fbk_journal {
     uint64_t published; /* descriptors ever published */
     /* ever made: those of unpublished batches are in the segment already, unseen */
     uint64_t exceptions;
-    uint64_t runs;    /* the same of run summaries */
-    uint64_t notices; /* of the index's, applied */
+    uint64_t runs;         /* the same of run summaries */
+    uint64_t notices;      /* of the index's, applied */
     struct fbk_ring tail;  /* size 0: there is none, and no runs */
     uint64_t tail_written; /* bytes ever put there */
     struct fbk_journal_batch_plan plan;

@@ -1,5 +1,5 @@
-/* Runs: what one ledger brings in one batch, if it is enough, is written as an entry log has it, and
- * the flush then publishes where it lies and writes none of it again.
+/* Runs: what one ledger brings in one batch, if it is enough, is written as an entry log has it,
+ * and the flush then publishes where it lies and writes none of it again.
  *
  * A batch is drained in two passes.  The first decides about each record, in the order of the
  * rings, and notes it in its ledger's group.  The second copies: groups that are large enough as
@@ -32,8 +32,7 @@ fbk_journal_runs_init(struct fbk_journal *journal)
     struct fbk_journal_batch_plan *plan = &journal->plan;
     /* the smallest record is a fence; the largest table is that of the smallest entries */
     plan->taken_max = journal->options.batch_size_bytes_max / sizeof(struct fbk_record) + 2;
-    plan->tables_bytes_max =
-        (uint64_t)journal->options.batch_size_bytes_max + FBK_PAGE_BYTES;
+    plan->tables_bytes_max = (uint64_t)journal->options.batch_size_bytes_max + FBK_PAGE_BYTES;
     plan->taken = fbk_memory_take(plan->taken_max * sizeof *plan->taken);
     plan->tables = fbk_memory_take(plan->tables_bytes_max);
     return plan->taken && plan->tables ? 0 : -ENOMEM;
@@ -51,7 +50,8 @@ fbk_journal_runs_free(struct fbk_journal *journal)
 
 /* ------------ the first pass */
 
-/* Where the batch goes: into the ring, if it may have runs and all that it may need is free there. */
+/* Where the batch goes: into the ring, if it may have runs and all that it may need is free there.
+ */
 static int32_t
 choose_buffer(struct fbk_journal *journal, struct fbk_journal_slot *slot)
 {
@@ -59,8 +59,7 @@ choose_buffer(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     slot->buffer = slot->own;
     if (!journal->file.adopts || journal->tail.size_bytes == 0)
         return 0;
-    const uint64_t behind =
-        journal->tail_written - fbk_cursor_load(&journal->index->tail_released);
+    const uint64_t behind = journal->tail_written - fbk_cursor_load(&journal->index->tail_released);
     if (FBK_UNLIKELY(behind > journal->tail.size_bytes))
         return fbk_journal_poison(journal, FBK_POISON_CURSOR, journal->options.worker_count,
                                   journal->tail_written - behind, 0);
@@ -108,12 +107,12 @@ static struct fbk_journal_group *
 make_group(struct fbk_journal_batch_plan *plan, const struct fbk_record *record)
 {
     uint32_t slot;
-    struct fbk_journal_group *found = find_group(plan, record->ledger_id, &slot);
-    if (found || plan->group_count == FBK_GROUPS_MAX)
-        return found;
+    struct fbk_journal_group *group = find_group(plan, record->ledger_id, &slot);
+    if (group || plan->group_count == FBK_GROUPS_MAX)
+        return group;
     plan->last_group = plan->group_count++;
     plan->slots[slot] = (uint16_t)(plan->last_group + 1);
-    struct fbk_journal_group *group = &plan->groups[plan->last_group];
+    group = &plan->groups[plan->last_group];
     *group = (struct fbk_journal_group){
         .ledger_id = record->ledger_id,
         .slot = slot,
@@ -175,7 +174,8 @@ fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_journal_
     /* An add is shorter in a run, but for the run's front.  Small entries make up for the fronts of
      * all runs but the first of their ledger. */
     if (record->kind == FBK_KIND_ADD_BATCH)
-        return bytes + FBK_JOURNAL_RUN_FRONT_BYTES * (1 + record->payload_bytes / LARGE_ENTRY_BYTES) +
+        return bytes +
+               FBK_JOURNAL_RUN_FRONT_BYTES * (1 + record->payload_bytes / LARGE_ENTRY_BYTES) +
                record->entry_count * (sizeof(struct fbk_run_item) + 8);
     const bool needs_front = record->payload_bytes >= LARGE_ENTRY_BYTES ||
                              !find_group(&journal->plan, record->ledger_id, &place);
@@ -242,67 +242,66 @@ struct entry {
 static struct cursor
 cursor_at(const struct fbk_journal_batch_plan *plan, uint32_t taken)
 {
-    return (struct cursor){
-        taken, 0, taken ? table_bytes_of(&plan->taken[taken - 1].record) : 0};
+    return (struct cursor){taken, 0, taken ? table_bytes_of(&plan->taken[taken - 1].record) : 0};
 }
 
 static struct entry
-entry_at(const struct fbk_journal *journal, const struct cursor *at)
+entry_at(const struct fbk_journal *journal, const struct cursor *cursor)
 {
-    const struct fbk_journal_taken *taken = &journal->plan.taken[at->taken - 1];
+    const struct fbk_journal_taken *taken = &journal->plan.taken[cursor->taken - 1];
     const uint8_t *payload = fbk_ring_at(&journal->workers[taken->worker].ring, taken->position) +
                              sizeof(struct fbk_record);
     return (struct entry){
-        .entry_id = taken->record.entry_id + at->item,
-        .bytes = payload + at->offset_bytes,
+        .entry_id = taken->record.entry_id + cursor->item,
+        .bytes = payload + cursor->offset_bytes,
         .size_bytes =
-            taken->table ? taken->table[at->item].size_bytes : taken->record.payload_bytes,
-        .crc = taken->table ? taken->table[at->item].crc : taken->record.body_crc,
+            taken->table ? taken->table[cursor->item].size_bytes : taken->record.payload_bytes,
+        .crc = taken->table ? taken->table[cursor->item].crc : taken->record.body_crc,
     };
 }
 
 static void
-move_on(const struct fbk_journal_batch_plan *plan, struct cursor *at, uint32_t size_bytes)
+move_on(const struct fbk_journal_batch_plan *plan, struct cursor *cursor, uint32_t size_bytes)
 {
-    const struct fbk_journal_taken *taken = &plan->taken[at->taken - 1];
-    at->offset_bytes += size_bytes;
-    if (++at->item == taken->record.entry_count)
-        *at = cursor_at(plan, taken->next);
+    const struct fbk_journal_taken *taken = &plan->taken[cursor->taken - 1];
+    cursor->offset_bytes += size_bytes;
+    if (++cursor->item == taken->record.entry_count)
+        *cursor = cursor_at(plan, taken->next);
 }
 
-/* How many entries from `at` on go into one run, and the run's size. */
+/* How many entries from the cursor on go into one run, and the run's size. */
 static uint32_t
-count_run(const struct fbk_journal *journal, struct cursor at, uint32_t entry_count_max,
+count_run(const struct fbk_journal *journal, struct cursor cursor, uint32_t entry_count_max,
           uint64_t *size_bytes)
 {
-    const int64_t first_entry_id = entry_at(journal, &at).entry_id;
+    const int64_t first_entry_id = entry_at(journal, &cursor).entry_id;
     uint64_t size = sizeof(struct fbk_run_header);
     uint32_t count = 0;
-    while (at.taken && count < entry_count_max) {
-        struct entry entry = entry_at(journal, &at);
+    while (cursor.taken && count < entry_count_max) {
+        struct entry entry = entry_at(journal, &cursor);
         uint64_t more = sizeof(struct fbk_run_item) + fbk_round_up(entry.size_bytes, 8);
         if (count > 0 && (entry.entry_id - first_entry_id >= FBK_RUN_SPAN_MAX ||
                           size + more > FBK_RUN_BYTES_MAX))
             break;
         size += more;
         count++;
-        move_on(&journal->plan, &at, entry.size_bytes);
+        move_on(&journal->plan, &cursor, entry.size_bytes);
     }
     *size_bytes = size;
     return count;
 }
 
 static int32_t
-bad_ring(struct fbk_journal *journal, const struct cursor *at)
+bad_ring(struct fbk_journal *journal, const struct cursor *cursor)
 {
-    const struct fbk_journal_taken *taken = &journal->plan.taken[at->taken - 1];
+    const struct fbk_journal_taken *taken = &journal->plan.taken[cursor->taken - 1];
     return fbk_journal_poison(journal, FBK_POISON_RING, taken->worker, taken->position, 0);
 }
 
 /* Copies `count` entries behind the run's header and table.  The highest LAC of them, or
  * FBK_E_POISONED in *error. */
 static int64_t
-put_entries(struct fbk_journal *journal, struct cursor *at, int64_t ledger_id, uint32_t count,
+put_entries(struct fbk_journal *journal, struct cursor *cursor, int64_t ledger_id, uint32_t count,
             uint8_t *run, int32_t *error)
 {
     struct fbk_run_item *items =
@@ -310,18 +309,18 @@ put_entries(struct fbk_journal *journal, struct cursor *at, int64_t ledger_id, u
     uint64_t offset = sizeof(struct fbk_run_header) + count * sizeof *items;
     int64_t lac = -1;
     for (uint32_t i = 0; i < count; i++) {
-        const struct entry entry = entry_at(journal, at);
+        const struct entry entry = entry_at(journal, cursor);
         uint8_t *to = run + offset;
         const uint64_t padded = fbk_round_up(entry.size_bytes, 8);
         memset(to + padded - 8, 0, 8); /* the entry covers all but its padding */
         if (FBK_UNLIKELY(fbk_crc32c_copy(0, to, entry.bytes, entry.size_bytes) != entry.crc ||
                          fbk_load_be64(to) != (uint64_t)ledger_id ||
                          fbk_load_be64(to + 8) != (uint64_t)entry.entry_id)) {
-            *error = bad_ring(journal, at);
+            *error = bad_ring(journal, cursor);
             return 0;
         }
-        const int64_t said = (int64_t)fbk_load_be64(to + 16);
-        lac = said > lac ? said : lac;
+        const int64_t entry_lac = (int64_t)fbk_load_be64(to + 16);
+        lac = entry_lac > lac ? entry_lac : lac;
         items[i] = (struct fbk_run_item){
             .entry_id = entry.entry_id,
             .offset_bytes = (uint32_t)offset,
@@ -329,7 +328,7 @@ put_entries(struct fbk_journal *journal, struct cursor *at, int64_t ledger_id, u
             .crc = entry.crc,
         };
         offset += padded;
-        move_on(&journal->plan, at, entry.size_bytes);
+        move_on(&journal->plan, cursor, entry.size_bytes);
     }
     return lac;
 }
@@ -353,16 +352,16 @@ put_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, struct fb
 
 static int32_t
 put_run(struct fbk_journal *journal, struct fbk_journal_slot *slot,
-        const struct fbk_journal_group *group, struct cursor *at, uint32_t entry_count_max)
+        const struct fbk_journal_group *group, struct cursor *cursor, uint32_t entry_count_max)
 {
     uint64_t size_bytes;
-    const uint32_t count = count_run(journal, *at, entry_count_max, &size_bytes);
+    const uint32_t count = count_run(journal, *cursor, entry_count_max, &size_bytes);
     const uint64_t offset_bytes =
         journal->offset_bytes + slot->content_bytes + sizeof(struct fbk_record);
     uint8_t *run = slot->buffer + slot->content_bytes + sizeof(struct fbk_record);
-    const struct fbk_record *first = &journal->plan.taken[at->taken - 1].record;
+    const struct fbk_record *first = &journal->plan.taken[cursor->taken - 1].record;
     int32_t error = 0;
-    const int64_t lac = put_entries(journal, at, group->ledger_id, count, run, &error);
+    const int64_t lac = put_entries(journal, cursor, group->ledger_id, count, run, &error);
     if (error < 0)
         return error;
     struct fbk_location location;
@@ -399,11 +398,11 @@ static int32_t
 put_group(struct fbk_journal *journal, struct fbk_journal_slot *slot,
           const struct fbk_journal_group *group)
 {
-    struct cursor at = cursor_at(&journal->plan, group->first);
+    struct cursor cursor = cursor_at(&journal->plan, group->first);
     uint32_t left = group->entry_count;
     while (left > 0) {
         const uint32_t runs = (left + FBK_RUN_ENTRIES_MAX - 1) / FBK_RUN_ENTRIES_MAX;
-        int32_t count = put_run(journal, slot, group, &at, (left + runs - 1) / runs);
+        int32_t count = put_run(journal, slot, group, &cursor, (left + runs - 1) / runs);
         if (count < 0)
             return count;
         left -= (uint32_t)count;
@@ -429,8 +428,7 @@ static int32_t
 choose_runs(struct fbk_journal *journal, const struct fbk_journal_slot *slot)
 {
     struct fbk_journal_batch_plan *plan = &journal->plan;
-    const uint64_t behind =
-        journal->runs - fbk_cursor_load(&journal->index->runs_consumed);
+    const uint64_t behind = journal->runs - fbk_cursor_load(&journal->index->runs_consumed);
     if (FBK_UNLIKELY(behind > FBK_RUN_SUMMARY_COUNT))
         return fbk_journal_poison(journal, FBK_POISON_CURSOR, journal->options.worker_count,
                                   journal->runs - behind, 0);
@@ -438,8 +436,7 @@ choose_runs(struct fbk_journal *journal, const struct fbk_journal_slot *slot)
     for (uint32_t g = 0; g < plan->group_count; g++) {
         struct fbk_journal_group *group = &plan->groups[g];
         /* each run but the last of a group is full of entries or of bytes, or spans many ids */
-        const bool is_large =
-            !group->is_mixed && group->bytes >= journal->options.run_bytes_min;
+        const bool is_large = !group->is_mixed && group->bytes >= journal->options.run_bytes_min;
         journal->grouped_bytes += is_large ? group->bytes : 0;
         journal->taken_bytes += group->bytes;
         group->is_run = slot->has_runs && is_large && group->entry_count <= room;
