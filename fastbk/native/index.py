@@ -339,6 +339,10 @@ class Index(NativeObject):
         """Add to one of the index's counters, by its name (`FBK_C_INDEX_...`)."""
         lib.fbk_index_count(self.handle, SLOTS[name], amount)
 
+    def gauge(self, name: str, value: int) -> None:
+        """Say what a gauge is now (`fastbk.observe.names`)."""
+        lib.fbk_index_gauge(self.handle, SLOTS[name], value)
+
     def took(self, name: str, took_s: float, *, is_ok: bool) -> None:
         """Count something that has ended, and how long it took: FBK_C_INDEX_<name>_DONE or _FAILED, and _US."""
         slot_name = f"FBK_C_INDEX_{name}_{'DONE' if is_ok else 'FAILED'}"

@@ -221,6 +221,10 @@ class Journal(NativeObject):
         """Take nothing more into the current file: a step says ROLL once what is under way is durable."""
         lib.fbk_journal_request_roll(self.handle)
 
+    def note_adoption(self, free_bytes: int, kept_bytes: int, reason: int) -> None:
+        """Put into the gauges what the pool has, and why the current file does not adopt."""
+        lib.fbk_journal_note_adoption(self.handle, free_bytes, kept_bytes, reason)
+
     def note_ready(self, files: int, took_s: float) -> None:
         """Put into the counters how many files were ready so far, and how long it took until they were."""
         lib.fbk_journal_note_ready(self.handle, files, round(took_s * 1e6))

@@ -354,10 +354,23 @@ _GAUGES: Slots = {
         "What is refused: 0 nothing, 1 normal adds, 2 whatever would have to be written.",
     ),
     "JOURNAL_BEHIND_BYTES": (22, "Bytes of journal files that replay would read."),
+    "JOURNAL_FREE_BYTES": (35, "Bytes of journal files that may be written to again."),
+    "JOURNAL_KEPT_BYTES": (
+        36,
+        "Bytes of journal files of this start that stay behind the mark, since they are entry logs.",
+    ),
+    "JOURNAL_ADOPT_REASON": (
+        37,
+        "Why the current journal file cannot become an entry log: 0 it can, 1 off, 2 level, 3 other disk,"
+        " 4 unsynced, 5 small batches.",
+    ),
     "INDEX_LEDGERS": (34, "Ledgers stored here."),
     "INDEX_WAITERS": (35, "Long polls that wait."),
     "INDEX_CACHE_BYTES": (36, "Bytes in the write cache that is being filled."),
     "INDEX_JOURNAL_BEHIND": (37, "Journal bytes behind the mark, as far as taken in."),
+    "INDEX_JOURNAL_LOGS": (60, "Journal files that are entry logs."),
+    "INDEX_JOURNAL_LOG_BYTES": (61, "Bytes of these, up to their last flushed batch."),
+    "INDEX_JOURNAL_LOG_LIVE_BYTES": (62, "Bytes of runs in these that living ledgers need."),
     "INDEX_MARK": (38, "The log mark: the last batch in a finished flush."),
     "INDEX_READS_ONLY": (
         39,

@@ -342,6 +342,8 @@ def _damage_of(file: ReplayFile, end: JournalEnd, mark_sequence: int) -> Damage:
 
 HURRY_POLL_S = 0.001
 SPARE_FILES_MAX = 1
+SCARCE_FILES_MAX = 2
+"""So many files stay ready or free where the disk is nearly full: for fences and recovery adds."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 RETRY_S = 1.0
 
@@ -410,6 +412,8 @@ class JournalPool:
         self._is_burst = False
         self._is_needed = False  # the current file is nearly full
         self._next_file_id = self._first_file_id = next_file_id
+        self.is_disk_nearly_full = False
+        """Whether free files are given to the ledgers on the same disk, but for SCARCE_FILES_MAX."""
         self._held = [file for file in old_files if not file.kept]
         self._kept: dict[int, OldFile] = {}
         self._free: list[OldFile] = []
@@ -763,13 +767,16 @@ class JournalPool:
         self._ready.append(ready)
 
     def _drop_surplus(self) -> None:
-        """Keep no more free files than the limit has room for."""
+        """Keep no more free files than the limit has room for, and few where the disk is nearly full."""
         on_disk = self.behind_bytes + sum(file.size_bytes for file in self._ready)
         if self._prewrite is not None:
             on_disk += self._prewrite.size_bytes
+        count_max = len(self._free)
+        if self.is_disk_nearly_full:
+            count_max = SCARCE_FILES_MAX - len(self._ready) - (self._prewrite is not None)
         kept: list[OldFile] = []
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
-            if on_disk + free.size_bytes > self.limit_bytes:
+            if on_disk + free.size_bytes > self.limit_bytes or len(kept) >= count_max:
                 try:
                     self.disk.unlink(free.path)
                     continue

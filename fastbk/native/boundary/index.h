@@ -209,5 +209,7 @@ int32_t fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, in
 /* What the disk does not take: FBK_JOURNAL_OPEN, FBK_JOURNAL_NO_ADDS, FBK_JOURNAL_NO_WRITES. */
 void fbk_index_set_reads_only(struct fbk_index *index, uint32_t reads_only);
 /* For what Python counts and measures. */
+/* of a gauge: what it is now */
+void fbk_index_gauge(struct fbk_index *index, uint32_t counter, uint64_t value);
 void fbk_index_count(struct fbk_index *index, uint32_t counter, uint64_t amount);
 void fbk_index_observe(struct fbk_index *index, uint32_t histogram, uint64_t value);

@@ -134,6 +134,8 @@ void fbk_journal_request_roll(struct fbk_journal *journal);
 void fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled,
                             uint64_t made, uint64_t allocated, uint64_t written_bytes);
 /* How many files were ready so far, and how long it took in all until they were. */
+void fbk_journal_note_adoption(struct fbk_journal *journal, uint64_t free_bytes,
+                               uint64_t kept_bytes, uint64_t reason);
 void fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us);
 void fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_status *status);
 

@@ -240,16 +240,19 @@ class DirectoryProbe:
         *,
         neighbours: Sequence[str] = (),
         neighbour_bytes_max: int = 0,
+        is_data: Callable[[str, str], bool] = lambda directory, name: False,
     ) -> None:
         """`lock`: stays the caller's.
 
         `neighbours`: directories of this bookie's, each of which may grow to `neighbour_bytes_max`; what those on the
-        same file system still lack does not count as free.
+        same file system still lack does not count as free. `is_data`: whether a file of a neighbour (directory, name)
+        is none of those that it grows by, but data for good.
         """
         self.directory = directory
         self._lock = lock
         self._neighbours = neighbours
         self._neighbour_bytes_max = neighbour_bytes_max
+        self._is_data = is_data
         self.is_full = False
         """Whether the room that is left counts as used by others (`DiskWatch.pretend_full`)."""
 
@@ -291,7 +294,8 @@ class DirectoryProbe:
             if os.stat(neighbour).st_dev != os.stat(self.directory).st_dev:
                 return 0
             with os.scandir(neighbour) as entries:
-                has_bytes = sum(each.stat().st_blocks for each in entries) * BLOCK_BYTES
+                own = (each for each in entries if not self._is_data(neighbour, each.name))
+                has_bytes = sum(each.stat().st_blocks for each in own) * BLOCK_BYTES
         except OSError:  # a file that was just renamed, or no disk: the next look is more exact
             return 0
         return max(0, self._neighbour_bytes_max - has_bytes)

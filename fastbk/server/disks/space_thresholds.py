@@ -20,7 +20,10 @@ REPAIR_SHARE, FREE_SHARE = 1.25, 1.5
 
 
 def journal_bytes_max(journal: JournalSettings) -> int:
-    """Return the most that one journal directory ever holds: its limit, the room of fences, a file made ahead."""
+    """Return the most that one journal directory ever holds: its limit, the room of fences, a file made ahead.
+
+    Journal files that have become entry logs are not among it: they are ledgers' data.
+    """
     return journal.limit_bytes + 2 * journal.file_size_bytes
 
 

@@ -358,11 +358,20 @@ class Flusher:
         change.install(self._store)
         self._checkpoint.installs += 1
         self.listed_files = change.listed_files
+        self._show_journal_logs(change.manifest)
         if not self._checkpoint.commits.is_held:  # else what the manifest on disk says still counts
             self.free_files.passed(change.passed_file_id, change.listed_files)
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
         self._jobs.submit("clean_up", lambda: self._clean_up(change))
+
+    def _show_journal_logs(self, manifest: Manifest) -> None:
+        logs = [log for log in manifest.logs if log.is_journal_file]
+        self._index.gauge("FBK_C_INDEX_JOURNAL_LOGS", len(logs))
+        durable_bytes = sum(log.durable_bytes for log in logs)
+        self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_BYTES", durable_bytes)
+        live_bytes = sum(log.live_bytes for log in logs)
+        self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_LIVE_BYTES", max(0, live_bytes))
 
     def _clean_up(self, change: Change) -> CleanedUp:
         """Flush thread."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from fastbk.errors import Error
 from fastbk.native.disk import Disk
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
+from fastbk.native.journal import read_header
 from fastbk.native.process import disk_written_bytes, kill_point
 from fastbk.native.scrub import take_damage
 from fastbk.native.segment import BEAT_BACKGROUND, BEAT_FLUSH, NO_HEADER_KEY, seal_segment
@@ -35,8 +37,10 @@ from fastbk.server.index.replay import Replayed, replay
 from fastbk.server.index.scrub import DigestTypes, Scrubber
 from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings, random_bits
+from fastbk.storage.commits import journal_files_of
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.identity import pair_of
+from fastbk.storage.journal_files import id_of
 from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.maintenance import CompactionSettings
 from fastbk.storage.manifest import ManifestSlots
@@ -49,12 +53,14 @@ if TYPE_CHECKING:
 
     from fastbk.server.index.background import DirectJobs
     from fastbk.storage.commits import Commits
+    from fastbk.storage.manifest import Manifest
 
 
 STEP_TIMEOUT_MS = 100
 DRAIN_STEP_TIMEOUT_MS = 5
 LOOK_INTERVAL_S = 0.5
 """Pause between two checks whether a failed flush is to be tried again."""
+FILES_KNOWN_MAX = 100_000
 REQUESTS_A_JOB = 4
 """Requests that wait in the index, for each that may be at the disk: batch reads wait there for their turn."""
 EXIT_DRAIN_ROUNDS = 2
@@ -77,13 +83,53 @@ def cache_options(config: IndexConfig) -> dict[str, Any]:
     }
 
 
-def disk_watch(child: Child, config: IndexConfig) -> DiskWatch:
+class AdoptedFiles:
+    """Tells the journal files that are ledgers' data from those that their journal has to itself (`DirectoryProbe`).
+
+    Of this index's own journal the manifest says it. Of others' only headers can be read here: each file that adopts
+    counts as data, although the journal may take it again. So a bit too much room is kept for those.
+    """
+
+    def __init__(self, directory: str, manifest: Callable[[], Manifest], disk: Disk) -> None:
+        """`directory`: this pair's journal directory. `disk`: for reading, by any thread."""
+        self._directory = directory
+        self._manifest = manifest
+        self._disk = disk
+        self._seen: tuple[Manifest, frozenset[int]] | None = None
+        self._others: dict[tuple[str, int], bool] = {}
+
+    def __call__(self, directory: str, name: str) -> bool:
+        """Return whether this file is ledgers' data. Any thread, one at a time."""
+        file_id = id_of(name)
+        if file_id is None:
+            return False
+        if directory == self._directory:
+            manifest, seen = self._manifest(), self._seen
+            if seen is None or seen[0] is not manifest:
+                seen = self._seen = manifest, journal_files_of(manifest)
+            return file_id in seen[1]
+        key = directory, file_id
+        if key not in self._others:
+            try:
+                header = read_header(self._disk, f"{directory}/{name}")
+            except (OSError, Error):  # renamed just now, or damaged
+                return False
+            if header.state != "valid" or header.file_id != file_id:
+                return False  # it has yet to be written to under this name
+            if len(self._others) >= FILES_KNOWN_MAX:
+                self._others.clear()  # most of them are gone
+            self._others[key] = header.adopts
+        return self._others[key]
+
+
+def disk_watch(child: Child, config: IndexConfig, adopted: AdoptedFiles) -> DiskWatch:
     """Return the watch over the ledger directory's disk."""
     place = DirectoryProbe(
         config.settings.directory,
         child.fds["lock"],
         neighbours=config.journal_neighbours,
         neighbour_bytes_max=config.journal_bytes_max,
+        is_data=adopted,
     )
     return DiskWatch(
         place,
@@ -136,7 +182,10 @@ class Parts:
             ),
             journal_directory=config.journal_directory,
         )
-        self.disk_watch = disk_watch(child, config)
+        adopted = AdoptedFiles(
+            config.journal_directory, lambda: self.checkpoint.manifest, self.reader_disk
+        )
+        self.disk_watch = disk_watch(child, config, adopted)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.jobs = FlushThread(lambda: self.index.beat(BEAT_FLUSH))
         self.index = self._new_index(child)

@@ -35,7 +35,7 @@ from fastbk.server.configuration.settings import unconfirmed_ledgers_max
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch
 from fastbk.server.disks.space_thresholds import journal_thresholds
 from fastbk.server.faults import FAULTS, FAULTS_TAKEN
-from fastbk.storage.disk_health import Takes
+from fastbk.storage.disk_health import DiskState, Takes
 from fastbk.storage.journal_files import JournalPool, OldFile, name_of
 from fastbk.storage.unclean import UNSYNCED
 from fastbk.units import KIB, MIB
@@ -161,6 +161,8 @@ class JournalLoop:
         self._asked_limit = LIMIT_OPEN
         self._batches = BatchSizes(journal)
         self.adoption = adoption or Adoption(journal)
+        self._adopt_reason = self.adoption.reason
+        """Why the current file does not adopt."""
         self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
@@ -207,7 +209,8 @@ class JournalLoop:
             # the disk is full: reads go on, and fences of fenced ledgers
             self._set_limit(LIMIT_NO_WRITES)
             return
-        adopts = not self.adoption.reason
+        reason = self.adoption.reason
+        adopts = not reason
         try:
             _, closed_sequence = self.journal.roll(
                 file.file, file.file_id, file.salt, file.size_bytes, adopts=adopts
@@ -219,6 +222,9 @@ class JournalLoop:
             return
         kill_point("journal.roll_after_switch")
         self.pool.used(file, closed_sequence, adopts=adopts)
+        if reason != self._adopt_reason:
+            self._adopt_reason = reason
+            logs.info("journal.adoption_changed", adopts=adopts, reason=reason)
         self._is_first = self._is_nearly_full = self._needs_file = False
         self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
         self.poll_files()
@@ -264,6 +270,9 @@ class JournalLoop:
             disk_written_bytes(),
         )
         self.journal.note_ready(self.pool.ready_count, self.pool.ready_s)
+        self.journal.note_adoption(
+            self.pool.free_bytes, self.pool.kept_bytes, ADOPT_REASONS.index(self._adopt_reason)
+        )
         self._apply_limit()
 
     def _leave_unwritten(self, behind_bytes: int) -> None:
@@ -485,7 +494,13 @@ def main(child: Child) -> None:
         logs.warning("journal.io_uring_refused", reason=disk.fallback_reason, backend=disk.name)
     watch = disk_watch(child, config)
     stats = Stats(Segment(child.fds["segment"], "journal"))
-    journal_disk = JournalDisk(watch, journal, stats, slow_commit_ms=config.disk.slow_commit_ms)
+    journal_disk = JournalDisk(
+        watch,
+        journal,
+        stats,
+        slow_commit_ms=config.disk.slow_commit_ms,
+        has_ledgers=config.is_on_ledger_disk,
+    )
     adoption = Adoption(journal, obstacle=obstacle_of(config), level=config.format_level)
     loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk, adoption)
     loop.refuse_adds(config.refuses_adds)
@@ -514,10 +529,19 @@ class JournalDisk:
     """The journal directory's disk, as the journal's loop asks about it."""
 
     def __init__(
-        self, watch: DiskWatch, journal: Journal, stats: Stats, *, slow_commit_ms: int
+        self,
+        watch: DiskWatch,
+        journal: Journal,
+        stats: Stats,
+        *,
+        slow_commit_ms: int,
+        has_ledgers: bool = False,
     ) -> None:
-        """`stats`: those of the journal's own segment. `slow_commit_ms`: half of the commits may take that long."""
+        """`stats`: those of the journal's own segment. `slow_commit_ms`: half of the commits may take that long.
+        `has_ledgers`: the ledger directory is on the same disk.
+        """
         self.watch = watch
+        self._has_ledgers = has_ledgers
         self._journal = journal
         self._stats = stats
         self._speed = CommitSpeed(slow_commit_ms * 1_000_000)
@@ -545,6 +569,7 @@ class JournalDisk:
         self._next_check_s = now_s + LOOK_INTERVAL_S
         self.watch.poll()
         self.watch.no_room(pool.no_room)
+        pool.is_disk_nearly_full = self._has_ledgers and self.watch.health.state is not DiskState.OK
         if pool.failure != self._failure:
             self._failure = pool.failure
             if self._failure:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -25,15 +26,20 @@ from fastbk.server.disks.disk_reports import (
     why_not_writable,
 )
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskReport, DiskWatch, require_mounted
-from fastbk.server.index.process import FLUSH_HANGS_S, IndexDisk, slow_flush
+from fastbk.server.index import process as index_process
+from fastbk.server.index.process import FLUSH_HANGS_S, AdoptedFiles, IndexDisk, slow_flush
 from fastbk.server.journal.process import COMMITS_MIN, CommitSpeed
 from fastbk.server.supervision.lifecycle import Lifecycle, State
+from fastbk.storage.directories import JOURNAL_LOG, JOURNALS
 from fastbk.storage.disk_health import FAILED_BEARS_S, DirectorySample, DiskState, Takes, Thresholds
+from fastbk.storage.manifest import JOURNAL, LogEntry, Manifest
 from fastbk.units import MIB
 from tests.fixtures.wait import wait_until, wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fastbk.native.disk import Disk
 
 # ---- looking
 
@@ -91,6 +97,71 @@ def test_what_the_journal_will_still_take_is_not_free(
         str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=8 * MIB
     ).measure()
     assert grown.free_bytes == pytest.approx(plain, abs=1 << 30)
+
+
+def test_a_journal_file_that_is_a_log_is_none_of_those_that_the_journal_grows_by(
+    locked: tuple[Path, int], tmp_path: Path
+) -> None:
+    """Else the room for the journal's own files would be given away."""
+    directory, lock = locked
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    for file_id in (1, 2):
+        (journal / JOURNALS.name(file_id)).write_bytes(bytes(64 * MIB))
+    plain = DirectoryProbe(str(directory), lock).measure().free_bytes
+    probe = DirectoryProbe(
+        str(directory),
+        lock,
+        neighbours=[str(journal)],
+        neighbour_bytes_max=128 * MIB,
+        is_data=lambda where, name: (where, name) == (str(journal), JOURNALS.name(1)),
+    )
+    assert probe._growth_bytes() == 64 * MIB
+    assert probe.measure().free_bytes == pytest.approx(plain - 64 * MIB, abs=1 << 30)
+
+
+def test_adopted_files_are_told_by_the_manifest_and_others_by_their_headers(
+    tmp_path: Path,
+) -> None:
+    own, other = str(tmp_path / "own"), str(tmp_path / "other")
+    manifest = Manifest(
+        generation=1,
+        logs=(
+            LogEntry(
+                log_id=JOURNAL_LOG | 7, salt=1, durable_bytes=1, live_bytes=1, sealed=True,
+                kind=JOURNAL,
+            ),
+        ),
+    )  # fmt: skip
+    manifests = [manifest]
+    versions = {3: True, 4: False}
+    reads: list[str] = []
+
+    def header(_: object, path: str) -> object:
+        reads.append(path)
+        file_id = JOURNALS.id_of(os.path.basename(path)) or 0
+        if file_id == 9:
+            raise OSError(errno.ENOENT, "renamed")
+        return SimpleNamespace(
+            state="valid", file_id=min(file_id, 4), adopts=versions.get(file_id, True)
+        )
+
+    adopted = AdoptedFiles(own, lambda: manifests[0], cast("Disk", None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_process, "read_header", header)
+        assert [adopted(own, JOURNALS.name(n)) for n in (6, 7)] == [False, True]
+        manifests[0] = Manifest(generation=2)
+        assert not adopted(own, JOURNALS.name(7))
+        assert reads == [], "of its own journal it reads none"
+        assert [adopted(other, JOURNALS.name(n)) for n in (3, 4, 5, 9)] == [
+            True, False, False, False,
+        ]  # fmt: skip
+        reads.clear()
+        assert [adopted(other, JOURNALS.name(n)) for n in (3, 4, 5)] == [True, False, False]
+        assert [os.path.basename(path) for path in reads] == [JOURNALS.name(5)], (
+            "one that was never written to under its name may be, soon"
+        )
+        assert not adopted(other, "identity.json")
 
 
 # ---- watching

@@ -173,7 +173,7 @@ def test_a_file_is_not_told_while_a_job_looks_under_the_old_set(life: Life) -> N
     life.store = Store(DIRECTORY, life.disk, life.reader_disk, options)
     told = Told()
     flusher = Flusher(
-        cast("Index", SimpleNamespace(count=lambda *_: None)),
+        cast("Index", SimpleNamespace(count=lambda *_: None, gauge=lambda *_: None)),
         life.store, life.checkpoint, DirectJobs(), life.disk, DIRECTORY,
     )  # fmt: skip
     flusher.free_files.begin(10, told)

@@ -343,6 +343,7 @@ def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
         take_late=lambda: ([], 0),
         note_files=lambda *_: None,
         note_ready=lambda *_: None,
+        note_adoption=lambda *_: None,
     )
     pool = SimpleNamespace(
         unwritten_from_bytes=4 << 20,
@@ -357,6 +358,8 @@ def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
         ready_s=0.0,
         no_room="",
         failure="",
+        free_bytes=0,
+        kept_bytes=0,
         fill=lambda: None,
         update=lambda _mark, *, is_burst: None,
         hurry=lambda: done.append("hurries"),

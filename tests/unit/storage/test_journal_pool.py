@@ -210,6 +210,22 @@ def test_short_files_are_removed_and_free_ones_kept_within_the_limit(fake: FakeD
     assert name_of(7) in names
 
 
+@pytest.mark.parametrize(("is_nearly_full", "left"), [(False, 4), (True, 3)])
+def test_free_files_go_first_where_ledgers_need_the_room(
+    fake: FakeDisk, is_nearly_full: bool, left: int
+) -> None:
+    """Decision 15: two stay for fences and recovery adds, beside the one that is written to."""
+    disk = fake.disk()
+    old = [make_file(disk, file_id) for file_id in range(1, 7)]
+    pool = pool_on(disk, next_file_id=7, old_files=old, first_file_size_bytes=SIZE)
+    use(pool, 0)
+    pool.is_disk_nearly_full = is_nearly_full
+    for _ in range(3):
+        pool.update(0)
+    assert len(disk.list("/j")) == left
+    assert pool.has_ready
+
+
 def test_a_crash_between_rename_and_header_leaves_an_unused_file(fake: FakeDisk) -> None:
     disk = fake.disk()
     pool = pool_on(disk)

@@ -456,6 +456,13 @@ fbk_index_get_status(const struct fbk_index *index, struct fbk_index_status *sta
 }
 
 void
+fbk_index_gauge(struct fbk_index *index, uint32_t counter, uint64_t value)
+{
+    if (counter < FBK_COUNTERS_MAX)
+        fbk_gauge(&index->segment->stats, counter, value);
+}
+
+void
 fbk_index_count(struct fbk_index *index, uint32_t counter, uint64_t amount)
 {
     if (counter < FBK_COUNTERS_MAX)

@@ -69,6 +69,15 @@ fbk_journal_take_late(struct fbk_journal *journal, struct fbk_late_ledger *to, u
 }
 
 void
+fbk_journal_note_adoption(struct fbk_journal *journal, uint64_t free_bytes, uint64_t kept_bytes,
+                          uint64_t reason)
+{
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FREE_BYTES, free_bytes);
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_KEPT_BYTES, kept_bytes);
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_ADOPT_REASON, reason);
+}
+
+void
 fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us)
 {
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_READY, files);
