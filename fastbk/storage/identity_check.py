@@ -338,10 +338,15 @@ def _check_listed(bookie_id: str, found: Sequence[DirectoryContent], known: Know
 def _is_wiped(bookie_id: str, found: DirectoryContent, known: KnownBookie) -> IdentityError:
     left = [*found.data, *(["a cookie"] if found.cookie else [])]
     holds = f"holds {_some(left)} but no {NAME}" if left else "is empty"
+    logs = (
+        " Journal files may be entry logs, too: without them entries are lost even after a clean stop."
+        if found.place.role == "journal"
+        else ""
+    )
     return IdentityError(
         f"the metadata store knows bookie {bookie_id!r} (incarnation {known.incarnation:016x}), but its"
         f" {found.place} {found.directory} {holds}. Likely the disk is not mounted, the path is wrong,"
-        " or the data was deleted. Mount or restore it. A bookie never starts empty under an id that holds"
+        f" or the data was deleted. Mount or restore it.{logs} A bookie never starts empty under an id that holds"
         f" data: if the data is gone for good, run `fastbk bookie recover {bookie_id}`, which copies what it"
         " held from others, and start a bookie under a new id; or, to have this id back, move what is left of"
         " all its directories aside and start once with --accept-data-loss"

@@ -1,0 +1,158 @@
+"""Journal files that stay as entry logs, on a real bookie: what lies in them, restarts, and files taken again."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastbk
+from fastbk.devcluster import Bookie
+from fastbk.meta import open_store
+from fastbk.meta.format_level import raise_level
+from fastbk.testing import LocalCluster
+from fastbk.units import KIB, MIB
+from tests.fixtures.confirmed import wait_until_confirmed
+from tests.fixtures.logs import json_lines
+from tests.fixtures.metadata import set_level
+from tests.fixtures.pages import metrics
+from tests.fixtures.wait import wait_until_async
+from tests.integration.test_gc_space import gc
+
+pytestmark = pytest.mark.waits
+
+WAIT_S = 30.0
+ENTRY_BYTES = 64 * KIB
+SETTINGS: dict[str, dict[str, Any]] = {
+    "limits": {"frame_size_max": "1MiB"},
+    "journal": {"first_file_size": "16MiB", "file_size": "16MiB", "limit": "64MiB"},
+    "ledgers": {"flush_interval": "200ms"},
+    "gc": {"interval": "200ms", "unchecked_ledgers_max": 1000},
+}
+ADOPTED = "fastbk_index_adopted_bytes_total"
+JOURNAL_LOGS = "fastbk_index_journal_logs"
+REASON = "fastbk_journal_adopt_reason"
+
+
+def body(ledger_id: int, entry_id: int) -> bytes:
+    return (b"%d/%d " % (ledger_id, entry_id) * ENTRY_BYTES)[:ENTRY_BYTES]
+
+
+async def write(client: fastbk.Client, size_mib: int) -> int:
+    """Write a ledger in large pieces: 32 entries wait at a time."""
+    async with await client.create_ledger(1, 1, 1) as writer:
+        for at in range(0, size_mib * MIB // ENTRY_BYTES, 32):
+            await asyncio.gather(
+                *(writer.append_nowait(body(writer.ledger_id, n)) for n in range(at, at + 32))
+            )
+    return writer.ledger_id
+
+
+async def check_whole(client: fastbk.Client, ledger_id: int, size_mib: int) -> None:
+    reader = await client.open_ledger(ledger_id, recovery=False)
+    count = size_mib * MIB // ENTRY_BYTES
+    found = [(one.entry_id, bytes(one.data)) async for one in reader.read(0, count - 1)]
+    assert [entry_id for entry_id, _ in found] == list(range(count))
+    assert all(data == body(ledger_id, entry_id) for entry_id, data in found)
+
+
+def versions(bookie: Bookie) -> dict[str, int]:
+    """Return the highest version of each format among the files that were used."""
+    journal, ledgers = bookie.directory / "journal", bookie.directory / "ledgers"
+    return {
+        "journal": max(_version(path) for path in journal.glob("*.journal")),
+        "locations": max((_version(path) for path in ledgers.glob("locations/*.loc")), default=0),
+        "manifest": max(_version(path) for path in ledgers.glob("manifest.?")),
+    }
+
+
+def _version(path: Path) -> int:
+    """All three formats have their version behind eight bytes of magic."""
+    with path.open("rb") as file:
+        front = file.read(12)
+    return int(struct.unpack("<8xI", front)[0]) if len(front) == 12 else 0
+
+
+async def flushed(bookie: Bookie) -> None:
+    def is_flushed() -> bool:
+        found = metrics(bookie)
+        return found["fastbk_index_journal_behind"] < MIB
+
+    await wait_until_async(lambda: asyncio.to_thread(is_flushed), "the flush", WAIT_S)
+
+
+async def metric(bookie: Bookie, name: str) -> float:
+    return (await asyncio.to_thread(metrics, bookie))[name]
+
+
+async def test_what_comes_in_large_pieces_stays_in_the_journals_files() -> None:
+    """INV-J3, INV-X3: nothing is lost by a kill, and files are taken again when their ledgers are gone."""
+    async with (
+        LocalCluster(1, settings=SETTINGS) as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+    ):
+        bookie = cluster.bookies[0]
+        first = await write(client, 160)
+        await flushed(bookie)
+        adopted_bytes = await metric(bookie, ADOPTED)
+        assert adopted_bytes > 48 * MIB, "the first 64 MiB say only that the others may stay"
+        assert await metric(bookie, REASON) == 0
+        log_bytes = sum(
+            path.stat().st_size for path in (bookie.directory / "ledgers/logs").glob("*.log")
+        )
+        assert log_bytes + adopted_bytes < 176 * MIB, "each byte once"
+        await check_whole(client, first, 160)
+        await cluster.kill_async(0)
+        await cluster.start_bookie_async(0)
+        await check_whole(client, first, 160)
+        logs = await metric(bookie, JOURNAL_LOGS)
+        assert logs >= 3
+        names = {path.name for path in (bookie.directory / "journal").glob("*.journal")}
+        await wait_until_confirmed([bookie])
+        await client.delete_ledger(first)
+
+        async def are_gone() -> bool:
+            await gc(bookie, "run")
+            return await metric(bookie, JOURNAL_LOGS) == 0
+
+        await wait_until_async(are_gone, "no journal file is a log any more", WAIT_S)
+        second = await write(client, 96)
+        await flushed(bookie)
+        await check_whole(client, second, 96)
+        left = {path.name for path in (bookie.directory / "journal").glob("*.journal")}
+        assert not names & left, "all of them were taken again, or removed"
+        journal_bytes = sum(
+            path.stat().st_size for path in (bookie.directory / "journal").glob("*.journal")
+        )
+        assert journal_bytes <= (64 + 32 + 96) * MIB
+
+
+async def test_below_level_4_nothing_of_version_3_is_written_and_then_it_is() -> None:
+    """INV-U1: the running journal hears of the level, and begins with its next file."""
+    async with LocalCluster(1, settings=SETTINGS) as cluster:
+        bookie = cluster.bookies[0]
+        with closing(open_store(cluster.metadata_uri)) as store:
+            set_level(store, 3)
+            await cluster.restart_bookie_async(0)
+            async with fastbk.connect(cluster.metadata_uri) as client:
+                await write(client, 128)
+                await flushed(bookie)
+                assert versions(bookie) == {"journal": 2, "locations": 2, "manifest": 2}
+                found = await asyncio.to_thread(metrics, bookie)
+                assert (found[ADOPTED], found[REASON]) == (0, 2)
+                raise_level(store, 4)
+
+                def has_heard() -> bool:
+                    return any(
+                        one["event"] == "formats.level_rose" for one in json_lines(bookie.log_path)
+                    )
+
+                await wait_until_async(has_heard, "the bookie reads the level", WAIT_S)
+                await write(client, 64)
+                await flushed(bookie)
+                assert versions(bookie) == {"journal": 3, "locations": 3, "manifest": 3}
+                assert await metric(bookie, ADOPTED) > 16 * MIB
