@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import platform
@@ -61,8 +62,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    folder_of = functools.cache(
+        lambda path: path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
+    )
     for item in items:
-        folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        folder = folder_of(item.path)
         is_alone = item.get_closest_marker("alone") is not None
         if folder not in SERVICE_FOLDERS:
             if any(item.get_closest_marker(one) for one in ("alone", "service", "waits")):
