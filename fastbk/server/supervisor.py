@@ -265,7 +265,7 @@ class Supervisor:
             self._ready_boot = boot
             for part in (self._gc, self._read_only_admin, self._lifeline.faults):
                 part.boot_is_ready()
-            self._tell_level()
+            self._send_level()
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             await self._pages.opened()
@@ -398,10 +398,10 @@ class Supervisor:
     def _level_rose(self, level: int) -> None:
         """Metadata's thread, or the loop's."""
         self._life.level_rose(level)
-        self._loop.call_soon_threadsafe(self._tell_level)
+        self._loop.call_soon_threadsafe(self._send_level)
 
-    def _tell_level(self) -> None:
-        """Tell journals the cluster's format level: some formats are theirs to write (INV-U1)."""
+    def _send_level(self) -> None:
+        """Send journals the cluster's format level: some formats are theirs to write (INV-U1)."""
         if (boot := self._ready_boot) is None:
             return  # a boot begins with the level of its start, and is told when it is ready
         for process, child in boot.children.items():

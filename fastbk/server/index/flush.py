@@ -439,26 +439,26 @@ class FreeJournalFiles:
         """`is_compacting`: whether a compaction reads this journal file."""
         self._store = store
         self._is_compacting = is_compacting
-        self._tell: Callable[[list[int]], bool] = lambda file_ids: False
+        self._report: Callable[[list[int]], bool] = lambda file_ids: False
         self._next_file_id = 0
         """The mark has passed all before it; 0: there is no journal yet."""
         self._waiting: set[int] = set()
 
-    def begin(self, next_file_id: int, tell: Callable[[list[int]], bool]) -> None:
+    def begin(self, next_file_id: int, report: Callable[[list[int]], bool]) -> None:
         """Begin when replay is over, and the journal has its files.
 
         Args:
             next_file_id: the journal's next one. Of those before it replay has said which are logs.
-            tell: hands ids to the journal; False: later.
+            report: hands ids to the journal; False: later.
         """
-        self._next_file_id, self._tell = next_file_id, tell
+        self._next_file_id, self._report = next_file_id, report
 
     def passed(self, file_id: int, listed_files: frozenset[int]) -> None:
         """Note that a change is installed whose mark has passed all files before `file_id`."""
         if not 0 < self._next_file_id < file_id:
             return
         passed = range(self._next_file_id, file_id)
-        self._waiting.update(one for one in passed if one not in listed_files)
+        self._waiting.update(passed_id for passed_id in passed if passed_id not in listed_files)
         self._next_file_id = file_id
 
     def given_up(self, file_ids: Iterable[int]) -> None:
@@ -469,10 +469,10 @@ class FreeJournalFiles:
         """Tell the journal, if it is time."""
         if not self._waiting or not self._next_file_id or self._store.old_sets:
             return
-        free = sorted(one for one in self._waiting if not self._is_compacting(one))
-        for at in range(0, len(free), FREE_FILES_A_MESSAGE):
-            some = free[at : at + FREE_FILES_A_MESSAGE]
-            if not self._tell(some):
+        free = sorted(file_id for file_id in self._waiting if not self._is_compacting(file_id))
+        for start in range(0, len(free), FREE_FILES_A_MESSAGE):
+            some = free[start : start + FREE_FILES_A_MESSAGE]
+            if not self._report(some):
                 return
             kill_point("index.journal_files_free")
             self._waiting.difference_update(some)

@@ -95,7 +95,7 @@ class AdoptedFiles:
         self._directory = directory
         self._manifest = manifest
         self._disk = disk
-        self._seen: tuple[Manifest, frozenset[int]] | None = None
+        self._known: tuple[Manifest, frozenset[int]] | None = None
         self._others: dict[tuple[str, int], bool] = {}
 
     def __call__(self, directory: str, name: str) -> bool:
@@ -104,10 +104,10 @@ class AdoptedFiles:
         if file_id is None:
             return False
         if directory == self._directory:
-            manifest, seen = self._manifest(), self._seen
-            if seen is None or seen[0] is not manifest:
-                seen = self._seen = manifest, journal_files_of(manifest)
-            return file_id in seen[1]
+            manifest, known = self._manifest(), self._known
+            if known is None or known[0] is not manifest:
+                known = self._known = manifest, journal_files_of(manifest)
+            return file_id in known[1]
         key = directory, file_id
         if key not in self._others:
             try:
@@ -387,6 +387,23 @@ def log_damage(found: Replayed, ledgers_in_limbo: int) -> None:
         )
 
 
+def begin_maintenance(child: Child, parts: Parts, found: Replayed) -> None:
+    """Begin what waits for the end of replay: the journal has its files from now on."""
+    hold_mark_if_set(parts.index, parts.checkpoint.commits, log=logs.warning)
+    parts.flusher.free_files.begin(found.end.next_file_id, partial(offer_free_files, child))
+    parts.flusher.resume_leftovers()
+
+
+def offer_free_files(child: Child, file_ids: list[int]) -> bool:
+    """Have the supervisor tell the journal which files are free (INV-J3); return whether it does."""
+    return child.offer({"type": "journal_files_free", "file_ids": file_ids})
+
+
+def flushed_bytes(manifest: Manifest) -> int:
+    """Return the bytes of all logs that flushes write; those of journal files are the journal's."""
+    return sum(log.durable_bytes for log in manifest.logs if not log.is_journal_file)
+
+
 def open_parts(child: Child, config: IndexConfig) -> Parts:
     """Return the parts, with the index's segment sealed: it has mapped all that it writes."""
     parts = Parts(child, config)
@@ -443,12 +460,7 @@ def main(child: Child) -> None:
     child.send(found.message(states))
     if not wait_for_start(child):
         return
-    hold_mark_if_set(parts.index, parts.checkpoint.commits, log=logs.warning)
-    parts.flusher.free_files.begin(
-        found.end.next_file_id,
-        lambda file_ids: child.offer({"type": "journal_files_free", "file_ids": file_ids}),
-    )
-    parts.flusher.resume_leftovers()
+    begin_maintenance(child, parts, found)
     disk = IndexDisk(
         parts.index,
         parts.flusher,
