@@ -103,7 +103,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry log. `kind`: "flush" or "compaction", whoever wrote it. `created_s`: wall clock, 0 when unknown."""
+    """One entry log. `kind`: "flush", "compaction" or "journal", whoever wrote it. `created_s`: wall clock, 0 when
+    unknown.
+    """
 
     log_id: int
     durable_bytes: int

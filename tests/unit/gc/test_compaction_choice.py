@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from fastbk.gc.compaction_choice import (
@@ -14,7 +15,9 @@ from fastbk.gc.compaction_choice import (
     live_ratio,
     room_bytes,
 )
-from fastbk.server.gc_messages import LogUsage, Space
+from fastbk.server.gc_messages import Answer, LogUsage, Space
+from fastbk.storage.directories import JOURNAL_LOG
+from fastbk.storage.manifest import JOURNAL
 
 ROOM = 1 << 40
 
@@ -36,6 +39,20 @@ def test_the_emptiest_go_first_and_only_those_below_the_ratio() -> None:
     assert choose(logs, 0.2, ROOM, ROOM, 10).log_ids == (6, 2)
     assert choose(logs, 0.02, ROOM, ROOM, 10) == Choice()
     assert choose(logs, 0.5, ROOM, ROOM, 1).log_ids == (6,)
+
+
+def test_journal_files_are_chosen_like_other_logs() -> None:
+    """INV-X5: "log" includes them; their ids have bit 63."""
+    journal_file = LogUsage(
+        log_id=JOURNAL_LOG | 7, durable_bytes=100, live_bytes=10, sealed=True, kind=JOURNAL
+    )
+    current = msgspec.structs.replace(journal_file, log_id=JOURNAL_LOG | 8, sealed=False)
+    logs = [log(1, 30), journal_file, current]
+    assert choose(logs, 0.5, ROOM, ROOM, 10).log_ids == (journal_file.log_id, 1)
+    gone = msgspec.structs.replace(journal_file, live_bytes=0)
+    assert dead_logs([gone, current]) == [journal_file.log_id]
+    said = Answer(type="usage", number=1, logs=logs, cursor=current.log_id + 1)
+    assert msgspec.json.decode(msgspec.json.encode(said), type=Answer) == said
 
 
 def test_nothing_is_begun_that_does_not_fit_above_the_floor() -> None:
