@@ -51,7 +51,7 @@ from fastbk.replication.metadata_merge import Held, Merged, merge_ledger
 from fastbk.safe_files import read_found
 from fastbk.server.directories import lock_all
 from fastbk.storage.cookie_file import read_cookie
-from fastbk.storage.directories import JOURNALS
+from fastbk.storage.directories import JOURNAL_LOG, JOURNALS
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import ROLES, Identity
 from fastbk.storage.identity import decode as decode_identity
@@ -77,7 +77,7 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.segment_contents import contents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from fastbk.inspect.items import Item
     from fastbk.meta.api import MetadataStore
@@ -751,13 +751,13 @@ def collect(data: Sequence[Path]) -> Collection:
         instance_id = next(
             filter(None, (work.instance_id_in(disk, path) for disk, path, _ in directories)), ""
         )
+        journals = {one.pair: path for _, path, one in directories if one.role == "journal"}
         for disk, path, identity in directories:
             if identity.role == "ledger":
+                journal = journals[identity.pair]
                 with os_errors_as(StorageError, path):
-                    work.take_stored(disk, path, identity, stack)
-        for _, path, identity in directories:
-            if identity.role == "journal":
-                work.take_journal(path)
+                    passed = work.take_stored(disk, path, journal, identity, stack)
+                work.take_journal(journal, passed)
         for _, path in stores:
             work.take_last_metadata(path)
         mark = work.mark_of(stores)
@@ -841,10 +841,14 @@ class _Work:
         self.note(f"{path}: its cookie names a cluster by an id that none has")
         return ""
 
-    def take_stored(self, disk: Disk, path: str, identity: Identity, stack: ExitStack) -> None:
-        """Take what the manifest names."""
+    def take_stored(
+        self, disk: Disk, path: str, journal: str, identity: Identity, stack: ExitStack
+    ) -> set[int]:
+        """Take what the manifest names; return the ids of journal files that the mark has passed and that are logs."""
         reader = stack.enter_context(Disk(Path(path), "plain"))
-        options = StoreOptions(incarnation=identity.incarnation_number, pair=identity.pair)
+        options = StoreOptions(
+            incarnation=identity.incarnation_number, pair=identity.pair, journal_directory=journal
+        )
         store = Store(path, disk, reader, options)
         stack.callback(store.destroy)
         manifest = ManifestSlots(disk, path).load()
@@ -870,11 +874,15 @@ class _Work:
             read = store.read(ledger_id, 0, ENTRY_ID_MAX)
             if read.entry is not None:
                 self._take_entry(one, read.entry)
+        return {
+            log.log_id ^ JOURNAL_LOG for log in manifest.logs if log.sealed and log.is_journal_file
+        }
 
-    def take_journal(self, path: str) -> None:
-        """Take the journal, also what is in the files of the ledger directory already."""
+    def take_journal(self, path: str, passed: Container[int]) -> None:
+        """Take the journal, also what is in the files of the ledger directory already, but for these files."""
         for file in sorted(Path(path).iterdir()):
-            if JOURNALS.id_of(file.name) is None:
+            file_id = JOURNALS.id_of(file.name)
+            if file_id is None or file_id in passed:
                 continue
             try:
                 with FileReader(str(file)) as source:

@@ -96,7 +96,7 @@ class Data:
         """Yield all looks at what lies there."""
         yield "running", self.running
         for journal, ledgers in self._pairs:
-            yield "manifest", partial(self.manifest, ledgers)
+            yield "manifest", partial(self.manifest, journal, ledgers)
             yield "last stop", partial(self.last_stop, ledgers)
             yield "quarantine", partial(self.quarantine, ledgers)
             yield "limbo", partial(limbo, ledgers, self._bookie_id)
@@ -111,13 +111,13 @@ class Data:
             return ok(f"a bookie has the directories (process {', '.join(map(str, holders))})")
         return ok("nobody has the directories")
 
-    def manifest(self, directory: str) -> Iterator[Finding]:
+    def manifest(self, journal: str, directory: str) -> Iterator[Finding]:
         """Both slots, what they name, and damage on record."""
         manifest, finding = _manifest(directory)
         yield finding
         if manifest is None:
             return
-        yield from _named_files(directory, manifest)
+        yield from _named_files(journal, directory, manifest)
         if manifest.damage:
             whats = "; ".join(one.what for one in manifest.damage[:3])
             yield fail(
@@ -246,9 +246,11 @@ def _manifest(directory: str) -> tuple[Manifest | None, Finding]:
     return manifest, ok(f"{generation} in both slots of {directory}")
 
 
-def _named_files(directory: str, manifest: Manifest) -> Iterator[Finding]:
-    """Every file that counts is there and as long as it was."""
-    wanted = [(log_path(directory, log.log_id), log.durable_bytes) for log in manifest.logs]
+def _named_files(journal: str, directory: str, manifest: Manifest) -> Iterator[Finding]:
+    """Every file that counts is there and as long as it was, journal files that stay as logs included."""
+    wanted = [
+        (log_path(directory, log.log_id, journal), log.durable_bytes) for log in manifest.logs
+    ]
     wanted += [
         (locations_path(directory, location.file_id), location.size_bytes)
         for location in manifest.locations

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.inspect.items import END, PAGE_BYTES, PIECE_BYTES, FileReader, Item, damage, entry_item
 from fastbk.native.hashes import crc32c
+from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ BLOCKS_BYTES = tuple(PAGE_BYTES << n for n in range(5))
 RUN_ENTRIES_MAX = 256
 """A chunk of the write cache keeps room for so many items before each run's entries (FBK_RUN_ENTRIES_MAX)."""
 RUN_BYTES_MAX = 64 * MIB
+RUN_SPAN_MAX = 4096
 
 _HEADER = struct.Struct("<8sIIQQQQQII")
 _RUN = struct.Struct("<4sIQQQqqqIIII")
 _ITEM = struct.Struct("<qIIII")
+RUN_HEADER_BYTES = _RUN.size
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
+    """A run's header."""
+
     entry_count: int
     log_id: int
     salt: int
@@ -81,7 +86,7 @@ def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
         run = _run_at(source, at, owner)
         if run is not None:
             owner = owner or _Owner(run.log_id, run.salt)
-            yield from _run_items(source, run)
+            yield from run_items(run, source.read(run.offset_bytes, run.size_bytes))
             at += run.size_bytes
             continue
         content = _skip_zeros(source, at)
@@ -112,7 +117,7 @@ def _is_padding(from_bytes: int, to_bytes: int) -> bool:
     return any(-(-from_bytes // block) * block == to_bytes for block in BLOCKS_BYTES)
 
 
-def _is_gap(from_bytes: int, run: _Run) -> bool:
+def _is_gap(from_bytes: int, run: Run) -> bool:
     """Whether the zeros before a run are padding, and the room of items that its table does not have."""
     for missing in range(RUN_ENTRIES_MAX - run.entry_count + 1):
         begins = run.offset_bytes - missing * _ITEM.size
@@ -140,21 +145,46 @@ def _header(source: FileReader) -> Item:
     return Item("header", 0, facts)
 
 
-def _run_at(source: FileReader, offset_bytes: int, owner: _Owner | None) -> _Run | None:
+def _run_at(source: FileReader, offset_bytes: int, owner: _Owner | None) -> Run | None:
     """Return the run header at this offset if it is whole, was written there, and is this log's."""
-    raw = source.read(offset_bytes, _RUN.size)
+    run = parse_run(source.read(offset_bytes, RUN_HEADER_BYTES), offset_bytes)
+    if run is None or (owner is not None and (run.log_id, run.salt) != owner):
+        return None
+    return run
+
+
+def parse_run(raw: bytes, offset_bytes: int) -> Run | None:
+    """Return the run header that `raw` begins with if it is whole and was written at this offset."""
     if len(raw) < _RUN.size or raw[:4] != RUN_MAGIC:
         return None
-    run = _Run(*_RUN.unpack(raw)[1:])
-    if run.offset_bytes != offset_bytes or crc32c(raw[:-4]) != run.header_crc:
-        return None
-    if owner is not None and (run.log_id, run.salt) != owner:
+    run = Run(*_RUN.unpack_from(raw)[1:])
+    if run.offset_bytes != offset_bytes or crc32c(raw[: _RUN.size - 4]) != run.header_crc:
         return None
     table_bytes = _RUN.size + run.entry_count * _ITEM.size
     is_sane = (
         table_bytes <= run.size_bytes <= RUN_BYTES_MAX and run.size_bytes % ALIGNMENT_BYTES == 0
     )
     return run if is_sane else None
+
+
+def run_without_header(
+    offset_bytes: int, ledger_id: int, first_entry_id: int, entry_count: int, raw: bytes
+) -> Run:
+    """Return what the header of a run would say as far as the record around it tells; `raw`: its bytes."""
+    table = raw[_RUN.size : _RUN.size + entry_count * _ITEM.size]
+    return Run(
+        entry_count=entry_count,
+        log_id=0,
+        salt=0,
+        offset_bytes=offset_bytes,
+        ledger_id=ledger_id,
+        first_entry_id=first_entry_id,
+        last_entry_id=first_entry_id + RUN_SPAN_MAX - 1,
+        size_bytes=len(raw),
+        items_crc=crc32c(table),
+        reserved=0,
+        header_crc=0,
+    )
 
 
 def _skip_zeros(source: FileReader, offset_bytes: int) -> int:
@@ -188,7 +218,8 @@ def _next_run(source: FileReader, offset_bytes: int, owner: _Owner | None) -> in
     return None
 
 
-def _run_items(source: FileReader, run: _Run) -> Iterator[Item]:
+def run_items(run: Run, raw: bytes) -> Iterator[Item]:
+    """Yield a run, whose bytes are `raw` as far as they are there, and its entries."""
     facts: dict[str, Fact] = {
         "ledger_id": run.ledger_id,
         "first_entry_id": run.first_entry_id,
@@ -197,7 +228,6 @@ def _run_items(source: FileReader, run: _Run) -> Iterator[Item]:
         "size_bytes": run.size_bytes,
     }
     yield Item("run", run.offset_bytes, facts)
-    raw = source.read(run.offset_bytes, run.size_bytes)
     if len(raw) < run.size_bytes:
         yield damage(run.offset_bytes, "a run is cut off", run.size_bytes, ledger_id=run.ledger_id)
     table = raw[_RUN.size : _RUN.size + run.entry_count * _ITEM.size]
@@ -229,7 +259,7 @@ def _run_items(source: FileReader, run: _Run) -> Iterator[Item]:
 # A locations file, block by block: where runs lie, and what is known of ledgers.
 
 LOCATIONS_MAGIC = b"FBKLOC\0\0"
-LOCATIONS_VERSION = 2
+LOCATIONS_VERSION = 3
 FENCED, LIMBO, DELETED, HAS_KEY, UNCONFIRMED = 1, 2, 4, 8, 64
 STATE_FLAGS = {
     FENCED: "fenced",
@@ -365,6 +395,8 @@ def _locations(raw: bytes, offset_bytes: int) -> Iterator[Item]:
             "size_bytes": size_bytes,
             "entries": entries,
         }
+        if log_id & JOURNAL_LOG:
+            facts["journal_file_id"] = log_id ^ JOURNAL_LOG
         if flags & LOCATION_DAMAGED:
             facts["damaged"] = True
         yield Item("location", offset_bytes + start, facts)

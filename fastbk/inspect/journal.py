@@ -4,8 +4,8 @@ damaged.
 The reader ends where replay would, and says why: at a closing batch, at zeros, at what an earlier
 use of the file left, or at a batch that is torn. Behind damage it looks for the next batch of the
 same use; if there is one, what lies between is reported and it goes on there. Without a readable
-header the use is that of the newest batch in the file. A batch has three kinds of records: adds,
-batches of adds, and fences.
+header the use is that of the newest batch in the file. A batch has adds, batches of adds, and
+fences. In a file that may stay as a log it also has runs, as an entry log has them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastbk.inspect.index_files import parse_run, run_items, run_without_header
 from fastbk.inspect.items import END, PAGE_BYTES, PIECE_BYTES, FileReader, Item, damage, entry_item
 from fastbk.native.hashes import crc32c
 from fastbk.storage.journal_files import id_of
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"FBKJRNL\0"
 BATCH_MAGIC = b"BTCH"
-VERSION = 2
+VERSION = 3
+VERSION_WITH_RUNS = 3
 BLOCK_BYTES_MAX = 65_536
 BATCH_BYTES_MAX = 64 * MIB
 CLOSING = 1
@@ -158,6 +160,8 @@ def _header_at(source: FileReader, offset_bytes: int) -> _Header | Item | None:
         "predecessor_sequence": before_sequence,
         "first_sequence": first_sequence,
     }
+    if version >= VERSION_WITH_RUNS:
+        facts["adopts"] = True
     use = Use(file_id, salt, block_bytes)
     return _Header(use, before_crc, first_sequence, first_record, facts)
 
@@ -292,7 +296,7 @@ def _batch_items(source: FileReader, batch: _Batch) -> Iterator[Item]:
                      sequence=batch.sequence, records_read=count)  # fmt: skip
 
 
-ADD, ADD_BATCH, FENCE = 1, 2, 3
+ADD, ADD_BATCH, FENCE, RUN = 1, 2, 3, 5
 RECOVERY, DEFERRED_SYNC = 1, 2
 DIGESTS = {1: "crc32", 2: "hmac", 3: "crc32c", 4: "dummy"}
 ALIGNMENT_BYTES = 8
@@ -361,7 +365,7 @@ def _record_at(content: bytes, at: int) -> _Record | None:
     if record.size_bytes != rounded or record.size_bytes > len(content) - at:
         return None
     is_whole = crc32c(content[at : at + _RECORD.size - 4]) == record.header_crc
-    return record if is_whole and record.kind in (ADD, ADD_BATCH, FENCE) else None
+    return record if is_whole and record.kind in (ADD, ADD_BATCH, FENCE, RUN) else None
 
 
 def _next_record(content: bytes, at: int) -> int:
@@ -386,8 +390,8 @@ def _items(record: _Record, payload: bytes, offset_bytes: int) -> Iterator[Item]
     if record.digest_type in DIGESTS:
         marks["digest"] = DIGESTS[record.digest_type]
     start = offset_bytes + _RECORD.size
-    entries = _add(record, payload, start) if record.kind == ADD else _adds(record, payload, start)
-    for item in entries:
+    read = {ADD: _add, ADD_BATCH: _adds, RUN: _run}[record.kind]
+    for item in read(record, payload, start):
         item.facts.update(marks)
         yield item
 
@@ -400,6 +404,22 @@ def _add(record: _Record, payload: bytes, offset_bytes: int) -> Iterator[Item]:
         payload,
         is_whole=crc32c(payload) == record.body_crc,
     )
+
+
+def _run(record: _Record, payload: bytes, offset_bytes: int) -> Iterator[Item]:
+    """Read what an entry log has, too. Where its header is damaged, the record's says where its table is."""
+    run = parse_run(payload, offset_bytes)
+    if run is None or (run.ledger_id, run.size_bytes) != (record.ledger_id, len(payload)):
+        yield damage(
+            offset_bytes,
+            "a run's header is damaged",
+            record.payload_bytes,
+            ledger_id=record.ledger_id,
+            first_entry_id=record.entry_id,
+        )
+        ids = record.ledger_id, record.entry_id, record.entry_count
+        run = run_without_header(offset_bytes, *ids, payload)
+    yield from run_items(run, payload)
 
 
 def _adds(record: _Record, payload: bytes, offset_bytes: int) -> Iterator[Item]:

@@ -150,7 +150,9 @@ class Pairs:
 
         path = self.ledgers[pair]
         with Disk(Path(path), "plain") as reader_disk:
-            opened = OfflineStore(self.disks[path], reader_disk, path, incarnation, pair)
+            opened = OfflineStore(
+                self.disks[path], reader_disk, path, self.journals[pair], incarnation, pair
+            )
             try:
                 yield opened
             finally:

@@ -20,7 +20,6 @@ from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unrea
 from fastbk.native.store import Scope, Store, StoreOptions
 from fastbk.storage.digest_check import DigestCount, KnownDigest, digest_name
 from fastbk.storage.directories import (
-    JOURNAL_LOG,
     LOCATIONS,
     LOGS,
     locations_path,
@@ -222,7 +221,7 @@ class DirectoryCheck:
         return log_path(self._directory, log.log_id, self._journal_directory)
 
     def _disk_of(self, log: LogEntry) -> Disk:
-        return self._journal_disk if log.log_id & JOURNAL_LOG else self._disk
+        return self._journal_disk if log.is_journal_file else self._disk
 
     def _verify(self, store: Store, path: str, scan: LogScan, runs: list[Run]) -> None:
         checked = self.checked
@@ -275,7 +274,7 @@ class DirectoryCheck:
                 )
 
     def _look_for_orphans(self, manifest: Manifest) -> None:
-        logs = {LOGS.name(log.log_id) for log in manifest.logs if not log.log_id & JOURNAL_LOG}
+        logs = {LOGS.name(log.log_id) for log in manifest.logs if not log.is_journal_file}
         files = {LOCATIONS.name(entry.file_id) for entry in manifest.locations}
         for folder, known in ((LOGS.folder, logs), (LOCATIONS.folder, files)):
             for name in sorted(set(self._disk.list(f"{self._directory}/{folder}")) - known):

@@ -50,17 +50,31 @@ class OfflineStore:
     """One pair's ledger directory, opened. `close` it in the end."""
 
     def __init__(
-        self, disk: Disk, reader_disk: Disk, directory: str, incarnation: int, pair: int
+        self,
+        disk: Disk,
+        reader_disk: Disk,
+        directory: str,
+        journal_directory: str,
+        incarnation: int,
+        pair: int,
     ) -> None:
         """Load what the manifest names. The disks stay the caller's. Raises StorageError, OSError."""
         self.directory = directory
         self._disk = disk
         slots = ManifestSlots(disk, directory)
         manifest = slots.load()
-        self._store = Store(
-            directory, disk, reader_disk, StoreOptions(incarnation=incarnation, pair=pair)
+        options = StoreOptions(
+            incarnation=incarnation, pair=pair, journal_directory=journal_directory
         )
-        self._checkpoint = Checkpoint(disk, directory, slots, manifest, CheckpointSettings())
+        self._store = Store(directory, disk, reader_disk, options)
+        self._checkpoint = Checkpoint(
+            disk,
+            directory,
+            slots,
+            manifest,
+            CheckpointSettings(),
+            journal_directory=journal_directory,
+        )
         self._damaged = self._checkpoint.load(self._store)
         self._deletion_log = DeletionLog(disk, directory)
 

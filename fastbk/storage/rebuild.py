@@ -1,6 +1,7 @@
-"""Making all locations files anew from the entry logs, when they are lost or damaged. Offline, with locked directories.
+"""Making all locations files anew from the logs, when they are lost or damaged. Offline, with locked directories.
 
-Runs are found by their own headers. What no run tells are fences, keys and deletions: those come from whatever ledger
+Runs are found by their own headers, in entry logs and in journal files that are logs: there up to the end that the
+manifest names. What no run tells are fences, keys and deletions: those come from whatever ledger
 states are still whole. Where states, runs or the manifest are lost, nobody knows which ledgers that concerns: then
 all that are known here, and all that metadata names this bookie for, are fenced and in limbo until they are repaired
 (INV-X1, INV-X4). One manifest commits everything; the old files are moved aside after it, not deleted.
@@ -8,6 +9,7 @@ all that are known here, and all that metadata names this bookie for, are fenced
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from dataclasses import dataclass, field
@@ -16,12 +18,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
+from fastbk.native.journal import NO_END, JournalScan
 from fastbk.native.process import kill_point
 from fastbk.native.scrub import LogScan, RunTable, check_locations
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
-from fastbk.storage.directories import LOCATIONS, LOGS, data_in, locations_path, log_path
+from fastbk.storage.directories import (
+    JOURNAL_LOG,
+    JOURNALS,
+    LOCATIONS,
+    LOGS,
+    data_in,
+    locations_path,
+    log_path,
+    missing_log,
+)
+from fastbk.storage.journal_files import find_files
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.manifest import (
+    JOURNAL,
     LocationsEntry,
     LogEntry,
     Manifest,
@@ -31,10 +45,11 @@ from fastbk.storage.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.scrub import LocationsFound
+    from fastbk.storage.journal_files import FoundFile
 
 ASIDE = "locations-before-{generation}"
 RUNS_A_FILE = 2_000_000
@@ -80,12 +95,14 @@ class _Old:
 
 
 class Rebuild:
-    """One rebuild of one ledger directory."""
+    """One rebuild of one ledger directory, beside its journal directory."""
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
+        journal_disk: Disk,
+        journal_directory: str,
         incarnation: int,
         *,
         pair: int = 0,
@@ -96,6 +113,8 @@ class Rebuild:
         self.report = Rebuilt()
         self._disk = disk
         self._directory = directory
+        self._journal_disk = journal_disk
+        self._journal_directory = journal_directory
         self._incarnation = incarnation
         self._pair = pair
         self._on_progress = on_progress
@@ -120,7 +139,9 @@ class Rebuild:
         except ManifestLost as error:
             doubts.append(str(error))
         except ManifestMissing:
-            if not data_in(self._disk, self._directory):
+            if not data_in(self._disk, self._directory) and not any(
+                file.header.adopts for file in self._used_journal_files()
+            ):
                 raise
             doubts.append(f"{self._directory} holds no manifest")
         manifest = self._old.manifest
@@ -134,16 +155,15 @@ class Rebuild:
                 doubts.append(f"locations in file {file_id} are lost, and what they called damaged")
         return doubts
 
-    def run(self, mark: int, named: Callable[[], Iterable[int]]) -> Rebuilt:
+    def run(self, named: Callable[[], Iterable[int]]) -> Rebuilt:
         """Do it.
 
         Args:
-            mark: the last journal batch that is in entry logs; counts only where the manifest is lost.
             named: gives the ids of all ledgers that metadata names this bookie for; asked only in doubt.
 
         Raises OSError, Error of `named`: then nothing has changed.
         """
-        manifest = self._old.manifest or Manifest(generation=0, mark=mark)
+        manifest = self._old.manifest or self._manifest_without_one()
         store = Store(
             self._directory,
             self._disk,
@@ -153,6 +173,7 @@ class Rebuild:
                 read_cache_size_bytes=1 << 20,
                 read_jobs_max=1,
                 pair=self._pair,
+                journal_directory=self._journal_directory,
             ),
         )
         try:
@@ -182,18 +203,56 @@ class Rebuild:
         except OSError:
             return None
 
-    def _logs(self, manifest: Manifest) -> Sequence[LogEntry]:
-        if self._old.manifest is not None:
-            return manifest.logs
-        return [
+    def _manifest_without_one(self) -> Manifest:
+        """Return one that lists all logs that are there.
+
+        Of journal files that replay is going to read none is listed: it publishes their runs itself.
+        """
+        used = self._used_journal_files()
+        others = JOURNALS.ids_in(self._journal_disk, self._journal_directory)
+        begin = _replayed_from(used, set(others).difference(file.file_id for file in used))
+        logs = [
             LogEntry(log_id=log_id, salt=0, durable_bytes=0, live_bytes=0, sealed=True)
             for log_id in LOGS.ids_in(self._disk, self._directory)
         ]
+        for file, successor in itertools.pairwise(used[: begin + 1]):
+            if file.header.adopts and file.header.incarnation == self._incarnation:
+                logs.append(self._journal_log(file, successor))
+        mark = used[begin].header.predecessor_sequence if used else 0
+        return Manifest(generation=0, mark=mark, logs=tuple(logs))
+
+    def _used_journal_files(self) -> list[FoundFile]:
+        found = find_files(self._journal_disk, self._journal_directory, lock=False)
+        return [file for file in found if file.is_used]
+
+    def _journal_log(self, file: FoundFile, successor: FoundFile) -> LogEntry:
+        """Return a journal file as a log, up to the last batch that its successor's header or itself names."""
+        is_next = successor.header.predecessor_file_id == file.file_id
+        with JournalScan(
+            self._journal_disk,
+            file.path,
+            file.file_id,
+            self._incarnation,
+            mark_sequence=successor.header.predecessor_sequence,
+            end_sequence=successor.header.predecessor_sequence if is_next else NO_END,
+        ) as scan:
+            for _ in scan:
+                pass
+            end = scan.end
+        return LogEntry(
+            log_id=JOURNAL_LOG | file.file_id,
+            salt=file.header.salt,
+            durable_bytes=end.end_bytes if end.kind in ("closing", "successor") else 0,
+            live_bytes=0,
+            sealed=True,
+            kind=JOURNAL,
+            created_s=file.header.created_s,
+        )
 
     # ---- what is made of it
 
     def _write_all(self, store: Store, manifest: Manifest) -> Manifest:
-        logs = list(self._logs(manifest))
+        logs = list(manifest.logs)
         first_free = max(
             [manifest.next_file_id, *(1 + file_id for file_id in self._file_ids(None))]
         )
@@ -231,7 +290,12 @@ class Rebuild:
             locations=tuple(made),
             logs=tuple(self._entry_of(log) for log in logs if log.log_id in self._scanned),
             next_file_id=first_free + len(made),
-            next_log_id=max([manifest.next_log_id, *(1 + log.log_id for log in logs)]),
+            next_log_id=max(
+                [
+                    manifest.next_log_id,
+                    *(1 + log.log_id for log in logs if not log.is_journal_file),
+                ]
+            ),
             damage=tuple(one for one in manifest.damage if not LOST_STATES.match(one.what)),
             clean=False,
         )
@@ -244,17 +308,20 @@ class Rebuild:
     def _scan(self, log: LogEntry, table: RunTable) -> None:
         """Put a log's runs into the table; a log that can't be read is a doubt, and is given up."""
         report = self.report
-        path = log_path(self._directory, log.log_id)
+        path = log_path(self._directory, log.log_id, self._journal_directory)
         first = len(table)
         try:
             scan = LogScan(
-                self._disk,
+                self._journal_disk if log.is_journal_file else self._disk,
                 path,
                 log.log_id,
                 self._incarnation,
                 salt=log.salt,
                 end_bytes=log.durable_bytes,
             )
+        except FileNotFoundError:
+            report.doubts.append(f"{path} {missing_log(log.log_id)}")
+            return
         except OSError as error:
             report.doubts.append(f"{path}: {error.strerror}")
             return
@@ -290,7 +357,11 @@ class Rebuild:
     def _entry_of(self, log: LogEntry) -> LogEntry:
         durable_bytes, live_bytes = self._scanned[log.log_id]
         return msgspec.structs.replace(
-            log, durable_bytes=durable_bytes, live_bytes=live_bytes, sealed=True
+            log,
+            durable_bytes=durable_bytes,
+            live_bytes=live_bytes,
+            # The journal goes on in a file that the mark has not passed, or replay does.
+            sealed=log.sealed or not log.is_journal_file,
         )
 
     def _states(self) -> list[LedgerState]:
@@ -339,3 +410,20 @@ class Rebuild:
         for folder in (aside, f"{self._directory}/{LOCATIONS.folder}", self._directory):
             self._disk.sync_directory(folder)
         self.report.aside = aside
+
+
+def _replayed_from(used: Sequence[FoundFile], unreadable: Collection[int]) -> int:
+    """Return which of the used files is the first that replay has to read where no manifest tells the mark.
+
+    Files behind the mark alone are taken again (INV-J3), so the mark is not before the end of a file that is gone. Only
+    a file that may be a log stays behind the mark while a later one is gone.
+    """
+    first = max(0, len(used) - 1)
+    while first > 0:
+        before = used[first].header.predecessor_file_id
+        previous = used[first - 1]
+        is_gone = before != previous.file_id and before not in unreadable
+        if is_gone and previous.header.adopts:
+            break
+        first -= 1
+    return first

@@ -25,7 +25,7 @@ from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unrea
 from fastbk.native.store import Scope
 from fastbk.storage.check import run_list
 from fastbk.storage.digest_check import DigestCount, NoDigests
-from fastbk.storage.directories import JOURNAL_LOG, locations_path, log_path
+from fastbk.storage.directories import locations_path, log_path, missing_log
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.units import KIB
 
@@ -207,7 +207,7 @@ class ScrubCycle:
         look = DigestScan(types)
         try:
             with LogScan(
-                self._journal_disk if log.log_id & JOURNAL_LOG else self._disk,
+                self._journal_disk if log.is_journal_file else self._disk,
                 path,
                 log.log_id,
                 self._incarnation,
@@ -217,7 +217,11 @@ class ScrubCycle:
                 bad = scan.verify(runs, look)
         except OSError as error:
             if self._is_listed(log):
-                self._add(Damaged(path, f"can't be read: {error.strerror}"))
+                is_missing = isinstance(error, FileNotFoundError)
+                reason = (
+                    missing_log(log.log_id) if is_missing else f"can't be read: {error.strerror}"
+                )
+                self._add(Damaged(path, reason))
             return 0
         for run in bad if self._is_listed(log) else ():
             reason = f"a run at offset {run.offset_bytes} of {path} is damaged"

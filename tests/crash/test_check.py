@@ -177,9 +177,9 @@ def test_what_a_compaction_found_damaged_stays_named(lived: tuple[FakeDisk, Book
     assert life.ask(life.harness.read(2, 4)).status == CANNOT_TELL
     life.close()
     assert "entries of ledger 2 that a compaction found damaged: 4" in texts(check(fake))
-    run = Rebuild(fake.disk(), LEDGERS, INCARNATION)
+    run = Rebuild(fake.disk(), LEDGERS, fake.disk(), JOURNAL, INCARNATION)
     assert not run.survey()
-    run.run(0, lambda: ())
+    run.run(lambda: ())
     assert "a compaction found damaged: 4" in texts(check(fake))
     life = Life(fake, book)
     assert life.ask(life.harness.read(2, 4)).status == CANNOT_TELL

@@ -15,7 +15,7 @@ from fastbk.storage.manifest import SLOTS, ManifestSlots
 from fastbk.storage.rebuild import Rebuild, Rebuilt
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
-from tests.fixtures.storage_harness import INCARNATION, LEDGERS, Book, Life, format_disk
+from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.no_service
 
@@ -46,9 +46,9 @@ def lived(fake: FakeDisk, seed: int) -> Book:
 
 
 def rebuild(fake: FakeDisk, named: tuple[int, ...] = (1, 2, 3, EMPTY_FENCED_LEDGER)) -> Rebuilt:
-    run = Rebuild(fake.disk(), LEDGERS, INCARNATION)
+    run = Rebuild(fake.disk(), LEDGERS, fake.disk(), JOURNAL, INCARNATION)
     run.survey()
-    return run.run(0, lambda: named)
+    return run.run(lambda: named)
 
 
 def all_locations(fake: FakeDisk) -> list[str]:

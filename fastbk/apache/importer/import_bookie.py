@@ -447,13 +447,17 @@ def _import_all(
     on_bytes: Callable[[Counts], None],
 ) -> tuple[Imported, list[int]]:
     """Store everything, durably; return what was done and the ledgers that go in limbo."""
+    journals = {each.place.pair: each.path for each in directories if each.place.role == "journal"}
     with ExitStack() as stack:
         pairs = []
         for each in directories:
             if each.place.role == "ledger":
                 make_ledger_directory(each.disk, each.path)
                 reader = stack.enter_context(Disk(Path(each.path), "plain"))
-                opened = OfflineStore(each.disk, reader, each.path, incarnation, each.place.pair)
+                pair = each.place.pair
+                opened = OfflineStore(
+                    each.disk, reader, each.path, journals[pair], incarnation, pair
+                )
                 stack.callback(opened.close)
                 pairs.append(opened)
         shards = even_shards(len(pairs))

@@ -244,6 +244,8 @@ def rebuild(options: argparse.Namespace) -> int:
             run = Rebuild(
                 pair.disk,
                 pair.directory,
+                pair.journal_disk,
+                pair.journal_directory,
                 pair.incarnation,
                 pair=pair.number,
                 on_progress=lambda now: line.at(lambda: f"{now.logs} logs, {now.runs:,} runs"),
@@ -252,7 +254,7 @@ def rebuild(options: argparse.Namespace) -> int:
             if options.dry_run:
                 reports.append(run.report)
                 continue
-            reports.append(run.run(_mark(pair), lambda: _named(config)))
+            reports.append(run.run(lambda: _named(config)))
             line.end()
     if options.json:
         print_json([asdict(report) for report in reports])
@@ -302,17 +304,6 @@ def _named(config: BookieConfig) -> list[int]:
     bookie_id = BookieId(config.bookie.id or config.bookie.listen)
     with closing(open_store(config.metadata.uri, 30.0)) as store:
         return ledgers_of(store, bookie_id, or_in_recovery=True)
-
-
-def _mark(pair: Pair) -> int:
-    """Return the last batch that is surely in entry logs where no manifest says so: files behind the mark alone are
-    recycled (INV-J3).
-    """
-    from fastbk.storage.journal_files import find_files
-
-    found = find_files(pair.journal_disk, pair.journal_directory, lock=False)
-    used = [file for file in found if file.is_used]
-    return used[0].header.predecessor_sequence if used else 0
 
 
 @contextmanager

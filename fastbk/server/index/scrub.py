@@ -350,7 +350,9 @@ class Scrubber:
         self._index.count("FBK_C_INDEX_DAMAGE_FOUND", len(found))
         self._say_damaged(event, found)
         self._bad_paths.update(one.path for one in found if one.ledger_id < 0)
-        self.wants_flush |= any(one.path.startswith(self._journal_directory) for one in found)
+        self.wants_flush |= any(
+            one.ledger_id < 0 and one.path.startswith(self._journal_directory) for one in found
+        )
         now_s = int(self._clock_s())
         self._keep(
             [

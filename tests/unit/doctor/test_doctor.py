@@ -49,10 +49,10 @@ from fastbk.server.identity import settle
 from fastbk.server.index.replay import LOST_STATES
 from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
-from fastbk.storage.directories import log_path
+from fastbk.storage.directories import JOURNAL_LOG, log_path
 from fastbk.storage.identity import read_identity
 from fastbk.storage.limbo import write_limbo
-from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
+from fastbk.storage.manifest import JOURNAL, Damage, LogEntry, Manifest, ManifestSlots
 from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
 from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures.metadata import metadata, service
@@ -219,6 +219,23 @@ def test_files_that_the_manifest_names_and_are_gone_or_short(patient: Patient) -
     assert found.status is Status.FAIL
     assert "1.log is missing" in found.why
     assert "has 5 of 100 bytes" in found.why
+
+
+def test_a_journal_file_that_is_a_log_and_is_gone(patient: Patient) -> None:
+    patient.start()
+    log = LogEntry(
+        log_id=JOURNAL_LOG | 7,
+        salt=1,
+        durable_bytes=100,
+        live_bytes=10,
+        sealed=True,
+        kind=JOURNAL,
+    )
+    patient.commit(logs=(log,))
+    found = worst(patient.examine(), "files of the manifest")
+    assert found.status is Status.FAIL
+    assert f"{patient.journal}/0000000000000007.journal is missing" in found.why
+    assert "put the files back" in found.fix
 
 
 def test_damage_on_record(patient: Patient) -> None:

@@ -19,6 +19,7 @@ from fastbk.inspect.index_files import read_entry_log, read_locations
 from fastbk.inspect.items import Counter, FileReader, Item
 from fastbk.inspect.journal import read_journal
 from fastbk.native.disk import Disk
+from fastbk.storage.directories import locations_path
 from fastbk.storage.limbo import NAME as LIMBO_NAME
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.scrub_state import NAME as SCRUB_NAME
@@ -27,6 +28,15 @@ from fastbk.storage.unclean import NAME as UNCLEAN_NAME
 from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures import hostile_files
 from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
+from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.journal_logs import (
+    LEDGERS,
+    LOG,
+    LOG_PATH,
+    RUN_ENTRIES,
+    JournalLogs,
+    stored,
+)
 
 READERS: dict[str, Callable[[FileReader], Iterator[Item]]] = {
     "*.journal": read_journal,
@@ -139,6 +149,59 @@ def test_locations_in_logs_that_no_manifest_lists_are_void(image: Image) -> None
             item.facts["log_id"] != 2 for item in items
         ]
     assert small_files.logs_listed_for(str(image.files("*.loc")[0])) is not None
+
+
+@pytest.fixture
+def adopted(tmp_path: Path) -> Iterator[tuple[Path, Path, JournalLogs]]:
+    """A journal file with four runs and loose entries, and the locations file that names the runs."""
+    with FakeDisk() as fake:
+        logs = JournalLogs(fake)
+        logs.begin_file()
+        for loose in (0, 3):
+            logs.batch(1, 2, loose=loose)
+        (entry,) = logs.publish().locations
+        paths = []
+        for source in (LOG_PATH, locations_path(LEDGERS, entry.file_id)):
+            paths.append(tmp_path / Path(source).name)
+            paths[-1].write_bytes(fake.disk().read_file(source))
+        yield paths[0], paths[1], logs
+        logs.close()
+
+
+def test_runs_of_a_journal_file_are_shown_with_their_entries(
+    adopted: tuple[Path, Path, JournalLogs],
+) -> None:
+    journal, locations, logs = adopted
+    items = read(journal, read_journal)
+    assert not [item for item in items if item.is_damage]
+    assert items[0].facts["adopts"] is True
+    runs = [item for item in items if item.what == "run"]
+    assert [run.offset_bytes for run in runs] == [run.offset_bytes for run in logs.runs()]
+    assert [run.facts["first_entry_id"] for run in runs] == [0, 0, RUN_ENTRIES, RUN_ENTRIES]
+    entries = entries_of(items)
+    for ledger_id in (1, 2):
+        for entry_id in range(2 * RUN_ENTRIES):
+            assert entries[ledger_id, entry_id] == stored(ledger_id, entry_id)
+    assert (99, 2) in entries
+    found = [item for item in read(locations, read_locations) if item.what == "location"]
+    assert [item.facts["journal_file_id"] for item in found] == [1] * 4
+    assert {item.facts["log_id"] for item in found} == {LOG}
+
+
+@pytest.mark.parametrize("at", [10, 100])
+def test_a_run_whose_header_or_table_is_damaged_gives_the_entries_that_are_whole(
+    adopted: tuple[Path, Path, JournalLogs], tmp_path: Path, at: int
+) -> None:
+    journal, _, logs = adopted
+    victim = logs.runs()[1]
+    harmed = changed(journal, tmp_path / "harmed", victim.offset_bytes + at)
+    items = read(harmed, read_journal)
+    assert [item.offset_bytes for item in items if item.is_damage][:1] == [victim.offset_bytes]
+    entries = entries_of(items)
+    lost = {1} if at == 100 else set()  # its item has another id now
+    assert len(entries) == 4 * RUN_ENTRIES + 3 + 2 - len(lost)
+    for entry_id in set(range(RUN_ENTRIES)) - lost:
+        assert entries[2, entry_id] == stored(2, entry_id)
 
 
 def test_limbo_scrub_and_the_mark_of_an_unclean_stop(tmp_path: Path) -> None:
