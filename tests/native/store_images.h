@@ -1,5 +1,5 @@
-/* A disk for fuzzing the store's readers: one locations file and one entry log, given as bytes;
- * writes go nowhere. */
+/* A disk for fuzzing the store's readers: one locations file and one log, given as bytes; writes go
+ * nowhere. */
 #pragma once
 
 #include "check.h"
@@ -114,6 +114,7 @@ images_store(struct images *images, const uint8_t *locations, uint64_t locations
     images->size_bytes[1] = log_bytes;
     struct fbk_store_options options = {
         .ledger_directory = "/x",
+        .journal_directory = "/j",
         .read_cache_size_bytes = 1 << 20,
         .block_cache_size_bytes = 1 << 16,
         .incarnation = IMAGE_INCARNATION,

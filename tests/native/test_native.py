@@ -202,6 +202,7 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_stream_gather.c", ("stream/gather.c", "stream/codec.c")),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations", cost=4),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
+    Fuzzer("fuzz_journal_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_journal_log"),
     Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan", cost=3),
     Fuzzer("fuzz_journal_take.c", JOURNAL_SOURCES, corpus="fuzz_journal_take", cost=8),
 ]
