@@ -31,6 +31,7 @@ from tests.fixtures.storage_harness import (
     INCARNATION,
     JOURNAL,
     LEDGERS,
+    AdoptingLife,
     Book,
     Life,
     digested,
@@ -190,6 +191,56 @@ def test_what_a_compaction_found_damaged_stays_named(lived: tuple[FakeDisk, Book
     life.close()
     checked = check(fake)
     assert checked.is_whole, texts(checked)
+
+
+def test_journal_files_that_are_logs_are_checked_compacted_and_healed_as_others() -> None:
+    with FakeDisk(seed=8) as fake:
+        format_disk(fake)
+        book = Book()
+        life = AdoptingLife(fake, book)
+        for n in range(60):
+            for ledger_id in (1, 2):
+                for entry_id in range(3 * n, 3 * n + 3):
+                    life.add(ledger_id, entry_id, bytes([n, ledger_id]) * 700)
+            life.add(3, n, b"too small for a run")
+            life.settle()
+            if n % 9 == 8:
+                life.flush()
+        life.flush()
+        logs = life.checkpoint.manifest.logs
+        sealed = [log for log in logs if log.is_journal_file and log.sealed]
+        assert sealed
+        life.close()
+        checked = check(fake)
+        assert checked.is_whole, texts(checked)
+        assert checked.logs == len(logs)
+        assert checked.live_bytes > 2 * 180 * 1400
+        path = log_path(LEDGERS, sealed[0].log_id, JOURNAL)
+        raw = fake.disk().read_file(path)
+        victim = next(key for key in book.acked if raw.find(book.acked[key]) >= 0 and key[0] == 1)
+        fake.corrupt(path, raw.index(book.acked[victim]) + 100)
+        checked = check(fake)
+        assert checked.damaged_entries == 1
+        assert f"{path}: a damaged run of ledger 1" in texts(checked)
+
+        life = AdoptingLife(fake, book)
+        assert life.flusher.upkeep.compact([log.log_id for log in sealed], 1 << 30, 0)
+        for _ in range(6):
+            life.flusher.poll()
+        left = {log.log_id for log in life.checkpoint.manifest.logs}
+        assert not left.intersection(log.log_id for log in sealed)
+        for key, entry in book.acked.items():
+            answer = life.ask(life.harness.read(*key))
+            assert (answer.status, answer.entry) == (
+                (OK, entry) if key != victim else (CANNOT_TELL, None)
+            )
+        life.recovery_add(*victim, book.acked[victim][32:])
+        life.settle()
+        life.flush()
+        assert life.ask(life.harness.read(*victim)).entry == book.acked[victim]
+        life.close()
+        checked = check(fake)
+        assert checked.is_whole, texts(checked)
 
 
 # --- digests, by what metadata says ------------------------------------------------------------

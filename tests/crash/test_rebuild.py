@@ -15,21 +15,31 @@ from fastbk.storage.manifest import SLOTS, ManifestSlots
 from fastbk.storage.rebuild import Rebuild, Rebuilt
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
-from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
+from tests.fixtures.storage_harness import (
+    INCARNATION,
+    JOURNAL,
+    LEDGERS,
+    AdoptingLife,
+    Book,
+    Life,
+    format_disk,
+)
 
 pytestmark = pytest.mark.no_service
 
 FENCED_LEDGER, EMPTY_FENCED_LEDGER = 2, 900
 
 
-def lived(fake: FakeDisk, seed: int) -> Book:
+def lived(fake: FakeDisk, seed: int, kind: type[Life] = Life) -> Book:
     """A bookie's life: some flushes, a fence of what it knows and of what it does not, a kill."""
     format_disk(fake)
     book, rng = Book(), random.Random(seed)
-    life = Life(fake, book)
+    life = kind(fake, book)
+    batch_entries = 3 if kind.adopts else 1
     for n in range(30):
         for ledger_id in (1, 2, 3):
-            life.add(ledger_id, n, rng.randbytes(rng.choice([20, 900, 5000])))
+            for entry_id in range(n * batch_entries, (n + 1) * batch_entries):
+                life.add(ledger_id, entry_id, rng.randbytes(rng.choice([20, 900, 5000])))
         if n == 25:
             life.fence(FENCED_LEDGER)
             life.fence(EMPTY_FENCED_LEDGER)
@@ -39,7 +49,7 @@ def lived(fake: FakeDisk, seed: int) -> Book:
         if n % 8 == 7:
             life.flush()
     life.flush()
-    life.add(1, 99, b"only in the journal")
+    life.add(1, 499, b"only in the journal")
     life.settle()
     life.close()
     return book
@@ -109,11 +119,14 @@ HARMS: dict[str, tuple[Callable[[FakeDisk], None], bool]] = {
 }
 
 
+@pytest.mark.parametrize("kind", [Life, AdoptingLife])
 @pytest.mark.parametrize("harm", HARMS)
-def test_what_was_stored_is_served_again(harm: str) -> None:
+def test_what_was_stored_is_served_again(harm: str, kind: type[Life]) -> None:
     do_harm, is_doubtful = HARMS[harm]
     with FakeDisk(seed=4) as fake:
-        book = lived(fake, 4)
+        book = lived(fake, 4, kind)
+        listed = ManifestSlots(fake.disk(), LEDGERS).load().logs
+        assert any(log.is_journal_file and log.sealed for log in listed) == kind.adopts
         do_harm(fake)
         report = rebuild(fake)
         assert bool(report.doubts) == is_doubtful, report.doubts
@@ -122,7 +135,9 @@ def test_what_was_stored_is_served_again(harm: str) -> None:
         if is_doubtful:
             limbo = read_limbo(fake.disk(), LEDGERS, INCARNATION)
             assert set(limbo) == {1, 2, 3, EMPTY_FENCED_LEDGER}
-        life = Life(fake, book, limbo=limbo if is_doubtful else ())
+        life = kind(fake, book, limbo=limbo if is_doubtful else ())
+        assert_served(life)
+        life.flush()
         assert_served(life)
         denial = life.ask(life.harness.read(1, 500))
         assert (denial.status == CANNOT_TELL) == is_doubtful
@@ -156,11 +171,13 @@ def test_again_gives_the_same_and_old_files_are_kept() -> None:
         assert not second.doubts
 
 
-@pytest.mark.parametrize("mode", ["lose", "keep", "random"])
-def test_cut_off_anywhere_it_is_done_again(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("lose", Life), ("keep", Life), ("random", Life), ("random", AdoptingLife)]
+)
+def test_cut_off_anywhere_it_is_done_again(mode: str, kind: type[Life]) -> None:
     """`keep`: the process was killed, and the machine went on."""
     with FakeDisk(seed=6) as base:
-        book = lived(base, 6)
+        book = lived(base, 6, kind)
         lose_all(base)
         base.disk().sync_directory(f"{LEDGERS}/locations")
         with base.copy() as fake:
@@ -178,7 +195,7 @@ def test_cut_off_anywhere_it_is_done_again(mode: str) -> None:
                 rebuild(fake)
                 limbo = read_limbo(fake.disk(), LEDGERS, INCARNATION)
                 assert set(limbo) == {1, 2, 3, EMPTY_FENCED_LEDGER}
-                life = Life(fake, book, limbo=limbo)
+                life = kind(fake, book, limbo=limbo)
                 assert_served(life)
                 life.close()
 
