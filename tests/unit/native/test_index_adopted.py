@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import pytest
 from fastbk.errors import ProtocolError
 from fastbk.native._bookie import ffi
 from fastbk.native.index import FLUSH
-from tests.fixtures.index_harness import CHECK, CONFLICT, OK, SALT, IndexHarness
+from tests.fixtures.index_harness import CHECK, CONFLICT, KEY, OK, SALT, IndexHarness
 from tests.fixtures.journal_harness import (
+    INDEX_INDEXED,
     INDEX_TAIL_RELEASED,
     JOURNAL_LOG,
     JOURNAL_RUNS,
@@ -19,6 +21,7 @@ from tests.fixtures.journal_harness import (
     TAIL_BYTES,
     entry,
 )
+from tests.unit.native.test_index_apply import counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,3 +181,34 @@ def test_a_run_outside_of_its_batch_ends_the_index(harness: IndexHarness) -> Non
     RUN.pack_into(harness.journal.map, JOURNAL_RUNS, *raw)
     with pytest.raises(ProtocolError):
         harness.run()
+
+
+def test_a_ring_whose_adds_are_all_in_runs_is_passed_over(harness: IndexHarness) -> None:
+    """Nothing of it is read, so nothing of it can be wrong; credit and places go on as if it had been."""
+    harness.publish(
+        runs=[add_run(harness, 1, 0, 39), add_run(harness, 2, 0, 39, worker=1)], is_all=True
+    )
+    for w in (0, 1):
+        harness.adds[w].write(0, bytes(harness.adds[w].written))
+    harness.run()
+    assert harness.ask_one(harness.read(1, 39)).status == OK
+    assert harness.ask_one(harness.read(2, 0, worker=1)).status == OK
+    assert [harness.memory.get(INDEX_INDEXED + 64 * w) for w in (0, 1)] == [
+        ring.written for ring in harness.adds
+    ]
+    assert counter(harness, "ENTRIES") == 80
+    harness.add(1, 40, b"behind it")
+    harness.publish()
+    harness.run()
+    assert harness.ask_one(harness.read(1, 40)).status == OK
+    items, _, places = flushed(harness)
+    assert (items, len(places)) == ([(1, 40)], 2)
+
+
+def test_the_key_of_a_new_ledger_comes_with_its_run(harness: IndexHarness) -> None:
+    harness.publish(runs=[add_run(harness, 1, 0, 39)], is_all=True)
+    harness.run()
+    states_fd = os.memfd_create("states")
+    assert harness.index.write_states(states_fd) == 1
+    assert KEY in os.pread(states_fd, 4096, 0)
+    os.close(states_fd)

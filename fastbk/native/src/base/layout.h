@@ -234,10 +234,15 @@ struct fbk_batch_descriptor {
     uint64_t header_hash[FBK_WORKERS_MAX];
     uint64_t runs_end;  /* runs ever published, this batch's included */
     uint64_t file_salt; /* of the journal file */
-    uint64_t
-        tail_end; /* in the journal's ring: of the batch, if it has runs, else of those before */
+    uint64_t tail_end;  /* in the journal's ring: where the newest batch with runs ends */
+    /* Where all adds that were taken from a ring are in runs and nothing was refused: how many
+     * records that was, and their cost.  The index need not look at them.  Else 0. */
+    uint64_t run_cost[FBK_WORKERS_MAX];
+    uint32_t run_records[FBK_WORKERS_MAX];
+    uint32_t received_us; /* the first record that was written */
+    uint32_t reserved;
 };
-_Static_assert(sizeof(struct fbk_batch_descriptor) == 344, "batch descriptor");
+_Static_assert(sizeof(struct fbk_batch_descriptor) == 544, "batch descriptor");
 
 /* A run of a published batch: it lies in the descriptor's file, where it says, and does not change
  * until the file is taken again (INV-J7). */

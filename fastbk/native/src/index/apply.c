@@ -98,6 +98,15 @@ fits(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
     return index->active->item_count == 0 && !index->sealed.cache ? FBK_E_FULL : 0;
 }
 
+static struct fbk_ledger_state *
+state_of(struct fbk_index *index, const struct fbk_record *record)
+{
+    struct fbk_ledger_state *state = fbk_index_ledger_make(index, record->ledger_id);
+    if (state && fbk_decide_key(state, record))
+        fbk_index_touch(index, state);
+    return state;
+}
+
 /* ------------ runs that stay in the journal's file */
 
 static struct fbk_run_summary
@@ -107,13 +116,21 @@ run_at(const struct fbk_index *index, uint64_t n)
 }
 
 /* The entries of a run are known by where they lie in the journal's ring.  Nothing of them is read:
- * the journal has checked them. */
+ * the journal has checked them, and its record in front of the run has their ledger's key. */
 static int32_t
 refer_to_run(struct fbk_index *index, const struct fbk_run_summary *run, const uint8_t *bytes)
 {
-    struct fbk_ledger_state *state = fbk_index_ledger_make(index, run->ledger_id);
+    struct fbk_record record;
+    memcpy(&record, bytes - sizeof record, sizeof record);
+    if (record.ledger_id != run->ledger_id)
+        return FBK_E_PROTOCOL;
+    struct fbk_ledger_state *state = state_of(index, &record);
     if (!state)
         return FBK_E_FULL;
+    const uint64_t entry_bytes = run->size_bytes - fbk_run_front_bytes(run->entry_count);
+    fbk_count(&index->segment->stats, FBK_C_INDEX_ENTRIES, run->entry_count);
+    fbk_count(&index->segment->stats, FBK_C_INDEX_ENTRY_BYTES, entry_bytes);
+    fbk_hot_note(&index->hot, run->ledger_id, run->entry_count, (uint32_t)entry_bytes);
     for (uint32_t n = 0; n < run->entry_count; n++) {
         struct fbk_run_item item;
         memcpy(&item, bytes + sizeof(struct fbk_run_header) + n * sizeof item, sizeof item);
@@ -134,7 +151,7 @@ run_lies_in(const struct fbk_batch_descriptor *descriptor, const struct fbk_run_
 {
     return run->ledger_id >= 0 && run->first_entry_id >= 0 && run->entry_count > 0 &&
            run->entry_count <= FBK_RUN_ENTRIES_MAX &&
-           run->offset_bytes > descriptor->offset_bytes &&
+           run->offset_bytes >= descriptor->offset_bytes + sizeof(struct fbk_record) &&
            run->offset_bytes - descriptor->offset_bytes < descriptor->size_bytes &&
            run->size_bytes <=
                descriptor->offset_bytes + descriptor->size_bytes - run->offset_bytes &&
@@ -205,15 +222,6 @@ is_adopted(struct fbk_index *index, int64_t ledger_id, int64_t entry_id)
 
 /* ------------ adds and fences */
 
-static struct fbk_ledger_state *
-state_of(struct fbk_index *index, const struct fbk_record *record)
-{
-    struct fbk_ledger_state *state = fbk_index_ledger_make(index, record->ledger_id);
-    if (state && fbk_decide_key(state, record))
-        fbk_index_touch(index, state);
-    return state;
-}
-
 static int32_t
 take_entry(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id,
            const uint8_t *entry, uint32_t size_bytes, uint32_t crc)
@@ -282,12 +290,12 @@ take_accepted(struct fbk_index *index, uint32_t w, const struct fbk_record *reco
         }
         return fbk_index_fence_later(index, record, w) ? 0 : -ENOMEM;
     }
+    if (is_adopted(index, record->ledger_id, record->entry_id))
+        return 0;
     struct fbk_stats *stats = &index->segment->stats;
     fbk_count(stats, FBK_C_INDEX_ENTRIES, record->entry_count);
     fbk_count(stats, FBK_C_INDEX_ENTRY_BYTES, record->payload_bytes);
     fbk_hot_note(&index->hot, record->ledger_id, record->entry_count, record->payload_bytes);
-    if (is_adopted(index, record->ledger_id, record->entry_id))
-        return 0;
     if (record->kind == FBK_KIND_ADD)
         return take_entry(index, state, record->entry_id, payload, record->payload_bytes,
                           record->body_crc);
@@ -346,6 +354,18 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions
     }
     /* Nothing of what was taken in is answered, granted or flushed before this is known. */
     return FBK_LIKELY(hash == judged_hash) ? 0 : FBK_E_REWRITTEN;
+}
+
+/* All that was taken from the ring is in runs, which are in already. */
+static void
+pass_ring(struct fbk_index *index, uint32_t w, const struct fbk_batch_descriptor *descriptor)
+{
+    struct fbk_index_worker *worker = &index->workers[w];
+    worker->add_position = descriptor->ring_end[w];
+    worker->add_sequence += descriptor->run_records[w];
+    worker->cost_taken += descriptor->run_cost[w];
+    fbk_pace_observe(&index->pace, FBK_PACE_ADD,
+                     index->batch_published_us - descriptor->received_us);
 }
 
 /* Room for the headers of the batch's records to be checked, all zero. */
@@ -438,6 +458,10 @@ take_descriptor(struct fbk_index *index)
         starts[w] = index->workers[w].add_position;
         if (starts[w] == descriptor.ring_end[w])
             continue;
+        if (index->adopts && descriptor.run_records[w] > 0) {
+            pass_ring(index, w, &descriptor);
+            continue;
+        }
         const uint64_t judged_hash =
             descriptor.header_hash[w] ^ fbk_header_mask(&index->header_key, descriptor.order, w);
         rc = take_ring(index, w, descriptor.ring_end[w], descriptor.exceptions_end, judged_hash);

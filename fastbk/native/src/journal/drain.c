@@ -178,6 +178,11 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     }
     if (written)
         note_written(journal, record, verdict);
+    if (verdict != FBK_TAKE_NEW && verdict != FBK_TAKE_BARRIER)
+        slot->loose_mask |= 1u << w;
+    slot->descriptor.run_records[w]++;
+    if (verdict == FBK_TAKE_NEW)
+        slot->descriptor.run_cost[w] += fbk_record_cost(record->payload_bytes, record->entry_count);
     return GO_ON;
 }
 
@@ -251,6 +256,10 @@ fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     rc = fbk_journal_lay_out(journal, slot);
     if (rc < 0)
         return rc;
+    for (uint32_t w = 0; w < journal->options.worker_count; w++)
+        if (!slot->has_runs || (slot->loose_mask >> w & 1u))
+            slot->descriptor.run_records[w] = 0;
+    slot->descriptor.received_us = slot->first_received_us;
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
         slot->descriptor.ring_end[w] = journal->workers[w].taken;
     slot->descriptor.runs_end = journal->runs;

@@ -56,6 +56,7 @@ struct fbk_journal_slot {
     uint32_t records_crc;
     uint32_t state;
     uint32_t worker_mask; /* whose records it holds: woken first */
+    uint32_t loose_mask;  /* whose records are not all in runs */
     bool wake_index;      /* fences and checks wait for it */
     bool is_full;         /* something was left in a ring */
     bool has_normal_add;

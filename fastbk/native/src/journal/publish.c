@@ -92,6 +92,7 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
     slot->loose_bytes = 0;
     slot->records_crc = 0;
     slot->worker_mask = 0;
+    slot->loose_mask = 0;
     slot->wake_index = slot->is_full = slot->has_normal_add = false;
     slot->first_received_us = 0;
     slot->received_us_sum = 0;

@@ -464,6 +464,7 @@ fbk_journal_lay_out(struct fbk_journal *journal, struct fbk_journal_slot *slot)
         rc = fbk_journal_put_loose(journal, slot, taken->worker, taken->position, &taken->record);
         if (rc < 0)
             return rc;
+        slot->loose_mask |= 1u << taken->worker;
     }
     FBK_ASSERT(slot->content_bytes <= planned_bytes);
     return 0;
