@@ -56,6 +56,16 @@ class CheckpointFailed(StorageError):
     default_retryable = True
 
 
+class JournalLogs(msgspec.Struct, frozen=True):
+    """The journal files among a manifest's logs; counted by the flush thread, since they may be tens of thousands."""
+
+    count: int = 0
+    durable_bytes: int = 0
+    live_bytes: int = 0
+    has_dead: bool = False
+    """Whether nothing lives in one that is sealed."""
+
+
 class Change(msgspec.Struct, frozen=True):
     """A committed manifest that the main loop has not installed yet."""
 
@@ -72,6 +82,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: str = ""
     is_recount: bool = False
     """Nothing lived in the dead logs; else what did was moved out of them."""
+    journal_logs: JournalLogs | None = None
     listed_files: frozenset[int] = frozenset()
     """Journal files that a manifest lists which may count after a restart: this one, or an older one in the other slot
     (INV-J3)."""
@@ -175,6 +186,7 @@ class Commits:
                 add=tuple(attempt.prepared),
                 remove=remove,
                 reason=reason,
+                journal_logs=count_journal_logs(manifest),
                 listed_files=listed_files,
             )
         unlink = (
@@ -189,6 +201,7 @@ class Commits:
             unlink=unlink,
             is_mirrored=is_mirrored,
             reason=reason,
+            journal_logs=count_journal_logs(manifest),
             listed_files=listed_files,
         )
 
@@ -319,6 +332,17 @@ def with_journal_files(
         if log.is_journal_file and log.log_id ^ JOURNAL_LOG < passed_file_id
         else log
         for log in ordered
+    )
+
+
+def count_journal_logs(manifest: Manifest) -> JournalLogs:
+    """Return how many journal files a manifest lists, and what they hold."""
+    logs = [log for log in manifest.logs if log.is_journal_file]
+    return JournalLogs(
+        count=len(logs),
+        durable_bytes=sum(log.durable_bytes for log in logs),
+        live_bytes=max(0, sum(log.live_bytes for log in logs)),
+        has_dead=any(log.sealed and not log.live_bytes for log in logs),
     )
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -342,6 +344,7 @@ def _damage_of(file: ReplayFile, end: JournalEnd, mark_sequence: int) -> Damage:
 
 HURRY_POLL_S = 0.001
 SPARE_FILES_MAX = 1
+NAMED_A_TURN = 8
 SCARCE_FILES_MAX = 2
 """So many files stay ready or free where the disk is nearly full: for fences and recovery adds."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -416,6 +419,10 @@ class JournalPool:
         """Whether free files are given to the ledgers on the same disk, but for SCARCE_FILES_MAX."""
         self._held = [file for file in old_files if not file.kept]
         self._kept: dict[int, OldFile] = {}
+        self._kept_bytes = 0
+        self._named: deque[int] = deque()
+        """Files of earlier starts that are free, and not looked for yet."""
+        self._remover = Remover(disk, in_background=in_background)
         self._free: list[OldFile] = []
         self._ready: list[ReadyFile] = []
         self._prewrite: Prewrite | None = None
@@ -438,7 +445,7 @@ class JournalPool:
     @property
     def kept_bytes(self) -> int:
         """Sizes of the files of this start that the mark has passed, and that the index has not named yet."""
-        return sum(file.size_bytes for file in self._kept.values())
+        return self._kept_bytes
 
     @property
     def free_bytes(self) -> int:
@@ -498,11 +505,14 @@ class JournalPool:
             if file.last_sequence <= mark_sequence and not is_last_used:
                 if file.kept:
                     self._kept[file.file_id] = file
+                    self._kept_bytes += file.size_bytes
                 else:
                     self._free.append(file)
             else:
                 still.append(file)
         self._held = still
+        if self._named:
+            self._find_named()
         self._finish_prewrite()
         self._is_burst = is_burst
         self._set_haste()
@@ -575,25 +585,32 @@ class JournalPool:
             msgspec.structs.replace(file, kept=file.kept and file.file_id not in named)
             for file in self._held
         ]
+        for file_id in sorted(named):
+            if (kept := self._kept.pop(file_id, None)) is not None:
+                self._kept_bytes -= kept.size_bytes
+                self._free.append(msgspec.structs.replace(kept, kept=False))
+            elif file_id < self._first_file_id:
+                self._named.append(file_id)
+        self._find_named()
+
+    def _find_named(self) -> None:
+        """Free files of earlier starts that were named, a few at a time: thousands may have come at once."""
         known = {file.file_id for file in (*self._held, *self._free)}
         if self._recycling is not None:
             known.add(self._recycling.file_id)
-        names: list[str] | None = None
-        for file_id in sorted(named - known):
-            if (kept := self._kept.pop(file_id, None)) is not None:
-                self._free.append(msgspec.structs.replace(kept, kept=False))
-            elif file_id < self._first_file_id:
-                names = names or self.disk.list(self.directory)
-                if name_of(file_id) in names:
-                    self._free.append(self._old_file(file_id))
-
-    def _old_file(self, file_id: int) -> OldFile:
-        path = self._path(file_id)
-        file = self.disk.open(path)
-        try:
-            return OldFile(file_id, path, 0, self.disk.size(file))
-        finally:
-            self.disk.close(file)
+        for _ in range(min(NAMED_A_TURN, len(self._named))):
+            file_id = self._named.popleft()
+            if file_id in known:
+                continue  # replay had found it free already
+            path = self._path(file_id)
+            try:
+                file = self.disk.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                self._free.append(OldFile(file_id, path, 0, self.disk.size(file)))
+            finally:
+                self.disk.close(file)
 
     def hurry(self) -> None:
         """The next file is needed soon: no more pauses; in a burst no more zeros."""
@@ -616,6 +633,7 @@ class JournalPool:
             self._prewrite.set_haste(ALLOCATES)
             self._prewrite.end()
             self._prewrite = None
+        self._remover.close()
         for file in self._ready:
             self.disk.close(file.file)
         self._ready.clear()
@@ -777,11 +795,62 @@ class JournalPool:
         kept: list[OldFile] = []
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
             if on_disk + free.size_bytes > self.limit_bytes or len(kept) >= count_max:
-                try:
-                    self.disk.unlink(free.path)
-                    continue
-                except OSError:  # it stays free: nothing hangs on its going
-                    pass
+                self._remover.remove(free)
+                continue
             on_disk += free.size_bytes
             kept.append(free)
-        self._free = kept
+        self._free = [*kept, *self._remover.take_failed()]
+
+
+class Remover:
+    """Removes files in a thread of its own: a large one takes milliseconds, in which the journal would not commit.
+
+    A ledger's deletion may free thousands at once.
+    """
+
+    def __init__(self, disk: Disk, *, in_background: bool) -> None:
+        """`in_background`: False removes at once (the fake disk of tests)."""
+        self._disk = disk
+        self._files: deque[OldFile | None] = deque()
+        self._count = threading.Semaphore(0)
+        """Of `_files`."""
+        self._failed: deque[OldFile] = deque()
+        self._thread: threading.Thread | None = None
+        if in_background:
+            self._thread = threading.Thread(target=self._run, name="remover", daemon=True)
+            self._thread.start()
+
+    def remove(self, file: OldFile) -> None:
+        """Have a file removed; what cannot be is told by `take_failed`."""
+        if self._thread is None:
+            self._remove(file)
+            return
+        self._files.append(file)
+        self._count.release()
+
+    def take_failed(self) -> list[OldFile]:
+        """Return files that could not be removed: they stay free, and nothing hangs on their going."""
+        return [self._failed.popleft() for _ in range(len(self._failed))]
+
+    def close(self) -> None:
+        """Remove what is left, and end the thread."""
+        if self._thread is not None:
+            self._files.append(None)
+            self._count.release()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while self._count.acquire() and (file := self._files.popleft()) is not None:
+            self._remove(file)
+
+    def _remove(self, file: OldFile) -> None:
+        try:
+            if self._thread is None:
+                self._disk.unlink(file.path)
+            else:
+                os.unlink(file.path)  # a disk is one thread's
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._failed.append(file)

@@ -28,7 +28,7 @@ from fastbk.server.index.maintenance import (
     MaintenanceLoop,
 )
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
-from fastbk.storage.commits import DeletionLog
+from fastbk.storage.commits import DeletionLog, JournalLogs
 
 if TYPE_CHECKING:
     from array import array
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fastbk.native.index import Index
     from fastbk.native.store import Store
     from fastbk.server.index.background import Background, FlushThread
-    from fastbk.storage.manifest import Damage, Manifest
+    from fastbk.storage.manifest import Damage
 
 RETRY_DELAY_S = 1.0
 """Pause after a flush has failed as often as a checkpoint tries."""
@@ -110,6 +110,7 @@ class Flusher:
         self._has_expired = False
         """Whether ledgers have expired among `_deleted`."""
         self._passed_file_id = 0
+        self._has_dead_journal_file = False
         self.upkeep = MaintenanceLoop(
             index,
             store,
@@ -325,7 +326,7 @@ class Flusher:
                 if self._has_expired:
                     self.upkeep.forgetting.hurry()
                 self.upkeep.recount()
-            elif has_dead_journal_file(self._checkpoint.manifest):
+            elif self._has_dead_journal_file:
                 self.upkeep.recount()  # everything in it was deleted while the journal still wrote to it
             self.upkeep.poll()
         elif isinstance(result, CleanedUp):
@@ -358,20 +359,18 @@ class Flusher:
         change.install(self._store)
         self._checkpoint.installs += 1
         self.listed_files = change.listed_files
-        self._show_journal_logs(change.manifest)
+        self._show(change.journal_logs or JournalLogs())
         if not self._checkpoint.commits.is_held:  # else what the manifest on disk says still counts
             self.free_files.passed(change.passed_file_id, change.listed_files)
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
         self._jobs.submit("clean_up", lambda: self._clean_up(change))
 
-    def _show_journal_logs(self, manifest: Manifest) -> None:
-        logs = [log for log in manifest.logs if log.is_journal_file]
-        self._index.gauge("FBK_C_INDEX_JOURNAL_LOGS", len(logs))
-        durable_bytes = sum(log.durable_bytes for log in logs)
-        self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_BYTES", durable_bytes)
-        live_bytes = sum(log.live_bytes for log in logs)
-        self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_LIVE_BYTES", max(0, live_bytes))
+    def _show(self, logs: JournalLogs) -> None:
+        self._has_dead_journal_file = logs.has_dead
+        self._index.gauge("FBK_C_INDEX_JOURNAL_LOGS", logs.count)
+        self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_BYTES", logs.durable_bytes)
+        self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_LIVE_BYTES", logs.live_bytes)
 
     def _clean_up(self, change: Change) -> CleanedUp:
         """Flush thread."""
@@ -417,11 +416,6 @@ class CleanedUp(msgspec.Struct, frozen=True):
     complaints: list[str]
     free_files: list[int]
     """Journal files that no manifest lists any more."""
-
-
-def has_dead_journal_file(manifest: Manifest) -> bool:
-    """Return whether nothing lives in a journal file that the mark has passed."""
-    return any(log.is_journal_file and log.sealed and not log.live_bytes for log in manifest.logs)
 
 
 class FreeJournalFiles:

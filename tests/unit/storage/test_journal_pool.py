@@ -11,7 +11,14 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.journal import ALLOCATES, Prewrite
-from fastbk.storage.journal_files import JournalPool, OldFile, ReadyFile, find_files, name_of
+from fastbk.storage.journal_files import (
+    NAMED_A_TURN,
+    JournalPool,
+    OldFile,
+    ReadyFile,
+    find_files,
+    name_of,
+)
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.wait import wait_until
 
@@ -145,6 +152,66 @@ def test_a_log_of_an_earlier_start_is_free_once_it_is_released(fake: FakeDisk) -
     assert name_of(1) not in disk.list("/j")
     pool.release([1, 5, 6, 7, 8])
     assert pool.free_bytes == SIZE, "files of this start are known; the one that is written is none"
+
+
+def test_thousands_of_files_that_are_released_at_once_hold_nobody_up(fake: FakeDisk) -> None:
+    """A ledger of a terabyte was deleted. The journal commits between two turns."""
+    disk = fake.disk()
+    for file_id in range(1, 41):
+        make_file(disk, file_id, 4096)
+    pool = pool_on(disk, next_file_id=50, limit_bytes=1 << 40)
+    use(pool, 0)
+    before = fake.operations()
+    pool.release(range(1, 41))
+    assert fake.operations() - before <= 4 * NAMED_A_TURN
+    while pool._named:
+        before = fake.operations("open")
+        pool._find_named()
+        assert fake.operations("open") - before <= NAMED_A_TURN
+    assert pool.free_bytes == 40 * 4096
+
+
+def test_surplus_is_removed_beside_the_journals_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Disk, "unlink")  # milliseconds in which nothing is committed
+    with Disk(tmp_path) as disk:
+        old = []
+        for file_id in range(1, 7):
+            path = tmp_path / name_of(file_id)
+            path.write_bytes(bytes(SIZE))
+            old.append(OldFile(file_id, str(path), 0, SIZE))
+        pool = pool_on(
+            disk,
+            str(tmp_path),
+            in_background=True,
+            next_file_id=7,
+            old_files=old,
+            first_file_size_bytes=SIZE,
+        )
+        use(pool, 0)
+        pool.update(0)
+
+        def is_small() -> bool:
+            pool.update(0)
+            return len(os.listdir(tmp_path)) == 4
+
+        wait_until(is_small, "the files that are too many")
+        pool.close()
+
+
+def test_a_file_that_cannot_be_removed_stays_free(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    old = [make_file(disk, file_id) for file_id in range(1, 7)]
+    pool = pool_on(disk, next_file_id=7, old_files=old, first_file_size_bytes=SIZE)
+    use(pool, 0)
+    fake.fault("fail", "unlink", errno=errno.EIO)
+    pool.update(0)
+    pool.update(0)
+    assert len(disk.list("/j")) == 5
+    fake.clear_faults()
+    pool.update(0)
+    assert len(disk.list("/j")) == 4
 
 
 def test_nothing_is_released_twice(fake: FakeDisk) -> None:
