@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fastbk.native.disk import Disk
 from fastbk.native.hashes import crc32c
 from fastbk.native.scrub import take_damage
 from fastbk.native.store import Compact, CompactOptions, Scope
@@ -25,6 +26,7 @@ from tests.fixtures.store_harness import CANNOT_TELL, NO_ENTRY, OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FIRST, SECOND = 1, 2
 
@@ -112,6 +114,33 @@ def test_it_is_read_while_the_journal_writes_on(logs: JournalLogs) -> None:
         assert store.read(FIRST, 7, 7).entry == stored(FIRST, 7)
         with logs.scan() as scan:
             assert scan.verify(logs.runs()) == []
+
+
+def test_the_page_cache_beside_direct_writes(tmp_path: Path) -> None:
+    """INV-J7: each batch is read through the page cache at once, while blocks behind it are still to be written."""
+    disks: list[Disk] = []
+
+    def new_disk() -> Disk:
+        disks.append(Disk(tmp_path, "plain"))
+        return disks[-1]
+
+    with FakeDisk() as fake:
+        logs = JournalLogs(fake, str(tmp_path), new_disk)
+        logs.begin_file()
+        for n in range(12):
+            logs.batch(FIRST, SECOND, loose=n % 3)
+            logs.publish(sealed=False)
+            store = logs.store()
+            for ledger_id in (FIRST, SECOND):
+                for entry_id in (40 * n, 40 * n + 39):
+                    found = store.read(ledger_id, entry_id, entry_id)
+                    assert found.entry == stored(ledger_id, entry_id)
+            store.read_ahead(FIRST, 0, 1 << 20)
+            assert store.cached(FIRST, 0, scan=True) == stored(FIRST, 0)
+            assert take_damage(store) == []
+        logs.close()
+    for disk in disks:
+        disk.destroy()
 
 
 @pytest.mark.parametrize("place", ["header", "entry"])
