@@ -22,6 +22,7 @@ Decision 98.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import concurrent.futures.thread  # noqa: F401 -- its own end is registered first, and so comes after ours
@@ -89,6 +90,11 @@ class _Shared:
         self.has_ended = False
         self.thread = threading.Thread(target=self._run, name="fastbk", daemon=True)
 
+    def stop(self) -> None:
+        """End the loop, and so the thread."""
+        with suppress(RuntimeError):  # it has ended
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
     def _run(self) -> None:
         self.ident = threading.get_ident()
         asyncio.set_event_loop(self.loop)
@@ -117,21 +123,53 @@ def _join(part: _Part[Any]) -> _Shared:
             if _ending is not None:
                 _ending.join()
                 _ending = None
-            started = _Shared()
-            try:
-                started.thread.start()
-            except BaseException:
-                started.loop.call_soon_threadsafe(started.loop.stop)
-                raise
+            started = _started_apart()
             shared = _shared
             if shared is None:
                 shared = _shared = started
             else:  # a signal's handler has started one meanwhile
-                started.loop.call_soon_threadsafe(started.loop.stop)
+                started.stop()
         # In this order: who is let go before it is counted leaves the loop all the same.
         part.shared = shared
         shared.clients.add(part)
         return shared
+
+
+def _started_apart() -> _Shared:
+    """Make the loop and start its thread, both from a thread that nobody interrupts.
+
+    What comes in the middle of `Thread.start` leaves the lock of an Event taken: the new thread then waits for it for
+    ever. Or it ends as a RuntimeError. In the middle of a loop's making it leaves sockets open.
+    """
+    latch = threading.Lock()
+    latch.acquire()
+    made: list[_Shared] = []
+    failures: list[BaseException] = []
+    is_wanted = True
+
+    def make() -> None:
+        try:
+            shared = _Shared()
+            shared.thread.start()
+            made.append(shared)
+            if not is_wanted:
+                shared.stop()
+        except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
+            failures.append(error)
+        finally:
+            latch.release()
+
+    try:
+        _thread.start_new_thread(make, ())
+        latch.acquire()
+    except BaseException:
+        is_wanted = False  # before: who has not made it yet ends it, too
+        for shared in made:
+            shared.stop()
+        raise
+    if failures:
+        raise failures[0]
+    return made[0]
 
 
 def _check_gevent() -> None:

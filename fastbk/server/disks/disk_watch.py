@@ -82,9 +82,9 @@ class DiskWatch:
         self._tell = tell
         self._clock_s = clock_s
         self._wake = threading.Event()
-        self._look: tuple[int, DirectorySample] | None = None
-        self._looks_here = 0
-        """By `poll_now`. A look of the thread that began before the last of them is older, and not taken in."""
+        self._sample: tuple[int, DirectorySample] | None = None
+        self._samples_here = 0
+        """Taken by `poll_now`. One of the thread's that began before the last of them is older, and left out."""
         self._looking_since_s = 0.0
         self._looked_s = time.time()
         self._is_hung = False
@@ -115,7 +115,7 @@ class DiskWatch:
 
     def poll_now(self) -> None:
         """Look in this thread, where a wait does no harm."""
-        self._looks_here += 1
+        self._samples_here += 1
         self._take(self._place.measure())
 
     def pretend_full(self, on: bool) -> None:
@@ -147,9 +147,9 @@ class DiskWatch:
     def poll(self) -> bool:
         """Take a new look in and let time pass; return whether what is taken may have changed."""
         before = self.health.takes
-        look, self._look = self._look, None
-        if look is not None and look[0] == self._looks_here:
-            self._take(look[1])
+        sample, self._sample = self._sample, None
+        if sample is not None and sample[0] == self._samples_here:
+            self._take(sample[1])
         else:
             self._change(self.health.tick(self._clock_s()))
         self._see_hanging()
@@ -215,10 +215,10 @@ class DiskWatch:
             self._wake.wait(self._near_interval_s if self.health.is_near else self._interval_s)
             self._wake.clear()
             self._looking_since_s = self._clock_s()
-            looks_here = self._looks_here
-            look = self._place.measure()
+            samples_here = self._samples_here
+            sample = self._place.measure()
             self._looking_since_s = 0.0
-            self._look = looks_here, look
+            self._sample = samples_here, sample
 
 
 BLOCK_BYTES = 512

@@ -21,7 +21,7 @@ from fastbk.client import loop_thread
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
 from tests.fixtures.fork import exit_code_of_fork
-from tests.fixtures.interrupts import Interrupts
+from tests.fixtures.interrupts import Interrupted, Interrupts, acting_at
 from tests.fixtures.loop_clients import Inner, SlowInner
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
@@ -449,6 +449,28 @@ def test_a_handler_that_closes_waits_for_nothing_of_its_own_thread(rng: random.R
         )
     assert interrupts.count > 30
     assert len(interrupts.places) > 5
+
+
+def test_a_first_call_is_ended_by_what_its_handler_raises_and_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Thread.start` it left a thread that waited for ever, or came out as a RuntimeError."""
+    monkeypatch.setattr(loop_thread, "_shared", None)
+    before = set(threading.enumerate())
+
+    def handle() -> None:
+        raise Interrupted
+
+    place, has_come = 0, True
+    while has_come:
+        thread = LoopThread(Inner)
+        with suppress(Interrupted), acting_at(place, handle) as acted:
+            thread.call_plain(thread.client)
+        assert isinstance(thread.call_plain(thread.client), Inner)
+        thread.close(10.0)
+        place, has_come = place + 1, acted()
+    assert place > 20
+    wait_until(lambda: set(threading.enumerate()) <= before, "no thread is left")
 
 
 def test_what_is_acknowledged_while_another_thread_closes_is_kept_or_refused(store: Any) -> None:

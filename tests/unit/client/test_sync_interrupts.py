@@ -15,6 +15,7 @@ import pytest
 
 import fastbk.sync
 from fastbk.arrow import append_arrow
+from fastbk.client import loop_thread
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, Error, StreamExists
 from fastbk.stream.records import Chunk, Record
@@ -360,8 +361,6 @@ def test_closing_goes_on_and_a_second_close_waits_for_it(
     assert interrupts.count > 5
 
 
-# A loop that is interrupted while asyncio makes it has no fields yet when it goes.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <function BaseEventLoop.__del__")
 def test_what_an_interrupted_call_opened_is_closed(rng: random.Random) -> None:
     """INV-C3: whoever does not get what was opened cannot close it."""
     thread = LoopThread(Inner)
@@ -401,8 +400,12 @@ def test_a_close_that_was_interrupted_goes_on_and_can_be_called_again(rng: rando
 
 
 @pytest.mark.parametrize("how", ["raises", "closes"])
-def test_a_close_ends_wherever_a_handler_runs_in_it(how: str) -> None:
+def test_a_close_ends_wherever_a_handler_runs_in_it(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """INV-C3: a handler that came behind a call in `Event.wait` left or found its lock taken: nobody ever ended."""
+    # Then it is the last client's, whose close ends the thread, too.
+    monkeypatch.setattr(loop_thread, "_shared", None)
     place, has_come = 0, True
     while has_come:
         inner = SlowInner()
@@ -419,7 +422,7 @@ def test_a_close_ends_wherever_a_handler_runs_in_it(how: str) -> None:
         thread.close(10.0)
         assert inner.is_closed
         place, has_come = place + 1, acted()
-    assert place > 20
+    assert place > 15
 
 
 def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(
@@ -440,16 +443,16 @@ def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(
     # The loop is made now: to begin it takes more opcodes than a call that is interrupted gets.
     assert list(thread.iterate(nothing, 7)) == []
     interrupts = Interrupts(rng, 150)
-    iterator, got, told = thread.iterate(numbers, 7), [], 0
-    while told < 3:
-        with interrupts.one():
-            try:
-                for one in iterator:
-                    got.append(one)  # noqa: PERF402 -- it may be interrupted after each
-            except Error:
-                told += 1
-    assert got == list(range(50))
-    assert interrupts.count > 3
+    while interrupts.count <= 10:  # one iterator may be through with few or none
+        iterator, got, told = thread.iterate(numbers, 7), [], 0
+        while told < 3:
+            with interrupts.one():
+                try:
+                    for one in iterator:
+                        got.append(one)  # noqa: PERF402 -- it may be interrupted after each
+                except Error:
+                    told += 1
+        assert got == list(range(50))
     thread.close(10.0)
 
 
