@@ -98,12 +98,14 @@ class SealedCache(msgspec.Struct, frozen=True):
 
     Attributes:
         mark_sequence: the last batch contained completely: the mark once this is flushed (INV-A1).
-        file_id: the journal file of the last batch that was taken in, 0 = none since the start.
+        file_id: a journal file that the mark has reached: it has passed all before; 0 = none since the start.
+        batch_offset_bytes: of the mark's batch, which is in that file; 0 = unknown.
     """
 
     contents: FlushContents
     mark_sequence: int
     file_id: int
+    batch_offset_bytes: int = 0
 
 
 def _unpacked(numbers: CData, count: int) -> list[int]:
@@ -186,10 +188,15 @@ class Index(NativeObject):
     def sealed(self) -> SealedCache:
         """Return what was sealed, sorting it at the first call; for the flush thread, as often as it likes."""
         contents = ffi.new("struct fbk_flush_contents *")
-        mark_sequence, file_id = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-        result = lib.fbk_index_sealed(self.handle, contents, mark_sequence, file_id)
+        mark_sequence, place = ffi.new("uint64_t *"), ffi.new("struct fbk_mark_place *")
+        result = lib.fbk_index_sealed(self.handle, contents, mark_sequence, place)
         check(result, "lay out the write cache")
-        return SealedCache(FlushContents(contents, self), int(mark_sequence[0]), int(file_id[0]))
+        return SealedCache(
+            FlushContents(contents, self),
+            int(mark_sequence[0]),
+            int(place.file_id),
+            int(place.batch_offset_bytes),
+        )
 
     def flushed(self) -> None:
         """Say that the manifest names what was sealed: the mark moves, credit is given."""

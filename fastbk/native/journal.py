@@ -504,6 +504,7 @@ class JournalScan(NativeObject):
         incarnation: int,
         *,
         mark_sequence: int = 0,
+        mark_offset_bytes: int = 0,
         end_sequence: int = NO_END,
         lock: bool = False,
     ) -> None:
@@ -512,6 +513,7 @@ class JournalScan(NativeObject):
         Args:
             file_id, incarnation: what its header has to carry.
             mark_sequence: batches up to here are passed over.
+            mark_offset_bytes: where that batch is: if it is there, nothing before it is read; 0: unknown.
             end_sequence: the last batch that counts, as the successor's header says (INV-J4).
             lock: hold the file's lock until `close`.
 
@@ -521,6 +523,7 @@ class JournalScan(NativeObject):
         expectation.file_id = file_id
         expectation.incarnation = incarnation
         expectation.mark_sequence = mark_sequence
+        expectation.mark_offset_bytes = mark_offset_bytes
         expectation.end_sequence = end_sequence
         super().__init__(
             create(

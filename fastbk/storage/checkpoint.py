@@ -141,6 +141,7 @@ class Checkpoint(Maintenance):
         mark: int,
         *,
         passed_file_id: int = 0,
+        mark_offset_bytes: int = 0,
         damage: Iterable[Damage] = (),
         ended: Collection[Damage] = (),
         clean: bool = False,
@@ -153,6 +154,7 @@ class Checkpoint(Maintenance):
             contents: unchanged until this returns.
             mark: the last journal batch contained in `contents` and all earlier flushes.
             passed_file_id: the journal file of that batch: the mark passes all before it.
+            mark_offset_bytes: where in it that batch is, 0 = unknown.
             damage: found by replay; added to what the manifest remembers.
             ended: remembered by the manifest, and forgotten with this commit (INV-X6).
             clean: nothing is in the journal behind `mark`, and nothing will come.
@@ -169,7 +171,15 @@ class Checkpoint(Maintenance):
                 self._wait(backoff.next_s())
             try:
                 change = self._run_once(
-                    store, contents, mark, passed_file_id, found, over, clean, pause
+                    store,
+                    contents,
+                    mark,
+                    passed_file_id,
+                    mark_offset_bytes,
+                    found,
+                    over,
+                    clean,
+                    pause,
                 )
                 return msgspec.structs.replace(change, passed_file_id=passed_file_id)
             except FAILURES as error:
@@ -187,6 +197,7 @@ class Checkpoint(Maintenance):
         contents: FlushContents,
         mark: int,
         passed_file_id: int,
+        mark_offset_bytes: int,
         damage: tuple[Damage, ...],
         ended: tuple[Damage, ...],
         clean: bool,
@@ -198,7 +209,13 @@ class Checkpoint(Maintenance):
             self.manifest.logs, contents.adopted, passed_file_id, self._clock_s()
         )
         manifest = msgspec.structs.replace(
-            self.manifest, mark=mark, damage=(*kept, *damage), clean=clean, logs=logs
+            self.manifest,
+            mark=mark,
+            mark_file_id=passed_file_id if mark_offset_bytes else 0,
+            mark_offset_bytes=mark_offset_bytes,
+            damage=(*kept, *damage),
+            clean=clean,
+            logs=logs,
         )
         if contents.is_empty:
             return commits.commit(store, manifest, Attempt(self._slots.next_generation()))

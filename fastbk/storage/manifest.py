@@ -84,7 +84,10 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One generation. `mark`: the last journal batch contained in the files named here, 0 = none."""
+    """One generation. `mark`: the last journal batch contained in the files named here, 0 = none.
+
+    `mark_file_id`, `mark_offset_bytes`: where that batch is in the journal, 0 = unknown; from version 3 on.
+    """
 
     generation: Number
     mark: Number = 0
@@ -95,6 +98,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     damage: tuple[Damage, ...] = ()
     clean: bool = False
     pairs: Number = 1
+    mark_file_id: Number = 0
+    mark_offset_bytes: Number = 0
 
 
 class ManifestMissing(StorageError):
@@ -113,8 +118,11 @@ class CommitInDoubt(StorageError):
 
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of a slot: header, JSON body, zeros up to a block."""
-    body = msgspec.json.encode(manifest)
     has_journals = any(log.is_journal_file for log in manifest.logs)
+    fields = msgspec.to_builtins(manifest)
+    if not has_journals:
+        del fields["mark_file_id"], fields["mark_offset_bytes"]
+    body = msgspec.json.encode(fields)
     version = VERSION if has_journals else VERSION_WITHOUT_JOURNALS
     front = HEADER.pack(MAGIC, version, 0, manifest.generation, len(body), crc32c(body), bytes(24))
     used = front + crc32c(front).to_bytes(4, "little") + body

@@ -79,10 +79,15 @@ void fbk_index_get_status(const struct fbk_index *index, struct fbk_index_status
 /* ---- flushing.  Seal swaps the caches; -EBUSY while the last sealed one is not flushed. */
 int32_t fbk_index_seal(struct fbk_index *index);
 /* What was sealed, for the flush thread; any number of times until fbk_index_flushed.  The contents
- * are valid until fbk_index_flushed.  *mark_sequence: the last batch contained completely;
- * *file_id: the journal file of the last batch that was taken in, 0 = none since the start. */
+ * are valid until fbk_index_flushed.  *mark_sequence: the last batch contained completely; *place:
+ * where it is. */
+struct fbk_mark_place {
+    uint64_t file_id; /* a journal file that the mark has reached, 0 = none since the start */
+    /* of the mark's batch, which is in that file; 0 = unknown */
+    uint64_t batch_offset_bytes;
+};
 int32_t fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents,
-                         uint64_t *mark_sequence, uint64_t *file_id);
+                         uint64_t *mark_sequence, struct fbk_mark_place *place);
 /* The manifest names it: publishes the mark, frees the cache (it stays readable until it is filled
  * again), grants credit. */
 void fbk_index_flushed(struct fbk_index *index);

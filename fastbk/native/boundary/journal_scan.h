@@ -46,6 +46,8 @@ struct fbk_journal_expectation {
     uint64_t mark_sequence;
     /* the last batch that counts, from the successor's header (INV-J4); UINT64_MAX: no successor */
     uint64_t end_sequence;
+    /* where the mark's batch is; 0: unknown.  If it is there, nothing before it is read */
+    uint64_t mark_offset_bytes;
 };
 
 /* A whole, valid batch that follows the one before. */

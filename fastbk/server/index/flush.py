@@ -397,6 +397,7 @@ class Flusher:
             sealed.contents,
             sealed.mark_sequence,
             passed_file_id=self._passed_file_id or sealed.file_id,
+            mark_offset_bytes=0 if self._passed_file_id else sealed.batch_offset_bytes,
             damage=self._damage,
             ended=self._ended,
             clean=self._clean,

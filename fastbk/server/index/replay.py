@@ -140,12 +140,9 @@ def replay(
     if limbo:
         index.put_in_limbo(limbo)
     plan = plan_replay(find_files(disk, directory), manifest.mark, incarnation)
-    for file in plan.files:
-        if file.adopts:
-            sync_file(disk, file.path)
     early = early_flushes(index.cache_bytes)
     ends = [
-        _replay_file(index, flusher, disk, file, plan.mark_sequence, incarnation, early)
+        _replay_file(index, flusher, disk, file, manifest, incarnation, early)
         for file in plan.files
     ]
     end = conclude_replay(plan, ends)
@@ -174,18 +171,6 @@ def replay(
     )
 
 
-def sync_file(disk: Disk, path: str) -> None:
-    """Make a journal file durable before locations point to its runs (INV-X2).
-
-    A process that died may have left writes that only the disk's cache has, or the kernel's. Raises OSError.
-    """
-    file = disk.open(path)
-    try:
-        disk.sync(file)
-    finally:
-        disk.close(file)
-
-
 def ended_damage(manifest: Manifest, met: Sequence[Damage]) -> tuple[Damage, ...]:
     """Return what is on record and was not met again.
 
@@ -208,7 +193,7 @@ def _replay_file(
     flusher: Flusher,
     disk: Disk,
     file: ReplayFile,
-    mark_sequence: int,
+    manifest: Manifest,
     incarnation: int,
     early: Iterator[int],
 ) -> JournalEnd:
@@ -222,7 +207,10 @@ def _replay_file(
             file.path,
             file.file_id,
             incarnation,
-            mark_sequence=mark_sequence,
+            mark_sequence=manifest.mark,
+            mark_offset_bytes=(
+                manifest.mark_offset_bytes if file.file_id == manifest.mark_file_id else 0
+            ),
             end_sequence=file.end_sequence,
             lock=True,
         ) as scan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from fastbk.native._bookie import ffi, lib
+from fastbk.native.journal import JournalScan
 from fastbk.native.store import FlushContents, LedgerState, Store, StoreOptions
-from fastbk.server.index import replay
 from fastbk.server.index.background import DirectJobs
 from fastbk.server.index.flush import FREE_FILES_A_MESSAGE, Flusher, FreeJournalFiles
 from fastbk.storage.checkpoint import CheckpointSettings
@@ -28,7 +29,6 @@ from tests.fixtures.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.storage.manifest import LogEntry
 
@@ -302,27 +302,74 @@ def test_a_restart_keeps_what_is_listed_and_frees_the_rest(fake: FakeDisk) -> No
     again.stop()
 
 
-def test_replay_syncs_a_file_before_a_manifest_lists_it(
-    fake: FakeDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay_syncs_a_file_before_a_manifest_lists_it(fake: FakeDisk) -> None:
     """INV-X2: a process that died may have left writes in a cache, and replay publishes where their runs lie."""
     bookie = AdoptingBookie(fake, Book())
     fill(bookie, 1, 0)
     bookie.close()
-    synced: list[tuple[str, int]] = []
-    sync = replay.sync_file
-
-    def note(disk: Disk, path: str) -> None:
-        sync(disk, path)
-        generation = ManifestSlots(fake.disk(), DIRECTORY).load().generation
-        synced.append((path, generation))
-
-    monkeypatch.setattr(replay, "sync_file", note)
-    before = ManifestSlots(fake.disk(), DIRECTORY).load().generation
+    before = ManifestSlots(fake.disk(), DIRECTORY).load()
+    fake.fault("fail", kind="sync", errno=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        AdoptingBookie(fake, Book())
+    fake.clear_faults()
+    assert ManifestSlots(fake.disk(), DIRECTORY).load() == before, "the first sync is the file's"
     again = AdoptingBookie(fake, Book())
-    assert synced == [(f"{JOURNAL}/{name_of(1)}", before)]
     assert listed(again) == [1]
     again.stop()
+
+
+def test_replay_begins_at_the_mark(fake: FakeDisk) -> None:
+    """What lies before it in its file is not read: neither in a file that adopts nor because of one behind it."""
+    bookie = AdoptingBookie(fake, Book())
+    fill(bookie, 1, 0)
+    fill(bookie, 1, 12)
+    bookie.flush()
+    manifest = ManifestSlots(fake.disk(), DIRECTORY).load()
+    assert manifest.mark_file_id == 1
+    assert manifest.mark_offset_bytes > 8192
+    fill(bookie, 1, 24)
+    bookie.close()
+    disk = fake.disk()
+    file = disk.open(f"{JOURNAL}/{name_of(1)}", direct=True)
+    disk.write_all(file, bytes(4096), 8192)
+    disk.close(file)
+    with JournalScan(
+        disk,
+        f"{JOURNAL}/{name_of(1)}",
+        1,
+        AdoptingBookie.incarnation,
+        mark_sequence=manifest.mark,
+        mark_offset_bytes=manifest.mark_offset_bytes,
+    ) as scan:
+        assert [batch.sequence for batch in scan][:1] == [manifest.mark + 1]
+        assert scan.end.passed_damage == 0
+    again = AdoptingBookie(fake, Book())
+    assert again.replayed.batches > 0
+    assert not again.replayed.is_damaged
+    again.stop()
+
+
+@pytest.mark.parametrize("wrong", ["before", "behind", "within", "odd"])
+def test_a_mark_that_is_elsewhere_is_looked_for(fake: FakeDisk, wrong: str) -> None:
+    bookie = AdoptingBookie(fake, Book())
+    fill(bookie, 1, 0)
+    bookie.flush()
+    manifest = ManifestSlots(fake.disk(), DIRECTORY).load()
+    fill(bookie, 1, 12)
+    bookie.close()
+    mark_at = manifest.mark_offset_bytes
+    offset = {"before": 8192, "behind": mark_at + (1 << 20), "within": 4096, "odd": mark_at + 8}[
+        wrong
+    ]
+    with JournalScan(
+        fake.disk(),
+        f"{JOURNAL}/{name_of(1)}",
+        1,
+        AdoptingBookie.incarnation,
+        mark_sequence=manifest.mark,
+        mark_offset_bytes=offset,
+    ) as scan:
+        assert [batch.sequence for batch in scan][:1] == [manifest.mark + 1]
 
 
 def test_the_message_of_replay_leaves_out_what_is_kept(fake: FakeDisk) -> None:

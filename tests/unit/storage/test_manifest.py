@@ -61,6 +61,8 @@ FULL = Manifest(
 
 WITH_JOURNAL = msgspec.structs.replace(
     FULL,
+    mark_file_id=42,
+    mark_offset_bytes=12 << 20,
     logs=(
         *FULL.logs,
         LogEntry(
@@ -130,7 +132,7 @@ def test_a_journal_file_is_one_by_kind_and_id(version: int, kind: str, log_id: i
 
 def test_every_changed_byte_is_noticed() -> None:
     raw = encode(FULL)
-    used = HEADER_BYTES + len(msgspec.json.encode(FULL))
+    used = HEADER_BYTES + HEADER.unpack(raw[: HEADER.size])[4]
     for at in range(used):
         for mask in (1, 0x80):
             bad = bytearray(raw)
@@ -141,7 +143,7 @@ def test_every_changed_byte_is_noticed() -> None:
 
 def test_every_shorter_image_is_noticed() -> None:
     raw = encode(FULL)
-    for size in range(HEADER_BYTES + len(msgspec.json.encode(FULL))):
+    for size in range(HEADER_BYTES + HEADER.unpack(raw[: HEADER.size])[4]):
         with pytest.raises(CorruptDataError):
             decode(raw[:size])
 

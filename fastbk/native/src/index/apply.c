@@ -477,7 +477,7 @@ take_descriptor(struct fbk_index *index)
     index->tail_end = descriptor.tail_end;
     index->adopts = false;
     if (descriptor.file_id)
-        index->file_id = descriptor.file_id;
+        index->taken_place = (struct fbk_mark_place){descriptor.file_id, descriptor.offset_bytes};
     FBK_KILL_POINT("index.after_take");
     index->order++;
     index->taken_sequence = descriptor.batch_sequence;

@@ -308,7 +308,12 @@ fbk_index_seal(struct fbk_index *index)
     if (sealed->mark_sequence < index->mark_sequence)
         sealed->mark_sequence = index->mark_sequence;
     sealed->journal_bytes = index->journal_bytes;
-    sealed->file_id = index->file_id;
+    /* Where a check holds the mark back nobody knows in which file it stays. */
+    if (sealed->mark_sequence == index->taken_sequence)
+        index->mark_place = index->taken_place;
+    else
+        index->mark_place.batch_offset_bytes = 0;
+    sealed->mark_place = index->mark_place;
     sealed->adopted = index->adopted;
     memset(&index->adopted, 0, sizeof index->adopted);
     /* here, for replay looks at it beside the flush thread */
@@ -371,7 +376,7 @@ lay_out(struct fbk_sealed *sealed)
 
 int32_t
 fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents,
-                 uint64_t *mark_sequence, uint64_t *file_id)
+                 uint64_t *mark_sequence, struct fbk_mark_place *place)
 {
     struct fbk_sealed *sealed = &index->sealed;
     if (!sealed->cache)
@@ -381,7 +386,7 @@ fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents,
         return error;
     *contents = sealed->contents;
     *mark_sequence = sealed->mark_sequence;
-    *file_id = sealed->file_id;
+    *place = sealed->mark_place;
     return 0;
 }
 

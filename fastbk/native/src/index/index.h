@@ -141,7 +141,7 @@ struct fbk_sealed {
     struct fbk_flush_contents contents;
     uint64_t mark_sequence;
     uint64_t journal_bytes;
-    uint64_t file_id; /* of the journal, of the last batch taken in */
+    struct fbk_mark_place mark_place;
 };
 
 /* Deleted ledgers on their way out of memory: index/forget.c. */
@@ -204,17 +204,18 @@ struct fbk_index {
     /* headers of a batch's records to be checked, by exception: read once, with the others */
     struct fbk_record *checked;
     uint64_t checked_memory_bytes;
-    uint64_t runs, runs_end;     /* summaries consumed; those of the batch in hand end there */
-    uint64_t run_hint;           /* that held the last entry that one was found for */
-    bool adopts;                 /* this batch's runs stay where they are */
-    struct fbk_ring tail;        /* the journal's; size 0: there is none */
-    uint64_t tail_end;           /* as of the last descriptor taken in */
-    uint64_t tail_released;      /* as last published */
-    struct fbk_adopted adopted;  /* since the last seal */
-    uint64_t file_id;            /* of the journal, of the last batch that was written */
-    uint64_t taken_sequence;     /* batch of the last descriptor taken in */
-    uint64_t batch_sequence;     /* of what is being taken in */
-    uint32_t batch_published_us; /* when it was durable: low bits, as in records */
+    uint64_t runs, runs_end;    /* summaries consumed; those of the batch in hand end there */
+    uint64_t run_hint;          /* that held the last entry that one was found for */
+    bool adopts;                /* this batch's runs stay where they are */
+    struct fbk_ring tail;       /* the journal's; size 0: there is none */
+    uint64_t tail_end;          /* as of the last descriptor taken in */
+    uint64_t tail_released;     /* as last published */
+    struct fbk_adopted adopted; /* since the last seal */
+    struct fbk_mark_place taken_place; /* of the last batch that was written and taken in */
+    struct fbk_mark_place mark_place;  /* as of the last seal */
+    uint64_t taken_sequence;           /* batch of the last descriptor taken in */
+    uint64_t batch_sequence;           /* of what is being taken in */
+    uint32_t batch_published_us;       /* when it was durable: low bits, as in records */
     uint64_t mark_sequence;
     bool mark_is_held;      /* it moves here alone; the journal's stays */
     uint64_t journal_bytes; /* at the last descriptor taken in */

@@ -132,26 +132,6 @@ begin(struct fbk_journal_scan *scan, const char *path, uint32_t lock)
                : 0;
 }
 
-struct fbk_journal_scan *
-fbk_journal_scan_open(struct fbk_io *io, const char *path, uint32_t lock,
-                      const struct fbk_journal_expectation *expectation, int32_t *error)
-{
-    struct fbk_journal_scan *scan = fbk_memory_take(sizeof *scan);
-    if (!scan) {
-        *error = -ENOMEM;
-        return NULL;
-    }
-    scan->io = io;
-    scan->expectation = *expectation;
-    scan->file = -1;
-    *error = begin(scan, path, lock);
-    if (*error < 0) {
-        fbk_journal_scan_close(scan);
-        return NULL;
-    }
-    return scan;
-}
-
 void
 fbk_journal_scan_close(struct fbk_journal_scan *scan)
 {
@@ -233,6 +213,49 @@ valid_at(struct fbk_journal_scan *scan, uint64_t offset, bool with_records,
     if (rc <= 0)
         return rc;
     return fbk_batch_records_ok(header, *bytes);
+}
+
+/* Begins with the mark's batch, if it is where it should be. */
+static int32_t
+skip_to_mark(struct fbk_journal_scan *scan)
+{
+    const uint64_t offset = scan->expectation.mark_offset_bytes;
+    struct fbk_batch_header header;
+    const uint8_t *bytes;
+    if (offset < scan->offset_bytes || offset % scan->block_size_bytes != 0)
+        return 0;
+    int32_t rc = valid_at(scan, offset, false, &header, &bytes);
+    if (rc == -ENOMEM)
+        return rc;
+    if (rc != 1 || header.sequence != scan->expectation.mark_sequence)
+        return 0;
+    scan->offset_bytes = offset;
+    scan->next_sequence = header.sequence;
+    scan->next_record_sequence = header.first_record_sequence;
+    scan->chain_broken = true;
+    return 0;
+}
+
+struct fbk_journal_scan *
+fbk_journal_scan_open(struct fbk_io *io, const char *path, uint32_t lock,
+                      const struct fbk_journal_expectation *expectation, int32_t *error)
+{
+    struct fbk_journal_scan *scan = fbk_memory_take(sizeof *scan);
+    if (!scan) {
+        *error = -ENOMEM;
+        return NULL;
+    }
+    scan->io = io;
+    scan->expectation = *expectation;
+    scan->file = -1;
+    *error = begin(scan, path, lock);
+    if (*error >= 0 && expectation->mark_offset_bytes > 0)
+        *error = skip_to_mark(scan);
+    if (*error < 0) {
+        fbk_journal_scan_close(scan);
+        return NULL;
+    }
+    return scan;
 }
 
 static int32_t
