@@ -360,7 +360,8 @@ class Flusher:
         self._checkpoint.installs += 1
         self.listed_files = change.listed_files
         self._show(change.journal_logs or JournalLogs())
-        if not self._checkpoint.commits.is_held:  # else what the manifest on disk says still counts
+        # Else an older manifest may count after a restart, and what lies behind its mark is replayed.
+        if change.is_mirrored and not self._checkpoint.commits.is_held:
             self.free_files.passed(change.passed_file_id, change.listed_files)
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)

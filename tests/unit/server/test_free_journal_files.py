@@ -302,6 +302,29 @@ def test_a_restart_keeps_what_is_listed_and_frees_the_rest(fake: FakeDisk) -> No
     again.stop()
 
 
+def test_a_message_that_is_lost_with_a_process_is_no_leak(
+    fake: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start computes what is free."""
+    bookie = AdoptingBookie(fake, Book())
+    for ledger_id in (1, 2):
+        for n in range(6):
+            fill(bookie, ledger_id, 12 * n)
+            bookie.flush()
+    of_ledger_1 = set(listed(bookie))
+    monkeypatch.setattr(bookie.pool, "release", lambda file_ids: None)
+    bookie.delete(1)
+    gone = of_ledger_1 - set(listed(bookie))
+    assert gone and {name_of(file_id) for file_id in gone} <= names_in(fake)
+    bookie.close()
+    again = AdoptingBookie(fake, Book())
+    for n in range(6, 12):
+        fill(again, 2, 12 * n)
+        again.flush()
+    assert not {name_of(file_id) for file_id in gone} & names_in(fake)
+    again.stop()
+
+
 def test_replay_syncs_a_file_before_a_manifest_lists_it(fake: FakeDisk) -> None:
     """INV-X2: a process that died may have left writes in a cache, and replay publishes where their runs lie."""
     bookie = AdoptingBookie(fake, Book())
