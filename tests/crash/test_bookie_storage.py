@@ -530,3 +530,21 @@ def test_the_checks_find_a_forgotten_fence() -> None:
         book.fenced.add(1)
         with pytest.raises(AssertionError, match="was fenced"):
             check_restart(fake, book, "nobody fenced it")
+
+
+def test_what_came_late_into_a_gap_of_a_run_is_there_after_a_replay() -> None:
+    """INV-A5, INV-X3: the ids of a run with gaps surround what is not in it."""
+    with formatted() as fake:
+        book = Book()
+        life = AdoptingLife(fake, book)
+        for n in (0, 1, 2, 5, 6):
+            life.add(1, n, bytes([n]) * 900)
+        life.settle()
+        for n in (3, 4):
+            life.add(1, n, bytes([n]) * 900)
+        life.recovery_add(1, 8, b"repaired")
+        life.settle()
+        assert {(1, n) for n in (0, 1, 2, 3, 4, 5, 6, 8)} <= book.acked.keys()
+        life.look_at_the_end()
+        life.close()
+        check_restart(fake, book, "a gap", "runs")

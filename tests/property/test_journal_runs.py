@@ -316,3 +316,36 @@ def test_a_damaged_run_is_a_damaged_batch(fake: FakeDisk) -> None:
         assert len(list(scan)) == 1
     disk.close(file)
     harness.close()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [256 * KIB, 10],
+        [250 * KIB, 7 * KIB],
+        [256 * KIB, 10, 256 * KIB, 10],
+        [10, 256 * KIB] * 8,
+        [300 * KIB, 1, 1, 300 * KIB],
+    ],
+)
+def test_large_entries_and_small_ones_behind_them_fit(fake: FakeDisk, sizes: list[int]) -> None:
+    """Each large one is a run of its own, and what comes behind it begins another."""
+    disk = fake.disk()
+    harness = adopting(disk, batch_size_bytes_max=4 << 20)
+    for n, size in enumerate(sizes):
+        harness.add(1, n, bytes(size))
+    records = [record for batch in read_back(harness, disk) for record in batch.records()]
+    found = {key: data for record in records for key, data in entries_of_record(record).items()}
+    assert found == {n: entry(1, n, bytes(size)) for n, size in enumerate(sizes)}
+    harness.close()
+
+
+def test_ids_that_lie_far_apart_stay_loose(fake: FakeDisk) -> None:
+    """Each would be a run of its own: small pieces to read, and more bytes than were planned."""
+    disk = fake.disk()
+    harness = adopting(disk)
+    for n in range(9):
+        harness.add(1, 5000 * n, bytes(7 * KIB))
+    records = [record for batch in read_back(harness, disk) for record in batch.records()]
+    assert {record.kind for record in records} == {KIND_ADD}
+    harness.close()

@@ -19,6 +19,6 @@ struct fbk_adopted {
 bool fbk_adopted_begin(struct fbk_adopted *adopted, uint64_t file_id, uint64_t salt,
                        uint64_t end_bytes, uint64_t count);
 void fbk_adopted_add(struct fbk_adopted *adopted, const struct fbk_location *location);
-/* Whether a run may hold the entry: its ids surround it. */
+/* Whether a run holds the entry, where none has gaps: its ids surround it. */
 bool fbk_adopted_holds(const struct fbk_adopted *adopted, int64_t ledger_id, int64_t entry_id);
 void fbk_adopted_free(struct fbk_adopted *adopted);

@@ -104,7 +104,8 @@ replay_entry(struct fbk_index *index, struct fbk_ledger_state *state,
     return 1;
 }
 
-/* Publishes where the run lies, in place of copying it: nothing of it may be stored yet. */
+/* Publishes where the run lies, in place of copying it.  Nothing of it may be stored yet; and it
+ * has no gaps, so that its ids tell what it holds when what comes later is checked. */
 static bool
 adopt_run(struct fbk_index *index, struct fbk_ledger_state *state, const struct fbk_record *record,
           const uint8_t *bytes, const struct fbk_journal_batch *batch)
@@ -112,6 +113,7 @@ adopt_run(struct fbk_index *index, struct fbk_ledger_state *state, const struct 
     struct fbk_run_header run;
     memcpy(&run, bytes, sizeof run);
     if (record->entry_id <= state->highest_entry_id ||
+        run.last_entry_id - run.first_entry_id != (int64_t)record->entry_count - 1 ||
         !fbk_adopted_begin(&index->adopted, batch->file_id, run.salt,
                            batch->offset_bytes + batch->padded_bytes, 1))
         return false;

@@ -75,7 +75,7 @@ keep(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w,
 {
     const uint64_t position = journal->workers[w].taken;
     if (slot->has_runs) {
-        if (!fbk_journal_note_taken(journal, w, record, is_new))
+        if (!fbk_journal_note_taken(journal, w, record, is_new, planned_bytes))
             return fbk_journal_poison(journal, FBK_POISON_RING, w, position, 0);
         slot->content_bytes += (uint32_t)planned_bytes;
     } else {

@@ -93,7 +93,8 @@ struct fbk_journal_taken {
 /* The new adds of one ledger. */
 struct fbk_journal_group {
     int64_t ledger_id;
-    uint64_t bytes; /* of their entries */
+    uint64_t bytes;         /* of their entries */
+    uint64_t planned_bytes; /* what they may take of the batch */
     uint32_t entry_count;
     uint32_t first, last; /* taken: number + 1 */
     uint32_t slot;
@@ -215,7 +216,7 @@ void fbk_journal_count_new(struct fbk_journal *journal, const struct fbk_record 
 /* Notes what is at the ring's `taken`, for the second pass.  False when its table is not what its
  * header says. */
 bool fbk_journal_note_taken(struct fbk_journal *journal, uint32_t w,
-                            const struct fbk_record *record, bool is_new);
+                            const struct fbk_record *record, bool is_new, uint64_t planned_bytes);
 /* Copies the record behind the others of the batch.  FBK_E_POISONED when its body is not what its
  * header says. */
 int32_t fbk_journal_put_loose(struct fbk_journal *journal, struct fbk_journal_slot *slot,

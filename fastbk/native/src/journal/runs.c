@@ -171,8 +171,8 @@ fbk_journal_planned_bytes(struct fbk_journal *journal, const struct fbk_journal_
     uint32_t place;
     if (!slot->has_runs || record->entry_count == 0 || !may_group(journal, record))
         return bytes;
-    /* An add is shorter in a run, but for the run's front.  Small entries make up for the fronts of
-     * all runs but the first of their ledger. */
+    /* An add is shorter in a run, but for the run's front.  Small entries mostly make up for the
+     * fronts of all runs but the first of their ledger; a group that would not fit gets no runs. */
     if (record->kind == FBK_KIND_ADD_BATCH)
         return bytes +
                FBK_JOURNAL_RUN_FRONT_BYTES * (1 + record->payload_bytes / LARGE_ENTRY_BYTES) +
@@ -198,7 +198,7 @@ take_table(struct fbk_journal_batch_plan *plan, struct fbk_journal_taken *taken,
 
 bool
 fbk_journal_note_taken(struct fbk_journal *journal, uint32_t w, const struct fbk_record *record,
-                       bool is_new)
+                       bool is_new, uint64_t planned_bytes)
 {
     struct fbk_journal_batch_plan *plan = &journal->plan;
     FBK_ASSERT(plan->taken_count < plan->taken_max);
@@ -213,6 +213,7 @@ fbk_journal_note_taken(struct fbk_journal *journal, uint32_t w, const struct fbk
     if (!group)
         return true;
     taken->group = (uint32_t)(group - plan->groups);
+    group->planned_bytes += planned_bytes;
     if (group->last)
         plan->taken[group->last - 1].next = plan->taken_count;
     else
@@ -393,7 +394,34 @@ put_run(struct fbk_journal *journal, struct fbk_journal_slot *slot,
     return (int32_t)count;
 }
 
-/* As equal in size as they can be: a rest of a few entries would be a small piece. */
+/* How many entries of these the next run takes at most: runs are as equal in size as they can be,
+ * for a rest of a few entries would be a small piece. */
+static uint32_t
+share(uint32_t left)
+{
+    const uint32_t runs = (left + FBK_RUN_ENTRIES_MAX - 1) / FBK_RUN_ENTRIES_MAX;
+    return (left + runs - 1) / runs;
+}
+
+/* How many runs a group would be, and the bytes of the batch that they would take. */
+static uint64_t
+measure_group(const struct fbk_journal *journal, const struct fbk_journal_group *group,
+              uint64_t *size_bytes)
+{
+    struct cursor cursor = cursor_at(&journal->plan, group->first);
+    uint64_t runs = 0;
+    *size_bytes = 0;
+    for (uint32_t left = group->entry_count; left > 0; runs++) {
+        uint64_t run_bytes;
+        uint32_t count = count_run(journal, cursor, share(left), &run_bytes);
+        *size_bytes += sizeof(struct fbk_record) + run_bytes;
+        left -= count;
+        while (count-- > 0)
+            move_on(&journal->plan, &cursor, entry_at(journal, &cursor).size_bytes);
+    }
+    return runs;
+}
+
 static int32_t
 put_group(struct fbk_journal *journal, struct fbk_journal_slot *slot,
           const struct fbk_journal_group *group)
@@ -401,8 +429,7 @@ put_group(struct fbk_journal *journal, struct fbk_journal_slot *slot,
     struct cursor cursor = cursor_at(&journal->plan, group->first);
     uint32_t left = group->entry_count;
     while (left > 0) {
-        const uint32_t runs = (left + FBK_RUN_ENTRIES_MAX - 1) / FBK_RUN_ENTRIES_MAX;
-        int32_t count = put_run(journal, slot, group, &cursor, (left + runs - 1) / runs);
+        int32_t count = put_run(journal, slot, group, &cursor, share(left));
         if (count < 0)
             return count;
         left -= (uint32_t)count;
@@ -423,7 +450,21 @@ fbk_journal_put_loose(struct fbk_journal *journal, struct fbk_journal_slot *slot
     return 0;
 }
 
-/* No more than the index has room to be told of. */
+/* Whether a group is written as runs: not if they take more than was planned, or are small pieces
+ * because ids lie far apart; *room: how many runs the index can be told of. */
+static bool
+is_worth_runs(const struct fbk_journal *journal, const struct fbk_journal_group *group,
+              uint64_t *room)
+{
+    uint64_t size_bytes;
+    const uint64_t runs = measure_group(journal, group, &size_bytes);
+    if (size_bytes > group->planned_bytes || runs > *room ||
+        runs > 1 + group->bytes / journal->options.run_bytes_min)
+        return false;
+    *room -= runs;
+    return true;
+}
+
 static int32_t
 choose_runs(struct fbk_journal *journal, const struct fbk_journal_slot *slot)
 {
@@ -435,12 +476,10 @@ choose_runs(struct fbk_journal *journal, const struct fbk_journal_slot *slot)
     uint64_t room = FBK_RUN_SUMMARY_COUNT - behind;
     for (uint32_t g = 0; g < plan->group_count; g++) {
         struct fbk_journal_group *group = &plan->groups[g];
-        /* each run but the last of a group is full of entries or of bytes, or spans many ids */
         const bool is_large = !group->is_mixed && group->bytes >= journal->options.run_bytes_min;
         journal->grouped_bytes += is_large ? group->bytes : 0;
         journal->taken_bytes += group->bytes;
-        group->is_run = slot->has_runs && is_large && group->entry_count <= room;
-        room -= group->is_run ? group->entry_count : 0;
+        group->is_run = slot->has_runs && is_large && is_worth_runs(journal, group, &room);
     }
     return 0;
 }
