@@ -51,7 +51,7 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.formats import LEVEL_FIRST, PATTERN_CURSOR, level_of
+from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, PATTERN_CURSOR, level_of
 from fastbk.meta.api import (
     BadIdentity,
     BookieIdentity,
@@ -835,7 +835,7 @@ def _level_needed(record: Record) -> int:
     try:
         return decode(record.value).level if record.path == LEVEL_PATH else LEVEL_FIRST
     except StorageError:
-        return LEVEL_FIRST
+        return LEVEL_MAX  # whatever it said, no version that could restore it had a higher one
 
 
 def _write_switches(store: MetadataStore, summary: Summary) -> None:

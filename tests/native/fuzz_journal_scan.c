@@ -128,7 +128,9 @@ scan(struct steered *disk, const struct fbk_journal_expectation *expectation)
         const struct fbk_record *record;
         while ((record = fbk_journal_batch_record(&batch, &offset)) != NULL) {
             CHECK(offset <= batch.records_bytes);
-            CHECK(fbk_record_body_ok(record, fbk_record_payload(record)));
+            /* a run has sums of its own, and the scan has checked them */
+            CHECK(record->kind == FBK_KIND_RUN ||
+                  fbk_record_body_ok(record, fbk_record_payload(record)));
             count++;
         }
         CHECK_EQUAL(count, batch.record_count);

@@ -38,6 +38,7 @@ from fastbk.admin.metadata_backup import (
 from fastbk.admin.metadata_backup import Change as ChangeMeanwhile
 from fastbk.admin.metadata_rebuild import read_collection, remade_store
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.formats import LEVEL_MAX
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import LEVEL_PATH, raise_level, read_record
@@ -113,11 +114,16 @@ def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -
     again.close()
 
 
-@pytest.mark.parametrize("level", [b"", b"no json", b'{"level": 2}'])
+@pytest.mark.parametrize(
+    ("level", "raised"), [(b"", 3), (b"no json", LEVEL_MAX), (b'{"level": 2}', 3)]
+)
 def test_a_restore_raises_the_level_to_what_the_records_need(
-    tmp_path: Path, level: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, level: bytes, raised: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-U4: else an older janitor may start, which does not look for the cursors of patterns that came back."""
+    """INV-U4: else an older janitor may start, which does not look for the cursors of patterns that came back.
+
+    A damaged record may have said any level.
+    """
     store, file = new_store(), tmp_path / "backup"
     (found,) = store.records.read([LEVEL_PATH])
     assert found is not None
@@ -133,10 +139,10 @@ def test_a_restore_raises_the_level_to_what_the_records_need(
         patch.setattr(metadata_backup, "_write_switches", cut_off)
         with pytest.raises(MetadataUnavailable):
             restore(again, file)
-    assert read_record(again).level == 3
+    assert read_record(again).level == raised
     assert restore(again, file).level_raised == 0, "it was raised before"
-    assert read_record(again).level == 3
-    assert restore(remade(store, tmp_path / "another"), file).level_raised == 3
+    assert read_record(again).level == raised
+    assert restore(remade(store, tmp_path / "another"), file).level_raised == raised
     again.close()
 
 

@@ -30,23 +30,23 @@ is_zero(const uint8_t *bytes, uint64_t size_bytes)
     return true;
 }
 
-/* FBK_HEADER_* of the block at `at`, or FBK_E_TOO_NEW. */
+/* FBK_HEADER_* of the block at `place`, or FBK_E_TOO_NEW. */
 static int32_t
-file_header_at(const uint8_t *bytes, uint64_t size_bytes, uint64_t at,
+file_header_at(const uint8_t *bytes, uint64_t size_bytes, uint64_t place,
                struct fbk_journal_file_header *header)
 {
-    struct fbk_journal_file_header one;
-    if (at + sizeof one > size_bytes)
+    struct fbk_journal_file_header copy;
+    if (place + sizeof copy > size_bytes)
         return FBK_HEADER_UNUSED;
-    memcpy(&one, bytes + at, sizeof one);
-    if (one.magic == FBK_JOURNAL_MAGIC && file_header_ok(&one) &&
-        (at == 0 || at == one.block_size_bytes)) {
-        *header = one;
+    memcpy(&copy, bytes + place, sizeof copy);
+    if (copy.magic == FBK_JOURNAL_MAGIC && file_header_ok(&copy) &&
+        (place == 0 || place == copy.block_size_bytes)) {
+        *header = copy;
         return FBK_HEADER_VALID;
     }
-    if (one.magic == FBK_JOURNAL_MAGIC && one.version > FBK_JOURNAL_VERSION)
+    if (copy.magic == FBK_JOURNAL_MAGIC && copy.version > FBK_JOURNAL_VERSION)
         return FBK_E_TOO_NEW;
-    return is_zero(bytes + at, sizeof one) ? FBK_HEADER_UNUSED : FBK_HEADER_DAMAGED;
+    return is_zero(bytes + place, sizeof copy) ? FBK_HEADER_UNUSED : FBK_HEADER_DAMAGED;
 }
 
 int32_t
@@ -65,9 +65,9 @@ fbk_journal_file_header_find(const uint8_t *bytes, uint64_t size_bytes,
     int32_t second = file_header_at(bytes, size_bytes, FBK_PAGE_BYTES, header);
     /* The place of the second one depends on the block size, which only a valid header tells.
      * Smallest first: from the third block on there may be anything that a client sent. */
-    for (uint64_t at = 2 * FBK_PAGE_BYTES; second != FBK_HEADER_VALID && at <= FBK_BLOCK_BYTES_MAX;
-         at *= 2)
-        if (file_header_at(bytes, size_bytes, at, header) == FBK_HEADER_VALID)
+    for (uint64_t place = 2 * FBK_PAGE_BYTES;
+         second != FBK_HEADER_VALID && place <= FBK_BLOCK_BYTES_MAX; place *= 2)
+        if (file_header_at(bytes, size_bytes, place, header) == FBK_HEADER_VALID)
             return FBK_HEADER_VALID;
     if (second == FBK_HEADER_VALID)
         return FBK_HEADER_VALID;

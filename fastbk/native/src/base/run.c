@@ -80,18 +80,19 @@ fbk_run_table_check(const uint8_t *bytes, const struct fbk_location *location, c
     if (header.items_crc != fbk_crc32c(0, items, table_bytes))
         return FBK_E_CORRUPT;
 
-    uint64_t at = sizeof header + table_bytes;
+    uint64_t end_bytes = sizeof header + table_bytes;
     int64_t previous = -1;
     for (uint32_t i = 0; i < header.entry_count; i++) {
         const struct fbk_run_item *item = &items[i];
-        if (item->entry_id <= previous || item->offset_bytes != at || item->size_bytes == 0 ||
-            at + fbk_round_up(item->size_bytes, 8) > header.size_bytes)
+        if (item->entry_id <= previous || item->offset_bytes != end_bytes ||
+            item->size_bytes == 0 ||
+            end_bytes + fbk_round_up(item->size_bytes, 8) > header.size_bytes)
             return FBK_E_CORRUPT;
         previous = item->entry_id;
-        at += fbk_round_up(item->size_bytes, 8);
+        end_bytes += fbk_round_up(item->size_bytes, 8);
     }
     bool agrees = items[0].entry_id == header.first_entry_id && previous == header.last_entry_id &&
-                  at == header.size_bytes;
+                  end_bytes == header.size_bytes;
     return agrees ? 0 : FBK_E_CORRUPT;
 }
 

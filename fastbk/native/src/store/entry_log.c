@@ -99,11 +99,11 @@ find_in_journal_file(const uint8_t *bytes, uint64_t size_bytes, uint64_t log_id,
                      uint64_t incarnation, struct fbk_log_front *front)
 {
     struct fbk_journal_file_header header;
-    int32_t found = fbk_journal_file_header_find(bytes, size_bytes, &header);
-    if (found < 0)
-        return found;
+    int32_t state = fbk_journal_file_header_find(bytes, size_bytes, &header);
+    if (state < 0)
+        return state;
     /* Only files of this version have runs. */
-    if (found != FBK_HEADER_VALID || header.version < FBK_JOURNAL_VERSION ||
+    if (state != FBK_HEADER_VALID || header.version < FBK_JOURNAL_VERSION ||
         (header.file_id | FBK_LOG_JOURNAL) != log_id || header.incarnation != incarnation)
         return FBK_E_CORRUPT;
     front->salt = header.salt;
