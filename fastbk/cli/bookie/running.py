@@ -151,6 +151,8 @@ def _disk_lines(disks: list[dict[str, Any]]) -> list[str]:
         ):
             if one.get(key):
                 lines.append(f"{'':<10}  {painted(said, 'slow')}: {one[key]}")
+        if one.get("journal_files"):
+            lines.append(f"{'':<10}  journal files: {one['journal_files']}")
     return lines
 
 

@@ -51,6 +51,8 @@ class DiskReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     state_since_s: float
     looked_s: float
     """Wall clock, as the one before."""
+    journal_files: str = ""
+    """What is to be said of journal files that are entry logs, or could be; empty: nothing."""
 
 
 class DiskWatch:
@@ -89,6 +91,8 @@ class DiskWatch:
         self._looked_s = time.time()
         self._is_hung = False
         self._told = ("", "", "")
+        self.journal_files = ""
+        """A sentence for reports, from whoever writes in the directory."""
         self.health = DiskHealth(thresholds, clock_s())
         self.health.update(place.measure(), clock_s())
 
@@ -172,6 +176,7 @@ class DiskWatch:
             used_ratio=round(health.sample.used_ratio, 4),
             state_since_s=round(time.time() - (self._clock_s() - health.since_s), 1),
             looked_s=round(self._looked_s, 1),
+            journal_files=self.journal_files,
         )
 
     def _take(self, look: DirectorySample) -> None:

@@ -124,6 +124,8 @@ class Flusher:
             on_forgotten=self._forgotten,
             merge_bytes_per_s=merge_bytes_per_s,
         )
+        self.journal_logs = JournalLogs()
+        """Journal files that are entry logs, as of the last installed change."""
         self.free_files = FreeJournalFiles(store, self.upkeep.is_compacting)
         self.listed_files: frozenset[int] = frozenset()
         """Journal files that a manifest lists which may count after a restart, as of the last installed change."""
@@ -369,6 +371,7 @@ class Flusher:
 
     def _show(self, logs: JournalLogs) -> None:
         self._has_dead_journal_file = logs.has_dead
+        self.journal_logs = logs
         self._index.gauge("FBK_C_INDEX_JOURNAL_LOGS", logs.count)
         self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_BYTES", logs.durable_bytes)
         self._index.gauge("FBK_C_INDEX_JOURNAL_LOG_LIVE_BYTES", logs.live_bytes)

@@ -46,13 +46,13 @@ from fastbk.storage.maintenance import CompactionSettings
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.small_files import read_explicit_lacs, write_explicit_lacs
 from fastbk.storage.unclean import mark_lost
-from fastbk.units import KIB, MIB
+from fastbk.units import KIB, MIB, format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.server.index.background import DirectJobs
-    from fastbk.storage.commits import Commits
+    from fastbk.storage.commits import Commits, JournalLogs
     from fastbk.storage.manifest import Manifest
 
 
@@ -541,6 +541,7 @@ class IndexDisk:
     def poll(self) -> None:
         """Take in what happened since the last look."""
         flusher = self._flusher
+        self.watch.journal_files = said_of(flusher.journal_logs)
         if flusher.failure and flusher.failure is not self._failure:
             self.watch.failed(FLUSH_NAME, flusher.failure)
         self._failure = flusher.failure
@@ -579,6 +580,14 @@ class IndexDisk:
             takes=takes.name.lower(),
             reason=self.watch.health.reason or ("ledger states are lost" if takes else ""),
         )
+
+
+def said_of(logs: JournalLogs) -> str:
+    """Return what journal files that are entry logs hold, for people; empty: there are none."""
+    if not logs.count:
+        return ""
+    sizes = f"{format_size(logs.durable_bytes)}, of which {format_size(logs.live_bytes)} live"
+    return f"{format_count(logs.count, 'entry log')} in the journal directory: {sizes}"
 
 
 def slow_flush(size_bytes: int, took_s: float, bytes_per_s_min: int) -> str | None:

@@ -38,7 +38,7 @@ from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.storage.disk_health import DiskState, Takes
 from fastbk.storage.journal_files import JournalPool, OldFile, name_of
 from fastbk.storage.unclean import UNSYNCED
-from fastbk.units import KIB, MIB
+from fastbk.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
     from fastbk.native.segment import Histogram
@@ -270,10 +270,18 @@ class JournalLoop:
             disk_written_bytes(),
         )
         self.journal.note_ready(self.pool.ready_count, self.pool.ready_s)
+        if self._disk is not None:
+            self._disk.watch.journal_files = self._said_of_files()
         self.journal.note_adoption(
             self.pool.free_bytes, self.pool.kept_bytes, ADOPT_REASONS.index(self._adopt_reason)
         )
         self._apply_limit()
+
+    def _said_of_files(self) -> str:
+        """Return whether the current file may become an entry log, for people."""
+        reason = self._adopt_reason
+        now = f"the current one cannot become an entry log: {reason}" if reason else ""
+        return f"{format_size(self.pool.free_bytes)} free; {now or 'the current one may become an entry log'}"
 
     def _leave_unwritten(self, behind_bytes: int) -> None:
         """Go on in a file full of zeros, if the next batch would go into blocks without them (INV-J5)."""

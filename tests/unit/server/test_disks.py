@@ -30,6 +30,7 @@ from fastbk.server.index import process as index_process
 from fastbk.server.index.process import FLUSH_HANGS_S, AdoptedFiles, IndexDisk, slow_flush
 from fastbk.server.journal.process import COMMITS_MIN, CommitSpeed
 from fastbk.server.supervision.lifecycle import Lifecycle, State
+from fastbk.storage.commits import JournalLogs
 from fastbk.storage.directories import JOURNAL_LOG, JOURNALS
 from fastbk.storage.disk_health import FAILED_BEARS_S, DirectorySample, DiskState, Takes, Thresholds
 from fastbk.storage.manifest import JOURNAL, LogEntry, Manifest
@@ -306,6 +307,15 @@ def test_a_flush_is_measured_when_it_is_large(
     assert (None if said is None else bool(said)) is is_slow
 
 
+def test_a_report_says_what_journal_files_hold_that_are_entry_logs() -> None:
+    harness = IndexHarness()
+    assert harness.watched.watch.report().journal_files == ""
+    harness.flusher.journal_logs = JournalLogs(2, 256 * MIB, 100 * MIB)
+    harness.disk.poll()
+    said = harness.watched.watch.report().journal_files
+    assert said == "2 entry logs in the journal directory: 256.0 MiB, of which 100.0 MiB live"
+
+
 # ---- floors
 
 
@@ -362,7 +372,9 @@ class IndexHarness:
     def __init__(self, *, loses_states: bool = False) -> None:
         self.watched = Watched()
         self.index = Index()
-        self.flusher = SimpleNamespace(failure="", flushes=0, flush_took_s=1.0, is_busy=False)
+        self.flusher = SimpleNamespace(
+            failure="", flushes=0, flush_took_s=1.0, is_busy=False, journal_logs=JournalLogs()
+        )
         self.durable_bytes = 0
         self.disk = IndexDisk(
             self.index,  # type: ignore[arg-type]

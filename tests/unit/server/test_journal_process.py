@@ -195,6 +195,9 @@ def test_what_the_disk_takes_is_taken_and_nothing_is_made_where_it_is_gone(
     disk = SaidDisk()
     loop = service.loop = JournalLoop(service.loop.journal, service.pool, LIMIT_BYTES, disk)  # type: ignore[arg-type]
     assert service.add() == 0
+    loop.poll_files()
+    said = "free; the current one cannot become an entry log: off"
+    assert disk.watch.journal_files.endswith(said)
     for takes, adds, recovers in (
         (Takes.REPAIRS, READ_ONLY, 0),
         (Takes.NOTHING, READ_ONLY, READ_ONLY),
