@@ -163,7 +163,7 @@ class Checkpoint(Maintenance):
         Raises CheckpointFailed after the last attempt: `contents` are still needed.
         """
         backoff = Backoff(self._settings.retry_delay_s, math.inf)
-        found = tuple(damage)
+        new_damage = tuple(damage)
         over = tuple(ended)
         cause: Exception | None = None
         for attempt in range(self._settings.attempts_max):
@@ -176,7 +176,7 @@ class Checkpoint(Maintenance):
                     mark,
                     passed_file_id,
                     mark_offset_bytes,
-                    found,
+                    new_damage,
                     over,
                     clean,
                     pause,
@@ -204,7 +204,7 @@ class Checkpoint(Maintenance):
         pause: Callable[[int], None],
     ) -> Change:
         commits = self.commits
-        kept = [one for one in self.manifest.damage if one not in ended]
+        kept = [damaged for damaged in self.manifest.damage if damaged not in ended]
         logs = with_journal_files(
             self.manifest.logs, contents.adopted, passed_file_id, self._clock_s()
         )

@@ -439,11 +439,11 @@ class NewFiles:
         files = set(LOCATIONS.ids_in(disk, directory)) - {
             entry.file_id for entry in manifest.locations
         }
-        self.next_log_id = max([manifest.next_log_id, *(one + 1 for one in logs)])
-        self.next_file_id = max([manifest.next_file_id, *(one + 1 for one in files)])
-        self._waiting = [log_path(directory, one) for one in sorted(logs)]
+        self.next_log_id = max([manifest.next_log_id, *(log_id + 1 for log_id in logs)])
+        self.next_file_id = max([manifest.next_file_id, *(file_id + 1 for file_id in files)])
+        self._waiting = [log_path(directory, log_id) for log_id in sorted(logs)]
         """Paths to be unlinked after the next commit."""
-        self._waiting += [locations_path(directory, one) for one in sorted(files)]
+        self._waiting += [locations_path(directory, file_id) for file_id in sorted(files)]
 
     def attempt(self, generation: int) -> Attempt:
         """Return a try that makes a locations file. Any thread."""

@@ -541,7 +541,7 @@ class IndexDisk:
     def poll(self) -> None:
         """Take in what happened since the last look."""
         flusher = self._flusher
-        self.watch.journal_files = said_of(flusher.journal_logs)
+        self.watch.journal_files = text_of_logs(flusher.journal_logs)
         if flusher.failure and flusher.failure is not self._failure:
             self.watch.failed(FLUSH_NAME, flusher.failure)
         self._failure = flusher.failure
@@ -582,7 +582,7 @@ class IndexDisk:
         )
 
 
-def said_of(logs: JournalLogs) -> str:
+def text_of_logs(logs: JournalLogs) -> str:
     """Return what journal files that are entry logs hold, for people; empty: there are none."""
     if not logs.count:
         return ""

@@ -271,13 +271,13 @@ class JournalLoop:
         )
         self.journal.note_ready(self.pool.ready_count, self.pool.ready_s)
         if self._disk is not None:
-            self._disk.watch.journal_files = self._said_of_files()
+            self._disk.watch.journal_files = self._text_of_files()
         self.journal.note_adoption(
             self.pool.free_bytes, self.pool.kept_bytes, ADOPT_REASONS.index(self._adopt_reason)
         )
         self._apply_limit()
 
-    def _said_of_files(self) -> str:
+    def _text_of_files(self) -> str:
         """Return whether the current file may become an entry log, for people."""
         reason = self._adopt_reason
         now = f"the current one cannot become an entry log: {reason}" if reason else ""
