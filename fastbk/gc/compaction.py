@@ -63,8 +63,8 @@ class Run(msgspec.Struct):
     is_over: bool = False
     was_suspended: bool = False
     """It was asked for all the same."""
-    last_log_id: int = -1
-    """Highest id of the logs that were there when it began: what it makes has higher ids."""
+    there: frozenset[int] = frozenset()
+    """Ids of the logs that were there when it began: it moves nothing that it made itself."""
     tried: set[int] = msgspec.field(default_factory=set)
 
 
@@ -189,10 +189,8 @@ class Compactor(msgspec.Struct):
         every = self.local.usage()
         if run.goes == 0:
             run.logs = sum(log.sealed for log in every)
-            run.last_log_id = max((log.log_id for log in every), default=-1)
-        logs = [
-            log for log in every if log.log_id <= run.last_log_id and log.log_id not in run.tried
-        ]
+            run.there = frozenset(log.log_id for log in every)
+        logs = [log for log in every if log.log_id in run.there - run.tried]
         room = compaction_choice.room_bytes(self.local.space())
         if run.kind == URGENT:
             return compaction_choice.choose_urgently(logs, room, GO_LOGS_MAX)

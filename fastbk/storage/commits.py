@@ -329,7 +329,7 @@ def with_journal_files(
     ordered = sorted(every.values(), key=lambda log: log.log_id)
     return tuple(
         msgspec.structs.replace(log, sealed=True)
-        if log.is_journal_file and log.log_id ^ JOURNAL_LOG < passed_file_id
+        if log.is_journal_file and not log.sealed and log.log_id ^ JOURNAL_LOG < passed_file_id
         else log
         for log in ordered
     )

@@ -144,12 +144,15 @@ class ReplayPlan(msgspec.Struct):
     last_used: JournalHeader | None = None
 
 
-def plan_replay(found: Sequence[FoundFile], mark_sequence: int, incarnation: int) -> ReplayPlan:
+def plan_replay(
+    found: Sequence[FoundFile], mark_sequence: int, incarnation: int, *, next_file_id: int = 1
+) -> ReplayPlan:
     """Order the files, bound each by its successor's header (INV-J4), find what is missing.
 
+    `next_file_id`: no lower id is given to a file: a manifest names those of files that are lost.
     Raises StorageError when a file belongs to another bookie's or an earlier incarnation's journal.
     """
-    plan = ReplayPlan(mark_sequence)
+    plan = ReplayPlan(mark_sequence, next_file_id=next_file_id)
     used = []
     for file in sorted(found, key=lambda each: each.file_id):
         plan.next_file_id = max(plan.next_file_id, file.file_id + 1)

@@ -117,12 +117,17 @@ class CommitInDoubt(StorageError):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of a slot: header, JSON body, zeros up to a block."""
+    """Return the bytes of a slot: header, JSON body, zeros up to a block. Raises StorageError: it is too large."""
     has_journals = any(log.is_journal_file for log in manifest.logs)
     fields = msgspec.to_builtins(manifest)
     if not has_journals:
         del fields["mark_file_id"], fields["mark_offset_bytes"]
     body = msgspec.json.encode(fields)
+    if len(body) > BODY_BYTES_MAX:
+        raise StorageError(
+            f"the manifest would have {len(body)} bytes, more than a start reads: there are {len(manifest.logs)} logs."
+            " Raise `[ledgers] entry_log_size`, or set `[ledgers] adopt` to `never`"
+        )
     version = VERSION if has_journals else VERSION_WITHOUT_JOURNALS
     front = HEADER.pack(MAGIC, version, 0, manifest.generation, len(body), crc32c(body), bytes(24))
     used = front + crc32c(front).to_bytes(4, "little") + body

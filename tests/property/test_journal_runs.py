@@ -230,13 +230,21 @@ def test_a_run_lies_where_its_summary_says(fake: FakeDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "sizes"), [(300, [150, 150]), (600, [200, 200, 200]), (256, [256])]
+    ("entries", "data_bytes", "sizes"),
+    [
+        (300, 120, [150, 150]),
+        (600, 120, [200, 200, 200]),
+        (256, 120, [256]),
+        (1500, 1, [250] * 6),
+    ],
 )
-def test_runs_of_a_ledger_are_of_one_size(fake: FakeDisk, entries: int, sizes: list[int]) -> None:
+def test_runs_of_a_ledger_are_of_one_size(
+    fake: FakeDisk, entries: int, data_bytes: int, sizes: list[int]
+) -> None:
     """A rest of a few entries would be a small piece to read."""
     disk = fake.disk()
     harness = adopting(disk)
-    harness.add_batch(1, 0, [b"x" * 120] * entries)
+    harness.add_batch(1, 0, [b"x" * data_bytes] * entries)
     records = [record for batch in read_back(harness, disk) for record in batch.records()]
     assert [(record.kind, record.entry_count) for record in records] == [
         (KIND_RUN, size) for size in sizes

@@ -397,17 +397,22 @@ class Adoption:
         )
 
 
-ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches")
+ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches", "buffered")
 """Why a file does not adopt. Their places are the values of a gauge: none gets another one."""
 
 
-def obstacle_of(config: JournalConfig) -> str:
-    """Return why no file of this life adopts, a word of `ADOPT_REASONS`; empty: it depends."""
+def obstacle_of(config: JournalConfig, sync_mode: str) -> str:
+    """Return why no file of this life adopts, a word of `ADOPT_REASONS`; empty: it depends.
+
+    Through the page cache a batch whose sync has failed may be read back whole, and be on no disk.
+    """
     if config.adopt == "never":
         return "off"
     if not config.is_on_ledger_disk:
         return "other disk"
-    return "unsynced" if config.settings.sync == UNSYNCED else ""
+    if config.settings.sync == UNSYNCED:
+        return "unsynced"
+    return "buffered" if sync_mode.startswith("write+") else ""
 
 
 class BatchSizes:
@@ -509,7 +514,9 @@ def main(child: Child) -> None:
         slow_commit_ms=config.disk.slow_commit_ms,
         has_ledgers=config.is_on_ledger_disk,
     )
-    adoption = Adoption(journal, obstacle=obstacle_of(config), level=config.format_level)
+    adoption = Adoption(
+        journal, obstacle=obstacle_of(config, disk.sync_mode), level=config.format_level
+    )
     loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk, adoption)
     loop.refuse_adds(config.refuses_adds)
     watch.start()

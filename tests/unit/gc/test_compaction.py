@@ -11,6 +11,7 @@ from fastbk.errors import Error
 from fastbk.gc import compaction
 from fastbk.gc.compaction import STALL_S, URGENT, CompactionSettings, Compactor, Run
 from fastbk.server.gc_messages import MAJOR, MINOR, Compaction, LogUsage, Space
+from fastbk.storage.directories import JOURNAL_LOG
 
 SETTINGS = CompactionSettings(bytes_per_s=10)
 
@@ -91,7 +92,7 @@ class Disk:
         elif self.left_bytes:
             self.state = Compaction(running=True, moved_bytes=moved)
         else:
-            next_id = max(self.logs) + 1
+            next_id = max(n for n in self.logs if n < JOURNAL_LOG) + 1
             sizes = list(map(self.logs.pop, self.going))
             freed = sum(durable - live for live, durable in sizes)
             if self.block_bytes:
@@ -149,10 +150,14 @@ def test_a_run_takes_all_below_its_ratio_and_counts() -> None:
     assert [event for event, _ in heard.events] == ["begun", "ended"] * 2
 
 
+@pytest.mark.parametrize("other", [2, JOURNAL_LOG | 2])
 @pytest.mark.parametrize("kind", [MINOR, MAJOR])
-def test_a_run_leaves_alone_what_it_has_made(kind: str) -> None:
-    """A log with little in it is below the ratio by its header and padding alone, however often it is moved."""
-    disk = Disk({1: (10, 300), 2: (90, 100)}, block_bytes=50)
+def test_a_run_leaves_alone_what_it_has_made(kind: str, other: int) -> None:
+    """A log with little in it is below the ratio by its header and padding alone, however often it is moved.
+
+    The id of a journal file is above those of all entry logs.
+    """
+    disk = Disk({1: (10, 300), other: (90, 100)}, block_bytes=50)
     subject, heard = compactor(disk, CompactionSettings(0.4, bytes_per_s=10, major_ratio_max=0.5))
     subject.request(kind)
     for _ in range(20):

@@ -212,3 +212,15 @@ def test_the_key_of_a_new_ledger_comes_with_its_run(harness: IndexHarness) -> No
     assert harness.index.write_states(states_fd) == 1
     assert KEY in os.pread(states_fd, 4096, 0)
     os.close(states_fd)
+
+
+def test_the_mark_has_reached_the_file_of_its_batch(harness: IndexHarness) -> None:
+    """INV-J3: files before it are passed, and no other."""
+    for file_id in (1, 2, 3):
+        harness.add(1, 10 * file_id, b"new")
+        harness.publish(file_id=file_id)
+    harness.run()
+    harness.index.seal()
+    sealed = harness.index.sealed()
+    assert (sealed.file_id, sealed.batch_offset_bytes) == (3, 8192)
+    harness.index.flushed()

@@ -434,21 +434,22 @@ def test_why_no_file_adopts(obstacle: str, level: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("adopt", "is_on_ledger_disk", "sync", "obstacle"),
+    ("adopt", "is_on_ledger_disk", "sync", "sync_mode", "obstacle"),
     [
-        ("never", True, "always", "off"),
-        ("auto", False, "always", "other disk"),
-        ("auto", True, "never", "unsynced"),
-        ("auto", True, "always", ""),
+        ("never", True, "always", "O_DIRECT+RWF_DSYNC", "off"),
+        ("auto", False, "always", "O_DIRECT+RWF_DSYNC", "other disk"),
+        ("auto", True, "never", "O_DIRECT+RWF_DSYNC", "unsynced"),
+        ("auto", True, "always", "write+fdatasync", "buffered"),
+        ("auto", True, "always", "O_DIRECT+RWF_DSYNC", ""),
     ],
 )
 def test_what_forbids_adoption_for_good(
-    adopt: str, is_on_ledger_disk: bool, sync: str, obstacle: str
+    adopt: str, is_on_ledger_disk: bool, sync: str, sync_mode: str, obstacle: str
 ) -> None:
     config = SimpleNamespace(
         adopt=adopt, is_on_ledger_disk=is_on_ledger_disk, settings=SimpleNamespace(sync=sync)
     )
-    assert obstacle_of(cast("JournalConfig", config)) == obstacle
+    assert obstacle_of(cast("JournalConfig", config), sync_mode) == obstacle
 
 
 @pytest.mark.parametrize(

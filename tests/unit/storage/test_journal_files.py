@@ -146,3 +146,9 @@ def test_another_incarnation_is_refused() -> None:
         plan_replay([found(1, incarnation=78)], 0, INCARNATION)
     with pytest.raises(StorageError, match="renamed by hand"):
         plan_replay([found(9, name_id=8)], 0, INCARNATION)
+
+
+def test_an_id_that_a_manifest_names_is_given_to_no_other_file() -> None:
+    """The files of that name may be lost: what a manifest says of them would count for the new one."""
+    assert plan_replay([], 50, 77, next_file_id=9).next_file_id == 9
+    assert plan_replay([found(12, 5, 40)], 50, 77, next_file_id=9).next_file_id == 13

@@ -431,6 +431,18 @@ note_slow(struct fbk_index *index, uint64_t published_ns, uint64_t now_ns)
     fbk_flight_record(&index->recorder, &record);
 }
 
+static void
+note_place(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
+{
+    if (FBK_UNLIKELY(descriptor->file_id != index->taken_place.file_id)) {
+        memmove(&index->file_begins[1], &index->file_begins[0],
+                (FBK_FILE_BEGINS - 1) * sizeof index->file_begins[0]);
+        index->file_begins[0].file_id = descriptor->file_id;
+        index->file_begins[0].batch_sequence = descriptor->batch_sequence;
+    }
+    index->taken_place = (struct fbk_mark_place){descriptor->file_id, descriptor->offset_bytes};
+}
+
 /* 1: taken in; 0: does not fit now. */
 static int32_t
 take_descriptor(struct fbk_index *index)
@@ -477,7 +489,7 @@ take_descriptor(struct fbk_index *index)
     index->tail_end = descriptor.tail_end;
     index->adopts = false;
     if (descriptor.file_id)
-        index->taken_place = (struct fbk_mark_place){descriptor.file_id, descriptor.offset_bytes};
+        note_place(index, &descriptor);
     FBK_KILL_POINT("index.after_take");
     index->order++;
     index->taken_sequence = descriptor.batch_sequence;

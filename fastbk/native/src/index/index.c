@@ -290,6 +290,22 @@ fbk_index_forget_flushed(struct fbk_index *index)
     fbk_cache_reset(index->other);
 }
 
+/* Where a check holds the mark back only its file is known, and not even that if it is old. */
+static void
+note_mark_place(struct fbk_index *index, uint64_t mark_sequence)
+{
+    if (mark_sequence == index->taken_sequence) {
+        index->mark_place = index->taken_place;
+        return;
+    }
+    index->mark_place.batch_offset_bytes = 0;
+    for (uint32_t i = 0; i < FBK_FILE_BEGINS && index->file_begins[i].file_id != 0; i++)
+        if (index->file_begins[i].batch_sequence <= mark_sequence) {
+            index->mark_place.file_id = index->file_begins[i].file_id;
+            return;
+        }
+}
+
 int32_t
 fbk_index_seal(struct fbk_index *index)
 {
@@ -308,11 +324,7 @@ fbk_index_seal(struct fbk_index *index)
     if (sealed->mark_sequence < index->mark_sequence)
         sealed->mark_sequence = index->mark_sequence;
     sealed->journal_bytes = index->journal_bytes;
-    /* Where a check holds the mark back nobody knows in which file it stays. */
-    if (sealed->mark_sequence == index->taken_sequence)
-        index->mark_place = index->taken_place;
-    else
-        index->mark_place.batch_offset_bytes = 0;
+    note_mark_place(index, sealed->mark_sequence);
     sealed->mark_place = index->mark_place;
     sealed->adopted = index->adopted;
     memset(&index->adopted, 0, sizeof index->adopted);

@@ -144,6 +144,8 @@ struct fbk_sealed {
     struct fbk_mark_place mark_place;
 };
 
+#define FBK_FILE_BEGINS 16u
+
 /* Deleted ledgers on their way out of memory: index/forget.c. */
 #define FBK_FORGETS_MAX 256u
 struct fbk_forget {
@@ -212,10 +214,15 @@ struct fbk_index {
     uint64_t tail_released;     /* as last published */
     struct fbk_adopted adopted; /* since the last seal */
     struct fbk_mark_place taken_place; /* of the last batch that was written and taken in */
-    struct fbk_mark_place mark_place;  /* as of the last seal */
-    uint64_t taken_sequence;           /* batch of the last descriptor taken in */
-    uint64_t batch_sequence;           /* of what is being taken in */
-    uint32_t batch_published_us;       /* when it was durable: low bits, as in records */
+    /* journal files that began last, newest first: the mark may be in an older one */
+    struct fbk_file_begin {
+        uint64_t file_id;
+        uint64_t batch_sequence; /* of the first batch that was taken in */
+    } file_begins[FBK_FILE_BEGINS];
+    struct fbk_mark_place mark_place; /* as of the last seal */
+    uint64_t taken_sequence;          /* batch of the last descriptor taken in */
+    uint64_t batch_sequence;          /* of what is being taken in */
+    uint32_t batch_published_us;      /* when it was durable: low bits, as in records */
     uint64_t mark_sequence;
     bool mark_is_held;      /* it moves here alone; the journal's stays */
     uint64_t journal_bytes; /* at the last descriptor taken in */

@@ -14,6 +14,8 @@
 #define TICKET_REPLAY 1u
 /* a disk that fails to read gets more than one chance before that is taken for damage */
 #define READS_MAX 3u
+/* published by one flush: what comes later is looked for among them */
+#define RUNS_MAX 1024u
 
 /* Waits for the job: with the reader threads if they run, else by doing it here. */
 static void
@@ -65,9 +67,9 @@ is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entr
           const uint8_t *entry, uint32_t size_bytes)
 {
     /* not compared: what is on record is only counted */
-    bool same = fbk_adopted_holds(&index->adopted, record->ledger_id, entry_id) ||
-                fbk_adopted_holds(&index->sealed.adopted, record->ledger_id, entry_id);
-    if (same)
+    bool same = false;
+    if (fbk_adopted_holds(&index->adopted, record->ledger_id, entry_id) ||
+        fbk_adopted_holds(&index->sealed.adopted, record->ledger_id, entry_id))
         return true;
     const struct fbk_cache_item *item = fbk_index_cached(index, record->ledger_id, entry_id);
     if (item)
@@ -122,7 +124,8 @@ adopt_run(struct fbk_index *index, struct fbk_ledger_state *state, const struct 
         struct fbk_run_item item;
         memcpy(&item, bytes + sizeof run + n * sizeof item, sizeof item);
         const int64_t entry_lac = (int64_t)fbk_load_be64(bytes + item.offset_bytes + 16);
-        lac = entry_lac > lac ? entry_lac : lac;
+        if (entry_lac < item.entry_id && entry_lac > lac)
+            lac = entry_lac;
     }
     fbk_adopted_add(&index->adopted, &(struct fbk_location){
                                          .ledger_id = run.ledger_id,
@@ -240,7 +243,8 @@ fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan,
         at->has_batch = 0;
         fbk_index_replay_done(index, at->batch.sequence);
         FBK_KILL_POINT("index.replay_batch");
-        if (at->pause_bytes && index->active->used_bytes >= at->pause_bytes)
+        if ((at->pause_bytes && index->active->used_bytes >= at->pause_bytes) ||
+            index->adopted.count >= RUNS_MAX)
             return FBK_REPLAY_FULL;
     }
 }

@@ -321,7 +321,8 @@ put_entries(struct fbk_journal *journal, struct cursor *cursor, int64_t ledger_i
             return 0;
         }
         const int64_t entry_lac = (int64_t)fbk_load_be64(to + 16);
-        lac = entry_lac > lac ? entry_lac : lac;
+        if (entry_lac < entry.entry_id && entry_lac > lac) /* else it is none */
+            lac = entry_lac;
         items[i] = (struct fbk_run_item){
             .entry_id = entry.entry_id,
             .offset_bytes = (uint32_t)offset,
@@ -459,7 +460,7 @@ is_worth_runs(const struct fbk_journal *journal, const struct fbk_journal_group 
     uint64_t size_bytes;
     const uint64_t runs = measure_group(journal, group, &size_bytes);
     if (size_bytes > group->planned_bytes || runs > *room ||
-        runs > 1 + group->bytes / journal->options.run_bytes_min)
+        runs > 1 + 2 * size_bytes / journal->options.run_bytes_min)
         return false;
     *room -= runs;
     return true;
@@ -477,9 +478,11 @@ choose_runs(struct fbk_journal *journal, const struct fbk_journal_slot *slot)
     for (uint32_t g = 0; g < plan->group_count; g++) {
         struct fbk_journal_group *group = &plan->groups[g];
         const bool is_large = !group->is_mixed && group->bytes >= journal->options.run_bytes_min;
-        journal->grouped_bytes += is_large ? group->bytes : 0;
-        journal->taken_bytes += group->bytes;
         group->is_run = slot->has_runs && is_large && is_worth_runs(journal, group, &room);
+        journal->taken_bytes += group->bytes;
+        journal->grouped_bytes += slot->has_runs ? group->is_run * group->bytes
+                                  : is_large     ? group->bytes
+                                                 : 0;
     }
     return 0;
 }
