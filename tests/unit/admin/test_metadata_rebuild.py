@@ -27,12 +27,16 @@ from fastbk.inspect.items import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.meta.rollback import read_hold
 from fastbk.meta.sqlite.store import MemoryStore
+from fastbk.native.disk import Disk
 from fastbk.native.hashes import crc32c
 from fastbk.storage import last_metadata
+from fastbk.storage.identity import new_identity, write_identity
 from fastbk.storage.last_metadata import read_last_metadata
 from fastbk.storage.metadata_mark import MetadataMark
 from tests.fixtures import hostile_files
 from tests.fixtures.bookie_image import Image, make_image
+from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.journal_logs import INCARNATION, RUN_ENTRIES, JournalLogs
 from tests.fixtures.metadata import metadata, service
 
 if TYPE_CHECKING:
@@ -315,3 +319,46 @@ def test_last_metadata_ends_at_a_record_that_cannot_be(
     (tmp_path / last_metadata.NAME).write_bytes(good + record + last_metadata.pack(5, 1, b"m"))
     seen, deleted = read_last_metadata(tmp_path)
     assert (list(seen), list(deleted)) == ([4], [])
+
+
+def harm(path: Path, offset_bytes: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[offset_bytes] ^= 0xFF
+    path.write_bytes(raw)
+
+
+def test_runs_of_journal_files_are_found_by_locations_and_passed_files_are_not_read_again(
+    tmp_path: Path,
+) -> None:
+    """A file that stays as a log holds loose entries of ledgers that may be deleted since."""
+    disks: list[Disk] = []
+
+    def new_disk() -> Disk:
+        disks.append(Disk(tmp_path, "plain"))
+        return disks[-1]
+
+    with FakeDisk() as fake:
+        logs = JournalLogs(fake, str(tmp_path), new_disk)
+        for _ in range(2):
+            logs.begin_file()
+            logs.batch(1, 2)
+        manifest = logs.publish(sealed=False)
+        passed = [msgspec.structs.replace(manifest.logs[0], sealed=True), manifest.logs[1]]
+        logs.slots.commit(
+            msgspec.structs.replace(
+                manifest, generation=manifest.generation + 1, logs=tuple(passed)
+            )
+        )
+        for role, path in (("journal", logs.journal), ("ledger", logs.ledgers)):
+            write_identity(logs.disk, path, new_identity("b:1", INCARNATION, role, 1))
+        harm(tmp_path / "journal" / "0000000000000001.journal", logs.ends[1] - 4096)
+        found = collect([tmp_path / "journal", tmp_path / "ledgers"])
+        assert {one.ledger_id: one.highest_entry_id for one in found.ledgers} == {
+            1: 2 * RUN_ENTRIES - 1,
+            2: 2 * RUN_ENTRIES - 1,
+            98: 1,  # loose, in the second file
+        }
+        assert found.damage == []
+        logs.close()
+    for disk in disks:
+        disk.destroy()
