@@ -131,6 +131,52 @@ async def test_what_comes_in_large_pieces_stays_in_the_journals_files() -> None:
         assert journal_bytes <= (64 + 32 + 96) * MIB
 
 
+async def test_files_are_taken_again_beside_readers() -> None:
+    """INV-J3: nobody meets another file's bytes, however often a ledger is read while others are deleted."""
+    async with (
+        LocalCluster(1, settings=SETTINGS) as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+    ):
+        bookie = cluster.bookies[0]
+        kept = [await write(client, 96)]
+        doomed: list[int] = []
+        before = await metric(bookie, "fastbk_journal_files_recycled_total")
+
+        async def read_all() -> None:
+            for ledger_id in kept:
+                await check_whole(client, ledger_id, 96 if ledger_id == kept[0] else 16)
+
+        for n in range(6):
+            reads = asyncio.create_task(read_all())
+            fresh = await write(client, 48 if n % 2 else 16)
+            if n % 2:
+                doomed.append(fresh)
+            await wait_until_confirmed([bookie])
+            while len(doomed) > 1:
+                await client.delete_ledger(doomed.pop(0))
+            await gc(bookie, "run")
+            await reads
+            if not n % 2:
+                kept.append(fresh)
+        assert await metric(bookie, JOURNAL_LOGS) > 0
+        for ledger_id in doomed:
+            await client.delete_ledger(ledger_id)
+        await read_all()
+
+        async def are_taken_again() -> bool:
+            await gc(bookie, "run")
+            await write(client, 16)
+            found = await metric(bookie, "fastbk_journal_files_recycled_total")
+            return found >= before + 6
+
+        await wait_until_async(are_taken_again, "files are taken again", WAIT_S)
+        await read_all()
+        found = await asyncio.to_thread(metrics, bookie)
+        assert found["fastbk_index_quarantined"] == 0
+        assert found["fastbk_index_damaged"] == 0
+        assert "read.damaged" not in bookie.log_path.read_text()
+
+
 async def test_below_level_4_nothing_of_version_3_is_written_and_then_it_is() -> None:
     """INV-U1: the running journal hears of the level, and begins with its next file."""
     async with LocalCluster(1, settings=SETTINGS) as cluster:
