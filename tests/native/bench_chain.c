@@ -3,13 +3,17 @@
  * io_uring, O_DIRECT + RWF_DSYNC on a file whose blocks have been written before: the shape of a
  * bookie, without its checks, checksums, index and Python.
  *
- * A bookie stores each entry twice: with `twice` a fourth process writes as many bytes to a second
- * file on the same disk, 1 MiB at a time and four at once, as a flush does.
+ * A bookie may store each entry twice: with `twice` a fourth process writes as many bytes to a
+ * second file, FILE.flush, 1 MiB at a time and four at once, as a flush does. The journal waits
+ * where that is more than a bookie's write caches behind.
  *
  * With connections=WINDOW each of the window has a connection of its own, with one add in flight.
- * An entry has 1 KiB of data, or entry=BYTES.
+ * An entry has 1 KiB of data, or entry=BYTES. A file has 64 MiB, or file=BYTES; at its end the
+ * chain goes on at its beginning. A file that is there already is used, and left there: its blocks
+ * have to have been written before.
  *
- * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW] [entry=BYTES].  Prints JSON:
+ * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW] [entry=BYTES] [file=BYTES].
+ * SECONDS are what is measured, behind a quarter as much that is not. Prints JSON:
  * adds, seconds, adds_per_s, batches, latency_us, cpu_us_per_entry, disk_bytes_per_entry,
  * memory_mb. Exits 77 where io_uring is refused. */
 #include "bench_chain.h"
@@ -125,11 +129,31 @@ run_worker(const int *fds, uint32_t count)
 
 /* ------------ client */
 
-static int
-compare(const void *a, const void *b)
+/* A histogram of nanoseconds: a sustained run has more adds than memory has room for. */
+static uint64_t latency_counts[LATENCY_BUCKETS];
+
+static void
+note_latency(uint64_t ns)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
+    uint32_t shift = 0;
+    while (ns >> shift >= 2u << LATENCY_BITS)
+        shift++;
+    latency_counts[((uint64_t)shift << LATENCY_BITS) + (ns >> shift)]++;
+}
+
+/* In microseconds: what that share of all latencies does not exceed. */
+static double
+latency_us(double share, uint64_t count)
+{
+    uint64_t seen = 0, wanted = (uint64_t)(share * (double)count);
+    for (uint64_t i = 0; i < LATENCY_BUCKETS; i++) {
+        seen += latency_counts[i];
+        if (seen > wanted) {
+            uint64_t shift = i >> LATENCY_BITS > 1 ? (i >> LATENCY_BITS) - 1 : 0;
+            return (double)(((i - (shift << LATENCY_BITS) + 1) << shift) - 1) / 1e3;
+        }
+    }
+    return 0;
 }
 
 static double
@@ -181,14 +205,14 @@ static void
 run_client(const int *fds, uint32_t count, uint64_t window, double seconds, const pid_t *pids)
 {
     uint8_t *frames = calloc(window, frame_bytes);
-    uint32_t *latencies = malloc(LATENCIES_MAX * sizeof *latencies);
     uint64_t *sent_ns = malloc(SLOT_COUNT_MAX * sizeof *sent_ns);
-    need(latencies != NULL && sent_ns != NULL && frames != NULL, "memory");
+    need(sent_ns != NULL && frames != NULL, "memory");
     static struct epoll_event events[EVENTS_MAX];
     struct peer *peers = make_peers(fds, count);
     uint64_t sent = 0, answered = 0, warm = 0, begin = now_ns(),
-             end = begin + (uint64_t)(seconds * 1e9);
-    uint64_t warm_ns = begin + (end - begin) / 5, measured_ns = 0, batches = 0, started_ns = begin;
+             warm_ns = begin + (uint64_t)(seconds * 1e9 / 4),
+             end = warm_ns + (uint64_t)(seconds * 1e9);
+    uint64_t measured_ns = 0, batches = 0, started_ns = begin;
     double cpu[3] = {0, 0, 0}, disk = 0;
     int poll = epoll_create1(0);
     for (uint32_t i = 0; i < count && count > 1; i++)
@@ -223,8 +247,8 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
             peer->held -= (uint32_t)acks * ACK_BYTES;
             for (uint64_t i = 0; i < acks; i++, answered++) {
                 uint64_t *at = &sent_ns[count > 1 ? number : answered % SLOT_COUNT_MAX];
-                if (measured_ns != 0 && answered - warm < LATENCIES_MAX)
-                    latencies[answered - warm] = (uint32_t)(now - *at);
+                if (measured_ns != 0)
+                    note_latency(now - *at);
             }
             for (uint64_t i = 0; i < acks; i++, sent++)
                 sent_ns[count > 1 ? number : sent % SLOT_COUNT_MAX] = now;
@@ -232,21 +256,20 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
         }
     }
     double took_s = (double)(now_ns() - measured_ns) / 1e9;
-    uint64_t adds = answered - warm, kept = adds < LATENCIES_MAX ? adds : LATENCIES_MAX;
-    need(kept > 0, "no add was answered");
+    uint64_t adds = answered - warm;
+    need(adds > 0, "no add was answered");
     for (int i = 0; i < 3; i++)
         cpu[i] = (cpu_us(pids[i]) - cpu[i]) / (double)adds;
     disk = (disk_bytes(pids[2]) + disk_bytes(pids[3]) - disk) / (double)adds;
     double memory_mb = (memory_bytes(pids[1]) + memory_bytes(pids[2])) / 1e6;
-    qsort(latencies, kept, sizeof *latencies, compare);
     printf("{\"adds\": %llu, \"seconds\": %.3f, \"adds_per_s\": %.0f, \"batches\": %llu, "
            "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p99.9\": %.1f}, "
            "\"cpu_us_per_entry\": {\"client\": %.3f, \"worker\": %.3f, \"journal\": %.3f}, "
            "\"disk_bytes_per_entry\": %.1f, \"memory_mb\": %.1f}\n",
            (unsigned long long)adds, took_s, (double)adds / took_s,
-           (unsigned long long)(atomic_load(&shared->batches) - batches), latencies[kept / 2] / 1e3,
-           latencies[kept - 1 - kept / 100] / 1e3, latencies[kept - 1 - kept / 1000] / 1e3, cpu[0],
-           cpu[1], cpu[2], disk, memory_mb);
+           (unsigned long long)(atomic_load(&shared->batches) - batches), latency_us(0.5, adds),
+           latency_us(0.99, adds), latency_us(0.999, adds), cpu[0], cpu[1], cpu[2], disk,
+           memory_mb);
 }
 
 /* ------------ all three */
@@ -297,37 +320,64 @@ close_all(const int *fds, uint32_t count)
         close(fds[i]);
 }
 
-int
-main(int argc, char **argv)
+struct options {
+    const char *path;
+    uint64_t window;
+    double seconds;
+    uint32_t connections;
+    bool is_twice;
+};
+
+/* Sets the sizes of all processes, too.  Returns false, and says why, where it cannot be. */
+static bool
+read_options(struct options *options, int argc, char **argv)
 {
-    bool is_twice = false;
-    uint32_t count = 1;
     uint64_t entry_bytes = ENTRY_BYTES_DEFAULT;
+    file_bytes = FILE_BYTES_DEFAULT;
+    *options = (struct options){.connections = 1};
     for (int i = 4; i < argc; i++) {
-        is_twice |= strcmp(argv[i], "twice") == 0;
+        options->is_twice |= strcmp(argv[i], "twice") == 0;
         if (strncmp(argv[i], "connections=", 12) == 0)
-            count = (uint32_t)strtoul(argv[i] + 12, NULL, 10);
+            options->connections = (uint32_t)strtoul(argv[i] + 12, NULL, 10);
         if (strncmp(argv[i], "entry=", 6) == 0)
             entry_bytes = strtoull(argv[i] + 6, NULL, 10);
+        if (strncmp(argv[i], "file=", 5) == 0)
+            file_bytes = strtoull(argv[i] + 5, NULL, 10) / BATCH_BYTES * BATCH_BYTES;
     }
-    if (entry_bytes == 0 || entry_bytes > ENTRY_BYTES_MAX) {
-        fprintf(stderr, "bench_chain: entry=1..%u\n", ENTRY_BYTES_MAX);
-        return 2;
+    if (file_bytes < FLUSH_BYTES || file_bytes > FILE_BYTES_MAX || entry_bytes == 0 ||
+        entry_bytes > ENTRY_BYTES_MAX) {
+        fprintf(stderr, "bench_chain: entry=1..%u, file=%u..%llu\n", ENTRY_BYTES_MAX, FLUSH_BYTES,
+                FILE_BYTES_MAX);
+        return false;
     }
     frame_bytes = (uint32_t)entry_bytes + OVERHEAD_BYTES;
     slot_count = SLOT_COUNT_MAX;
     while ((uint64_t)slot_count * frame_bytes > RING_BYTES_MAX)
         slot_count /= 2;
-    uint64_t window = argc >= 4 ? strtoull(argv[2], NULL, 10) : 0;
-    double seconds = window > 0 ? strtod(argv[3], NULL) : 0;
-    if (window == 0 || window > slot_count / 2 || seconds <= 0 || seconds > 600 || count == 0 ||
-        count > CONNECTIONS_MAX || (count > 1 && count != window)) {
-        fprintf(stderr,
-                "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice] [connections=WINDOW]"
-                " [entry=BYTES]\n",
-                slot_count / 2);
-        return 2;
+    if (argc >= 4) {
+        options->path = argv[1];
+        options->window = strtoull(argv[2], NULL, 10);
+        options->seconds = strtod(argv[3], NULL);
     }
+    uint32_t count = options->connections;
+    if (options->window > 0 && options->window <= slot_count / 2 && options->seconds > 0 &&
+        options->seconds <= 600 && count > 0 && count <= CONNECTIONS_MAX &&
+        (count == 1 || count == options->window))
+        return true;
+    fprintf(stderr,
+            "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice] [connections=WINDOW]"
+            " [entry=BYTES] [file=BYTES]\n",
+            slot_count / 2);
+    return false;
+}
+
+int
+main(int argc, char **argv)
+{
+    struct options options;
+    if (!read_options(&options, argc, argv))
+        return 2;
+    uint32_t count = options.connections;
     struct io_uring tried;
     if (open_uring(&tried) != 0) {
         puts("needs io_uring: refused here");
@@ -339,10 +389,13 @@ main(int argc, char **argv)
     ring = mmap(NULL, (size_t)slot_count * frame_bytes, PROT_READ | PROT_WRITE,
                 MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     need(shared != MAP_FAILED && ring != MAP_FAILED, "memory");
+    atomic_store(&shared->flushed, options.is_twice ? 0 : UINT64_MAX - BEHIND_BYTES);
     journal_bell = eventfd(0, EFD_CLOEXEC);
     worker_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     static int clients[CONNECTIONS_MAX], servers[CONNECTIONS_MAX];
-    int file = open_file(argv[1]), second = is_twice ? open_file(argv[1]) : -1;
+    char second_path[4096];
+    snprintf(second_path, sizeof second_path, "%s.flush", options.path);
+    int file = open_file(options.path), second = options.is_twice ? open_file(second_path) : -1;
     connect_both(clients, servers, count);
     signal(SIGCHLD, on_dead_child);
     pid_t pids[4] = {getpid(), start(), 0, 0};
@@ -355,11 +408,11 @@ main(int argc, char **argv)
         close_all(servers, count);
         run_journal(file);
     }
-    if (is_twice && (pids[3] = start()) == 0) {
+    if (options.is_twice && (pids[3] = start()) == 0) {
         close_all(servers, count);
         run_flusher(second);
     }
-    run_client(servers, count, window, seconds, pids);
+    run_client(servers, count, options.window, options.seconds, pids);
     signal(SIGCHLD, SIG_DFL);
     for (int i = 1; i < 4 && pids[i] != 0; i++) {
         kill(pids[i], SIGKILL);

@@ -32,11 +32,15 @@
 #define RING_BYTES_MAX (64u << 20)
 #define BLOCK_BYTES 4096u
 #define BATCH_BYTES (1u << 20)
-#define FILE_BYTES (64u << 20)
+#define FILE_BYTES_DEFAULT (64u << 20)
+#define FILE_BYTES_MAX (1ull << 40)
 #define PIECE_BYTES (1u << 20)
 #define PIECE_COUNT 4u
 #define FLUSH_BYTES (24u << 20) /* half of a write cache */
-#define LATENCIES_MAX (1u << 22)
+#define BEHIND_BYTES \
+    (96u << 20)        /* two write caches: a bookie takes no more before it was flushed */
+#define LATENCY_BITS 7 /* a bucket of the histogram is less than 1 % of its latencies wide */
+#define LATENCY_BUCKETS ((64u - LATENCY_BITS + 1) << LATENCY_BITS)
 /* of all connections together, and four frames of each at least */
 #define INPUT_BYTES (256u << 10)
 #define CONNECTIONS_MAX 4096u
@@ -48,6 +52,8 @@ struct shared {
     _Alignas(64) _Atomic uint64_t committed; /* journal: of these, durable */
     _Alignas(64) _Atomic uint32_t journal_sleeps;
     _Alignas(64) _Atomic uint64_t batches;
+    _Alignas(
+        64) _Atomic uint64_t flushed; /* flusher: bytes, or all that there can be without one */
 };
 
 static struct shared *shared;
@@ -55,6 +61,7 @@ static uint8_t *ring; /* in shared memory, too */
 static int journal_bell, worker_bell;
 /* Set before the processes are started. */
 static uint32_t frame_bytes, slot_count;
+static uint64_t file_bytes; /* of the journal's file, and of the flusher's */
 
 static uint8_t *
 slot(uint64_t number)
@@ -127,11 +134,14 @@ run_journal(int file)
             atomic_store(&shared->journal_sleeps, 0);
             continue;
         }
+        struct timespec pause = {0, 1000000};
+        while (taken * frame_bytes > BEHIND_BYTES + atomic_load(&shared->flushed))
+            nanosleep(&pause, NULL);
         uint32_t used = 0;
         for (; taken < written && used + frame_bytes <= BATCH_BYTES; taken++, used += frame_bytes)
             memcpy(batch + used, slot(taken), frame_bytes);
         used = (used + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-        offset = offset + used > FILE_BYTES ? 0 : offset;
+        offset = offset + used > file_bytes ? 0 : offset;
         struct io_uring_sqe *sqe = io_uring_get_sqe(&uring);
         io_uring_prep_write(sqe, file, batch, used, offset);
         sqe->rw_flags = RWF_DSYNC;
@@ -164,26 +174,34 @@ run_flusher(int file)
             if (i < FLUSH_BYTES / PIECE_BYTES) {
                 io_uring_prep_write(io_uring_get_sqe(&uring), file, piece, PIECE_BYTES, offset);
                 io_uring_submit(&uring);
-                offset = offset + 2 * PIECE_BYTES > FILE_BYTES ? 0 : offset + PIECE_BYTES;
+                offset = offset + 2 * PIECE_BYTES > file_bytes ? 0 : offset + PIECE_BYTES;
             }
         }
         need(fdatasync(file) == 0, "sync");
         flushed += FLUSH_BYTES;
+        atomic_store(&shared->flushed, flushed);
     }
 }
 
+/* A file whose blocks have been written before. One that is there stays there; else it is made, and
+ * its descriptor is enough. */
 static int
 open_file(const char *path)
 {
-    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
+    int file = open(path, O_RDWR | O_CLOEXEC | O_DIRECT);
+    if (file >= 0) {
+        need(lseek(file, 0, SEEK_END) >= (off_t)file_bytes, "a file that is too small");
+        return file;
+    }
+    file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
     uint8_t *zeros;
     need(file >= 0, path);
+    unlink(path);
     need(posix_memalign((void **)&zeros, BLOCK_BYTES, BATCH_BYTES) == 0, "memory");
     memset(zeros, 0, BATCH_BYTES);
-    for (uint32_t at = 0; at < FILE_BYTES; at += BATCH_BYTES)
-        need(pwrite(file, zeros, BATCH_BYTES, at) == BATCH_BYTES, "write zeros");
+    for (uint64_t at = 0; at < file_bytes; at += BATCH_BYTES)
+        need(pwrite(file, zeros, BATCH_BYTES, (off_t)at) == BATCH_BYTES, "write zeros");
     need(fdatasync(file) == 0, "sync");
     free(zeros);
-    unlink(path); /* its descriptor is enough */
     return file;
 }

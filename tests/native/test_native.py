@@ -310,8 +310,8 @@ def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
-    [[], ["twice"], ["connections=64"], ["entry=16384"]],
-    ids=["once", "twice", "apart", "large"],
+    [[], ["twice"], ["connections=64"], ["entry=16384"], ["entry=100", "file=25165824"]],
+    ids=["once", "twice", "apart", "large", "small"],
 )
 def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path) -> None:
     """The floor of `./dev bench`: a window of 64 is durable in fewer batches than adds."""
@@ -330,11 +330,31 @@ def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path
         <= answer["latency_us"]["p99.9"]
     )
     assert all(spent > 0 for spent in answer["cpu_us_per_entry"].values())
-    entry_bytes = 16384 if "entry=16384" in more else 1024
+    entry_bytes = next((int(word[6:]) for word in more if word.startswith("entry=")), 1024)
     # What was under way when the measuring began may have been written before, and is acknowledged behind it.
     written = answer["disk_bytes_per_entry"] * answer["adds"]
     assert written >= (answer["adds"] - 64) * entry_bytes
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_bare_chain_takes_files_that_are_there_and_leaves_them(tmp_path: Path) -> None:
+    built = build_program(["bench_chain.c"], [], "release", URING)
+    paths = [tmp_path / "journal", tmp_path / "journal.flush"]
+    size_bytes = 32 << 20
+    for path in paths:
+        path.write_bytes(bytes(size_bytes))
+    command = [str(built), str(paths[0]), "64", "0.3", "twice", f"file={size_bytes}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr
+    assert [path.stat().st_size for path in paths] == [size_bytes] * 2, "nothing grows"
+    assert all(any(path.read_bytes()) for path in paths[1:]), "the flush wrote to its own"
+    paths[1].write_bytes(b"")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "a file that is too small" in done.stderr
 
 
 def test_a_failing_program_fails(tmp_path: Path) -> None:
