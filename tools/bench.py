@@ -15,6 +15,7 @@ Environment:
     SYSTEMS=word,word: systems by words of their names; this tree is always among them.
     FULL=1: all cases and all systems.
     ROUNDS=3, SECONDS_EACH=2, PAIRS=20: rounds, their length, short rounds of window 1.
+    SUSTAINED_SECONDS=20: the least length of rounds of sustained loads.
     RESUME=1, OUT=build/bench.json: the report is beside OUT, as .html.
 """
 
@@ -27,7 +28,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.benchmark.cases import Append, Case, chosen_cases
+from tools.benchmark.cases import SUSTAINED_S, Append, Case, DiskBytes, chosen_cases
 from tools.benchmark.disk_limit import why_none
 from tools.benchmark.page import page
 from tools.benchmark.run import Run
@@ -54,13 +55,14 @@ class Length:
     rounds: int
     seconds: float
     pairs: int
+    sustained_s: float = SUSTAINED_S
 
     def of(self, case: Case) -> tuple[int, float]:
         """Return rounds and seconds each."""
         if case.is_paired:
             return self.pairs, min(PAIR_S, self.seconds)
-        least_s = case.load.seconds_min if isinstance(case.load, Append) else 0.0
-        return self.rounds, max(self.seconds, least_s)
+        is_sustained = isinstance(case.load, Append | DiskBytes) and case.load.seconds_min > 0
+        return self.rounds, max(self.seconds, self.sustained_s) if is_sustained else self.seconds
 
 
 def possible_cases(cases: list[Case]) -> list[Case]:
@@ -124,7 +126,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if sys.argv[1:]:
         return tool(sys.argv[1:])
-    length = Length(setting("ROUNDS", 3), setting("SECONDS_EACH", 2.0), setting("PAIRS", 20))
+    length = Length(
+        setting("ROUNDS", 3),
+        setting("SECONDS_EACH", 2.0),
+        setting("PAIRS", 20),
+        setting("SUSTAINED_SECONDS", SUSTAINED_S),
+    )
     is_full = setting("FULL", "") == "1"
     cases = possible_cases(chosen_cases(setting("ONLY", ""), is_full=is_full))
     systems = chosen_systems(setting("SYSTEMS", ""), setting("AGAINST", ""), is_full=is_full)

@@ -13,6 +13,7 @@ from fastbk.meta.uri import open_store
 from fastbk.model.entry import DigestType, master_key
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.load import Load, LoadOptions
+from fastbk.units import MIB
 from fastbk.wire.messages import Hello, encode_hello
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class LoadedBookie(ABC):
     store: MetadataStore
     protocol = 0
     """What the load speaks: 0 is ours; 2 and 3 are Apache's."""
+    steady_bytes: int
+    """After so much of a load it is in its steady state: its caches are full, and so are its first files."""
+    flush_interval_s: float
+    """It has written what it has in memory when this is over."""
 
     @property
     @abstractmethod
@@ -116,6 +121,10 @@ class LoadedBookie(ABC):
 
 class OneBookie(LoadedBookie):
     """A running bookie of ours."""
+
+    # The first two journal files, and as much again: from then on files have their full size, and may stay as logs.
+    steady_bytes = 512 * MIB
+    flush_interval_s = 60.0
 
     def __init__(self, cluster: DevCluster, store: MetadataStore, number: int = 0) -> None:
         """`number`: of the cluster's bookies."""

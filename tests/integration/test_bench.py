@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fastbk.testing import LocalCluster
+from fastbk.units import KIB, MIB
 from tests.fixtures.cli import Cli
 from tests.native.compile import build_program
 from tests.style.tree import ROOT
@@ -22,6 +23,7 @@ from tools.benchmark import bookie_loads
 from tools.benchmark.cases import (
     Append,
     BesideC,
+    DiskBytes,
     Read,
     ReadDuringWrites,
     Replicated,
@@ -192,6 +194,36 @@ def test_each_load_of_dev_bench_gives_its_figures(
     bookie.protocol = protocol
     figures = measure(bookie, what, 0.05)
     check_figures(figures, more)
+
+
+@pytest.mark.parametrize("ledgers", [1, 3])
+def test_a_sustained_load_counts_all_bytes_and_what_stays_in_the_journal(
+    bookie: OneBookie, ledgers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookie, "steady_bytes", MIB)
+    bookie.protocol = 0
+    what = Append(100, size_bytes=16 * KIB, ledgers=ledgers, seconds_min=20.0)
+    figures = bookie_loads.append(bookie, what, 0.2)
+    check_figures(figures, {"disk_bytes", "kept_share"})
+    assert figures["disk_bytes"] > 0.5
+    # The index counts what the journal wrote a little before.
+    assert figures["kept_share"] < 2
+
+
+def test_bytes_to_disk_are_counted_until_nothing_is_left_to_write(
+    bookie: OneBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the bookie's own metrics and by the kernel: its flushes are in both."""
+    monkeypatch.setattr(bookie, "steady_bytes", MIB)
+    monkeypatch.setattr(bookie, "flush_interval_s", 0.0)
+    bookie.protocol = 0
+    before_bytes = bookie_loads.kernel_written_bytes(bookie)
+    figures = bookie_loads.disk_bytes(bookie, DiskBytes(100, size_bytes=16 * KIB), 0.3)
+    assert set(figures) == {"mb_per_s", "disk_bytes", "ahead_mb", "kept_share"}
+    assert figures["disk_bytes"] > 1
+    written_bytes = figures["disk_bytes"] * figures["mb_per_s"] * 1e6 * 0.3
+    written_bytes += figures["ahead_mb"] * 1e6
+    assert written_bytes <= bookie_loads.kernel_written_bytes(bookie) - before_bytes
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ from types import TracebackType
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.uri import open_store
 from fastbk.native.load import LoadError
+from fastbk.units import MIB
 from tests.compat.bench import APACHE_SETTINGS, BOOKIE_OPTIONS, java_append, java_ledger_calls
 from tests.compat.jars import NotAvailable, programs
 from tests.compat.members import STORAGES, FileMember
@@ -69,10 +70,12 @@ TUNED = tuple(f"Apache {name}, {protocol}" for name in ("sorted", "db") for prot
 class ApacheBookie(LoadedBookie):
     """One bookie of Apache's that runs."""
 
+    flush_interval_s = 10.0
+
     def __init__(self, member: FileMember, store: MetadataStore, filler_mib: int) -> None:
         self.member = member
         self.store = store
-        self._filler_mib = filler_mib
+        self.steady_bytes = filler_mib * MIB
 
     @property
     def bookie_id(self) -> str:
@@ -92,7 +95,7 @@ class ApacheBookie(LoadedBookie):
     def make_cold(self) -> None:
         """Fill its caches with another ledger, and drop the page cache. It goes on: a Java that starts is slow."""
         filler = self.create_ledger()
-        self.write(filler, self._filler_mib * 1024 * 1024 // ENTRY_BYTES)
+        self.write(filler, self.steady_bytes // ENTRY_BYTES)
         self.forget([filler])
         self.drop_page_cache()
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbk.native.load import Latencies, Load, LoadResult, disk_probe
-from tools.bench_costs import written_of
-from tools.benchmark.cases import Append, Read, ReadDuringWrites, TailRead
+from tools.bench_costs import counters_of, written_of
+from tools.benchmark.cases import Append, DiskBytes, Read, ReadDuringWrites, TailRead
+from tools.benchmark.disk_limit import disk_limit
 from tools.benchmark.run import Figures
-from tools.one_bookie import LoadedBookie
+from tools.one_bookie import LoadedBookie, OneBookie
+from tools.part import BUILD
 
 PASS_SHARE = 0.95
 """Share of a ledger that is read once: beyond its end it would be read again."""
@@ -26,6 +28,11 @@ CHECK_S = 0.02
 SLICE_S = 0.5
 """Window 1 and the disk take turns this long."""
 WARM_UP_S = 0.3
+FRAME_BYTES = 100
+"""What an entry has around its data, roughly."""
+REST_S, REST_S_MAX, REST_LOOK_S = 0.6, 15.0, 0.1
+WRITTEN = ("fastbk_journal_disk_written_bytes_total", "fastbk_index_disk_written_bytes_total")
+ADOPTED, JOURNALED = "fastbk_index_adopted_bytes_total", "fastbk_journal_bytes_total"
 
 
 @dataclass
@@ -41,14 +48,11 @@ class Spent:
     def measured(self) -> Iterator[None]:
         """Count what goes by inside."""
         bookie_s, client_s = sum(self.bookie.cpu_seconds().values()), time.process_time()
-        disk_bytes = self._written()
+        disk_bytes = kernel_written_bytes(self.bookie)
         yield
-        self.disk_bytes += self._written() - disk_bytes
+        self.disk_bytes += kernel_written_bytes(self.bookie) - disk_bytes
         self.bookie_s += sum(self.bookie.cpu_seconds().values()) - bookie_s
         self.client_s += time.process_time() - client_s
-
-    def _written(self) -> int:
-        return sum(map(written_of, self.bookie.processes().values()))
 
     def of(self, entries: int) -> Figures:
         """Return microseconds an entry, and the memory now."""
@@ -57,6 +61,60 @@ class Spent:
             "client_us": self.client_s * 1e6 / max(entries, 1),
             "memory_mb": self.bookie.memory_mb(),
         }
+
+
+def kernel_written_bytes(bookie: LoadedBookie) -> int:
+    """Return what a bookie has had written to disks so far, by the kernel's account of its processes."""
+    return sum(map(written_of, bookie.processes().values()))
+
+
+def written_bytes(bookie: LoadedBookie) -> int:
+    """Return what a bookie has had written to disks so far: by its own metrics, where it has them."""
+    counters = counters_of(bookie) if isinstance(bookie, OneBookie) else {}
+    if any(name not in counters for name in WRITTEN):
+        return kernel_written_bytes(bookie)
+    return int(sum(counters[name] for name in WRITTEN))
+
+
+def kept_of(before: dict[str, float], after: dict[str, float]) -> Figures:
+    """Return which share of a journal's bytes stay where they are, as an entry log, if the bookie counts that."""
+    if ADOPTED not in after:
+        return {}
+    journaled = after[JOURNALED] - before[JOURNALED]
+    return {"kept_share": (after[ADOPTED] - before[ADOPTED]) / max(journaled, 1.0)}
+
+
+@contextlib.contextmanager
+def kept_share(bookie: LoadedBookie, figures: Figures) -> Iterator[None]:
+    """Add to `figures` which share of the journal's bytes stay as an entry log, of what is written inside."""
+    if not isinstance(bookie, OneBookie):
+        yield
+        return
+    before = counters_of(bookie)
+    yield
+    figures.update(kept_of(before, counters_of(bookie)))
+
+
+def until_disk_rests(
+    bookie: LoadedBookie, rest_s: float = REST_S, rest_s_max: float = REST_S_MAX
+) -> None:
+    """Wait until the bookie has written nothing for `rest_s`: what it makes ahead, and what it flushes, is there."""
+    known_bytes, rested_s = -1, 0.0
+    for _ in range(round(rest_s_max / REST_LOOK_S)):
+        now_bytes = kernel_written_bytes(bookie)
+        rested_s = rested_s + REST_LOOK_S if now_bytes == known_bytes else 0.0
+        if rested_s >= rest_s:
+            return
+        known_bytes = now_bytes
+        time.sleep(REST_LOOK_S)
+
+
+def until_steady(bookie: LoadedBookie, load: Load, size_bytes: int) -> None:
+    """Append until the bookie is in its steady state."""
+    wanted = bookie.steady_bytes // (size_bytes + FRAME_BYTES)
+    while sum(load.entry_counts()) < wanted:
+        load.append(SLICE_S)
+    checked(load)
 
 
 def latencies_of(latencies: Latencies, prefix: str = "") -> Figures:
@@ -76,7 +134,10 @@ def checked(load: Load) -> LoadResult:
 
 
 def append(bookie: LoadedBookie, what: Append, seconds: float) -> Figures:
-    """Append for so long. At window 1 the disk's own commits are measured in turn with it."""
+    """Append for so long. At window 1 the disk's own commits are measured in turn with it.
+
+    A sustained load begins in the bookie's steady state, and is under its limit of the disk from then on.
+    """
     ids = [bookie.create_ledger() for _ in range(what.ledgers)]
     options = {
         "window": what.window,
@@ -84,10 +145,13 @@ def append(bookie: LoadedBookie, what: Append, seconds: float) -> Figures:
         "connections": what.connections,
     }
     spent = Spent(bookie)
-    disk: Figures = {}
+    more: Figures = {}
     with contextlib.ExitStack() as stack:
         warm = stack.enter_context(bookie.load(ids, **options))
-        warm.append(min(WARM_UP_S, seconds / 4))
+        if what.seconds_min:
+            until_steady(bookie, warm, what.size_bytes)
+        else:
+            warm.append(min(WARM_UP_S, seconds / 4))
         # Its histogram begins with what follows; entry ids go on, so the ledgers are others.
         timed = [bookie.create_ledger() for _ in range(what.ledgers)]
         load = stack.enter_context(bookie.load(timed, **options))
@@ -97,7 +161,15 @@ def append(bookie: LoadedBookie, what: Append, seconds: float) -> Figures:
                 with spent.measured():
                     load.append(SLICE_S)
                 probe.run(SLICE_S)
-            disk = {"disk_p50_us": probe.latencies.percentile_us(50)}
+            more = {"disk_p50_us": probe.latencies.percentile_us(50)}
+        elif what.seconds_min:
+            pids = bookie.processes().values()
+            with (
+                disk_limit(BUILD, what.disk_bytes_per_s, pids),
+                kept_share(bookie, more),
+                spent.measured(),
+            ):
+                load.append(seconds)
         else:
             with spent.measured():
                 load.append(seconds)
@@ -106,7 +178,7 @@ def append(bookie: LoadedBookie, what: Append, seconds: float) -> Figures:
             "per_s": result.entries / result.busy_s,
             **latencies_of(result.latencies),
             **spent.of(result.entries),
-            **disk,
+            **more,
         }
         if what.seconds_min:
             figures["disk_bytes"] = spent.disk_bytes / (result.entries * what.size_bytes)
@@ -117,6 +189,38 @@ def append(bookie: LoadedBookie, what: Append, seconds: float) -> Figures:
         what,
     )
     bookie.forget([*ids, *timed])
+    return figures
+
+
+def disk_bytes(bookie: LoadedBookie, what: DiskBytes, seconds: float) -> Figures:
+    """Append for so long, wait until the bookie has flushed all of it, and count what it wrote for a byte of data.
+
+    Zeros of journal files are apart: the journal writes them when the load is over, however long that was.
+    """
+    rest_s = bookie.flush_interval_s + REST_S
+    options = {"window": what.window, "size_bytes": what.size_bytes}
+    ids = [bookie.create_ledger() for _ in range(what.ledgers)]
+    figures: Figures = {}
+    with bookie.load(ids, **options) as load:
+        until_steady(bookie, load, what.size_bytes)
+        until_disk_rests(bookie, rest_s, rest_s + REST_S_MAX)
+        entries, before_bytes = checked(load).entries, written_bytes(bookie)
+        with kept_share(bookie, figures):
+            load.append(seconds)
+            journal = bookie.processes().get("journal")
+            ahead_bytes = -written_of(journal) if journal else 0
+            until_disk_rests(bookie, rest_s, rest_s + REST_S_MAX)
+        ahead_bytes += written_of(journal) if journal else 0
+        entries = checked(load).entries - entries
+    data_bytes = entries * what.size_bytes
+    all_bytes = written_bytes(bookie) - before_bytes
+    figures |= {
+        "mb_per_s": data_bytes / 1e6 / seconds,
+        "disk_bytes": (all_bytes - ahead_bytes) / data_bytes,
+    }
+    if journal:
+        figures["ahead_mb"] = ahead_bytes / 1e6
+    bookie.forget(ids)
     return figures
 
 
@@ -218,6 +322,7 @@ def read_during_writes(bookie: LoadedBookie, what: ReadDuringWrites, seconds: fl
 
 ON_ONE_BOOKIE: dict[type, Callable[[LoadedBookie, Any, float], Figures]] = {
     Append: append,
+    DiskBytes: disk_bytes,
     Read: read,
     TailRead: tail_read,
     ReadDuringWrites: read_during_writes,

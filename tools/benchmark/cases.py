@@ -21,9 +21,9 @@ class Append:
     """Appends of one client in a closed loop; `window`: in flight over all connections.
 
     Attributes:
-        seconds_min: a sustained load lasts so long, and everything that the bookie writes later for an
-            entry is written while others are appended. 0: the length of a round, in which a bookie may
-            still have in memory what it writes a second time.
+        seconds_min: a sustained load lasts so long, and begins when the bookie is in its steady state: everything
+            that it writes later for an entry is written while others are appended. 0: the length of a round,
+            in which a bookie may still have in memory what it writes a second time.
         disk_bytes_per_s: what the disk takes; 0: all that it can.
     """
 
@@ -33,6 +33,20 @@ class Append:
     connections: int = 1
     seconds_min: float = 0.0
     disk_bytes_per_s: int = 0
+
+
+@dataclass(frozen=True)
+class DiskBytes:
+    """As `Append`, sustained; what is counted are bytes to the disk, until the bookie has written all that it will.
+
+    Attributes:
+        seconds_min: how long entries are appended.
+    """
+
+    window: int
+    size_bytes: int = ENTRY_BYTES
+    ledgers: int = 1
+    seconds_min: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ class StreamToArrow:
 Load = (
     DiskWrite
     | Append
+    | DiskBytes
     | Read
     | TailRead
     | ReadDuringWrites
@@ -163,6 +178,11 @@ SLOW_DISK_BYTES_PER_S = 200_000_000
 SUSTAINED_1000 = Case(
     "append, window 1,000, sustained", Append(1000, seconds_min=SUSTAINED_S), is_default=False
 )
+SUSTAINED_100 = Case(
+    "append, 100 B, window 1,000, sustained",
+    Append(1000, size_bytes=100, seconds_min=SUSTAINED_S),
+    is_default=False,
+)
 SUSTAINED_16K = Case(
     "append, 16 KiB, window 100, sustained",
     Append(100, size_bytes=16 * 1024, seconds_min=SUSTAINED_S),
@@ -181,6 +201,15 @@ ON_SLOW_DISK = tuple(
             seconds_min=SUSTAINED_S,
             disk_bytes_per_s=SLOW_DISK_BYTES_PER_S,
         ),
+        is_default=False,
+    )
+    for name, size_bytes, window in SIZES
+    for ledgers in (1, 10, 100)
+)
+BYTES = tuple(
+    Case(
+        f"bytes to disk, {name}, {ledgers} ledger{'s' if ledgers > 1 else ''}",
+        DiskBytes(window, size_bytes=size_bytes, ledgers=ledgers, seconds_min=SUSTAINED_S),
         is_default=False,
     )
     for name, size_bytes, window in SIZES
@@ -214,8 +243,10 @@ CASES = (
     ),
     CONNECTIONS_1000,
     SUSTAINED_1000,
+    SUSTAINED_100,
     SUSTAINED_16K,
     *ON_SLOW_DISK,
+    *BYTES,
     REPLICATED_1000,
     Case("client library, E3/Qw3/Qa2, window 1", Replicated(1)),
     BESIDE_C,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fastbk.devcluster.processes import cpu_seconds, free_port, memory_pss_bytes, wait_for
 from tests.native.compile import build_program
-from tools.benchmark.cases import Append
+from tools.benchmark.cases import Append, Load
 from tools.benchmark.run import Figures
 from tools.benchmark.system import Measure, System, program
 from tools.part import scratch
@@ -49,6 +49,10 @@ class RedisStreams(System):
 
     def measures(self) -> Mapping[type, Measure]:
         return {Append: self._append}
+
+    def can(self, load: Load) -> bool:
+        """Whether the disk has no limit: it writes past one."""
+        return super().can(load) and not (isinstance(load, Append) and load.disk_bytes_per_s)
 
     def _append(self, load: Append, seconds: float) -> Figures:
         with scratch() as folder, redis_server(folder) as (port, process):

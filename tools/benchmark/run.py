@@ -36,6 +36,8 @@ COLUMNS = {
     "bookie_cpu_s": ("bookie CPU s", ".2f"),
     "memory_mb": ("bookie MB", ",.0f"),
     "disk_bytes": ("bytes to disk a byte", ".2f"),
+    "ahead_mb": ("written ahead MB", ",.0f"),
+    "kept_share": ("journal kept as logs", ".2f"),
     "disk_p50_us": ("disk p50 µs", ",.1f"),
     "c_p50_us": ("in C p50 µs", ",.1f"),
     "behind_c_us": ("behind C µs", ",.1f"),
@@ -43,10 +45,10 @@ COLUMNS = {
 """What a figure is called and how it is written. CPU in µs is an entry's (a ledger's, where ledgers are created);
 memory is proportional. Of three bookies, both are those of all three."""
 RATIOS = (
-    "per_s", "p50_us", "tail_p50_us", "reads_per_s", "create_p50_us", "close_p50_us", "open_p50_us", "recover_p50_us",
-    "first_write_s", "bookie_us", "memory_mb", "disk_bytes",
+    "per_s", "p50_us", "p999_us", "tail_p50_us", "reads_per_s", "create_p50_us", "close_p50_us", "open_p50_us",
+    "recover_p50_us", "first_write_s", "bookie_us", "memory_mb", "disk_bytes",
 )  # fmt: skip
-SPREAD = ("per_s", "p50_us", "tail_p50_us", "reads_per_s", "first_write_s", "mb_per_s")
+SPREAD = ("per_s", "p50_us", "p999_us", "tail_p50_us", "reads_per_s", "first_write_s", "mb_per_s")
 DIGITS = 5
 """Digits of a figure that count."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tools.benchmark.cases import Append, Load
-from tools.benchmark.disk_limit import disk_limit
+from tools.benchmark.cases import Load
 from tools.benchmark.run import Figures
-from tools.part import BUILD, scratch
+from tools.part import scratch
 
 Measure = Callable[[Any, float], Figures]
 """Takes a load and seconds, and returns the figures of one round."""
@@ -34,10 +32,8 @@ class System:
         return type(load) in self.measures()
 
     def measure(self, load: Load, seconds: float) -> Figures:
-        """Return the figures of one round. What it starts for it is under the load's limit of the disk."""
-        limit = load.disk_bytes_per_s if isinstance(load, Append) else 0
-        with disk_limit(BUILD, limit) if limit else contextlib.nullcontext():
-            return self.measures()[type(load)](load, seconds)
+        """Return the figures of one round."""
+        return self.measures()[type(load)](load, seconds)
 
     def __enter__(self) -> System:
         return self

@@ -12,7 +12,7 @@ from tools.benchmark import cases
 from tools.benchmark.apache import CONFIGURATIONS, PROTOCOLS, TUNED
 from tools.benchmark.redis_streams import NAME as REDIS
 from tools.benchmark.run import Figures, Run, median, ratio
-from tools.benchmark.systems import CHAIN, DISK, THIS, TWICE
+from tools.benchmark.systems import CHAIN, DISK, PINNED, THIS, TWICE
 from tools.benchmark.targets import rows_of_targets
 
 KEPT = ROOT / "docs/benchmark.json"
@@ -20,7 +20,8 @@ KEPT = ROOT / "docs/benchmark.json"
 PAGES = (ROOT / "README.md", ROOT / "docs/performance.md")
 PLACE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 APACHE = tuple(f"Apache {name}, {protocol}" for name in CONFIGURATIONS for protocol in PROTOCOLS)
-FEWER_IS_BETTER = ("p50_us", "bookie_us", "first_write_s")
+FEWER_IS_BETTER = ("p50_us", "p999_us", "bookie_us", "first_write_s", "disk_bytes")
+LOADS = {case.name: case.load for case in cases.CASES}
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ def number(value: float | None, figure: str) -> str:
     """Return a figure as a table has it: three digits count."""
     if value is None:
         return "–"
+    if figure == "disk_bytes":
+        return f"{value:.2f}"
     if figure in ("bookie_us", "first_write_s") or value < 10:
         return f"{value:.2f}" if value < 10 else f"{value:,.1f}"
     if value < 1000:
@@ -71,9 +74,24 @@ def measured(run: Run, rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if median(run.of(row.case, THIS), row.figure) is not None]
 
 
+def is_sustained(case: str) -> bool:
+    """Return whether a case's load goes on until everything is written that a bookie writes later."""
+    load = LOADS.get(case)
+    return isinstance(load, cases.Append) and load.seconds_min > 0
+
+
+def before(run: Run, case: str) -> list[str]:
+    """Return the name of the other commit in a case, if it was measured there."""
+    known = {THIS, CHAIN, TWICE, DISK, PINNED, REDIS, *APACHE}
+    names = [name for name in run.cases[case] if name not in known and not name.startswith(THIS)]
+    return names[:1]
+
+
 def markdown(rows: list[list[str]]) -> str:
-    """Return a table."""
+    """Return a table; nothing where it has no rows."""
     titles, *body = rows
+    if not body:
+        return ""
     lines = [titles, ["---"] * len(titles), *body]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -131,7 +149,7 @@ def floor(run: Run) -> str:
 
 
 def rivals(run: Run) -> str:
-    """Return the table beside Apache's bookies and Redis."""
+    """Return the table beside Apache's bookies and Redis: short loads, which none of them need have written twice."""
     titles = ["", "fastbk", "Apache default", "Apache tuned, v3", "Apache tuned, v2", "Redis",
               "rate ÷ Apache's best", "processor time ÷ its"]  # fmt: skip
     groups = (
@@ -143,7 +161,7 @@ def rivals(run: Run) -> str:
     body = []
     for case, systems in run.cases.items():
         others = [system for group in groups for system in group if system in systems]
-        if not others or median(run.of(case, THIS), "per_s") is None:
+        if not others or is_sustained(case) or median(run.of(case, THIS), "per_s") is None:
             continue
         rows = [Row(f"{case}: p50, µs", case, "p50_us")] * (case == cases.WINDOW_1.name) + [
             Row(case, case)
@@ -159,6 +177,33 @@ def rivals(run: Run) -> str:
                     *(ends if row.figure == "per_s" else [ends[0], ""]),
                 ]
             )
+    return markdown([titles, *body])
+
+
+def sustained(run: Run) -> str:
+    """Return the table of sustained loads: rates and the longest thousandth."""
+    titles = ["", "fastbk", "the commit before", "chain", "twice", "Apache's best",
+              "fastbk ÷ before", "÷ chain", "÷ Apache's best"]  # fmt: skip
+    body = []
+    for case in filter(is_sustained, run.cases):
+        rows = (Row(case, case), Row(f"{case}: p99.9, µs", case, "p999_us"))
+        for row in measured(run, rows):
+            others = (before(run, case), [CHAIN], [TWICE], APACHE)
+            cells = [cell(run, row, *names) for names in ([THIS], *others)]
+            ratios = [times(run, row, names) for names in (others[0], others[1], others[3])]
+            body.append([row.text, *cells, *ratios])
+    return markdown([titles, *body])
+
+
+def disk_bytes(run: Run) -> str:
+    """Return the table of bytes to the disk for a byte of data."""
+    titles = ["", "fastbk", "the commit before", "Apache's best", "fastbk ÷ before"]
+    body = []
+    for case in run.cases:
+        row = Row(case.removeprefix("bytes to disk, "), case, "disk_bytes")
+        if isinstance(LOADS.get(case), cases.DiskBytes) and measured(run, [row]):
+            cells = [cell(run, row, *names) for names in ([THIS], before(run, case), APACHE)]
+            body.append([row.text, *cells, times(run, row, before(run, case))])
     return markdown([titles, *body])
 
 
@@ -193,7 +238,15 @@ def targets(run: Run) -> str:
     return markdown(rows_of_targets(run))
 
 
-TABLES = {"readme": readme, "floor": floor, "rivals": rivals, "calls": calls, "targets": targets}
+TABLES = {
+    "readme": readme,
+    "floor": floor,
+    "rivals": rivals,
+    "sustained": sustained,
+    "bytes": disk_bytes,
+    "calls": calls,
+    "targets": targets,
+}
 
 
 def with_tables(text: str, run: Run) -> str:

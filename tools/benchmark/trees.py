@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import mock
@@ -18,12 +17,12 @@ from fastbk.devcluster import processes as devcluster_bookie
 from fastbk.doctor.machine import disk_of, interrupts_of
 from fastbk.server.configuration.bookie_config import BookieConfig
 from tools import ROOT, background_work, bench_restart
-from tools.bench_costs import written_of
 from tools.benchmark import bookie_loads
 from tools.benchmark.cases import (
     Append,
     BesideC,
     CompactionDuringWrites,
+    DiskBytes,
     LedgerCalls,
     Load,
     Read,
@@ -35,7 +34,7 @@ from tools.benchmark.cases import (
 )
 from tools.benchmark.run import Figures
 from tools.benchmark.system import Measure, System, answer_of
-from tools.one_bookie import LoadedBookie, one_bookie
+from tools.one_bookie import one_bookie
 from tools.part import scratch
 
 Settings = Mapping[str, Mapping[str, object]]
@@ -43,7 +42,8 @@ CLIENT_LOAD = Path(__file__).with_name("client_load.py")
 COMPACTION_MIB = 1024
 ARROW_ROUNDS = 3
 SPIN = "300us"
-RESTS_S, RESTS_S_MAX, REST_LOOK_S = 0.6, 15.0, 0.1
+FLUSH_INTERVAL_S = 2
+"""Where all is to be written soon after the load's end. During it caches are full before that."""
 LAP_ENTRIES = 40_000
 """More than an add ring holds: its pages are there from the second lap on. Other systems are warm, too."""
 
@@ -86,15 +86,20 @@ class Tree(System):
         )
 
     def _on_one_bookie(self, load: Load, seconds: float) -> Figures:
+        settings = self._settings
+        if isinstance(load, DiskBytes):
+            settings = {"ledgers": {"flush_interval": f"{FLUSH_INTERVAL_S}s"}}
         with (
             scratch() as folder,
             bookies_of(self._tree),
-            one_bookie(folder / "cluster", self._settings) as bookie,
+            one_bookie(folder / "cluster", settings) as bookie,
         ):
             bookie.protocol = self._protocol
+            if isinstance(load, DiskBytes):
+                bookie.flush_interval_s = FLUSH_INTERVAL_S
             if isinstance(load, Append | TailRead):
                 bookie.write(bookie.create_ledger(), LAP_ENTRIES)
-                until_disk_rests(bookie)
+                bookie_loads.until_disk_rests(bookie)
             return bookie_loads.ON_ONE_BOOKIE[type(load)](bookie, load, seconds)
 
     def _during_compaction(self, load: CompactionDuringWrites, seconds: float) -> Figures:
@@ -137,18 +142,6 @@ class Tree(System):
         return answer_of(
             command, "a stream's tailing reader", {**os.environ, "PYTHONPATH": str(self._tree)}
         )
-
-
-def until_disk_rests(bookie: LoadedBookie) -> None:
-    """Wait until the bookie writes no more: files that it makes ahead after its start and the lap are there then."""
-    written_bytes, rested_s = -1, 0.0
-    for _ in range(round(RESTS_S_MAX / REST_LOOK_S)):
-        now_bytes = sum(map(written_of, bookie.processes().values()))
-        rested_s = rested_s + REST_LOOK_S if now_bytes == written_bytes else 0.0
-        if rested_s >= RESTS_S:
-            return
-        written_bytes = now_bytes
-        time.sleep(REST_LOOK_S)
 
 
 @contextlib.contextmanager

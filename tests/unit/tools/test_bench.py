@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
 
-from tools import bench
+from tools import ROOT, bench
 from tools.bench import Length
+from tools.benchmark import disk_limit as disk_limits
 from tools.benchmark.apache import TUNED
 from tools.benchmark.cases import (
+    BYTES,
     CASES,
     RESTART,
     SUSTAINED_1000,
     SUSTAINED_S,
     WINDOW_1,
     WINDOW_100,
+    WINDOW_1000,
     Append,
     chosen_cases,
 )
-from tools.benchmark.disk_limit import NAME, NoDiskLimit, disk_limit, why_none
+from tools.benchmark.disk_limit import NAME, PREFIX, NoDiskLimit, disk_limit, why_none
 from tools.benchmark.page import page
 from tools.benchmark.run import Run, ratio
 from tools.benchmark.system import Measure, System
@@ -34,7 +39,7 @@ from tools.benchmark.terminal import table
 from tools.benchmark.trees import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 @pytest.fixture
@@ -97,19 +102,109 @@ def test_a_sustained_load_lasts_until_everything_is_written_twice() -> None:
     assert Length(3, 2.0, 20).of(SUSTAINED_1000) == (3, SUSTAINED_S)
     assert Length(3, 60.0, 20).of(SUSTAINED_1000) == (3, 60.0)
     assert Length(3, 2.0, 20).of(WINDOW_1) == (20, 1.0)
+    assert Length(3, 2.0, 20, sustained_s=5.0).of(SUSTAINED_1000) == (3, 5.0)
+    assert Length(3, 2.0, 20, sustained_s=5.0).of(BYTES[0]) == (3, 5.0)
+    assert Length(3, 2.0, 20, sustained_s=5.0).of(WINDOW_100) == (3, 2.0)
+
+
+GROUPS = Path("/proc/self/cgroup")
 
 
 def test_a_disk_is_limited_while_the_block_lasts_or_the_reason_is_given(tmp_path: Path) -> None:
-    groups = Path("/proc/self/cgroup")
     why = why_none(tmp_path)
     if why:
         with pytest.raises(NoDiskLimit, match=re.escape(why)), disk_limit(tmp_path, 1 << 40):
             pass
     else:
         with disk_limit(tmp_path, 1 << 40):
-            child = subprocess.run(["cat", groups], capture_output=True, text=True, check=True)
+            child = subprocess.run(["cat", GROUPS], capture_output=True, text=True, check=True)
         assert NAME in child.stdout, "what is started is limited, too"
-    assert NAME not in groups.read_text()
+    assert NAME not in GROUPS.read_text()
+    with disk_limit(tmp_path, 0):
+        assert NAME not in GROUPS.read_text()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_processes_that_run_are_limited_and_an_interrupt_leaves_no_group(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    if why := why_none(tmp_path):
+        pytest.skip(why)
+    groups = Path(f"/proc/{sleeper.pid}/cgroup")
+    with pytest.raises(KeyboardInterrupt), disk_limit(tmp_path, 1 << 40, [sleeper.pid]):
+        assert NAME in groups.read_text()
+        raise KeyboardInterrupt
+    assert sleeper.poll() is None
+    assert NAME not in groups.read_text() + GROUPS.read_text(), "and it is back where it was"
+
+
+def test_the_group_of_a_bench_that_was_killed_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    if why := why_none(tmp_path):
+        pytest.skip(why)
+    text = (
+        "import os, pathlib, signal, sys\n"
+        "from tools.benchmark.disk_limit import disk_limit\n"
+        "with disk_limit(pathlib.Path(sys.argv[1]), 1 << 40):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", text, tmp_path], cwd=ROOT)
+    assert killed.wait(60) == -signal.SIGKILL
+    with disk_limit(tmp_path, 1 << 40):
+        own = re.findall(rf".*:(/.*{NAME})", GROUPS.read_text())[0]
+        hierarchies = [
+            path for path in Path("/sys/fs/cgroup").glob("*") if (path / own[1:]).is_dir()
+        ]
+        assert hierarchies, "that is where groups are"
+        for path in hierarchies:
+            assert not (path / own[1:]).with_name(f"{PREFIX}{killed.pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("mounts", "groups", "wanted"),
+    [
+        # Version 1 comes first, and the group is below what is mounted of the hierarchy.
+        (
+            "30 23 0:26 /pod /{}/blkio rw - cgroup none rw,blkio\n31 23 0:27 / /{}/two rw - cgroup2 none rw\n",
+            "7:blkio:/pod/mine\n0::/mine\n",
+            ("blkio/mine", "blkio.throttle.write_bps_device", "8:0 200", "blkio/mine"),
+        ),
+        # Version 2: a group of the root, which this process leaves for its own again.
+        (
+            "31 23 0:27 / /{}/two rw - cgroup2 none rw\n",
+            "0::/user/mine\n",
+            ("two", "io.max", "8:0 wbps=200", "two/user/mine"),
+        ),
+    ],
+)
+def test_the_controller_is_version_1s_or_else_version_2s(
+    mounts: str,
+    groups: str,
+    wanted: tuple[str, str, str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/cgroup.controllers").write_text("cpu io memory\n")
+    (tmp_path / "mountinfo").write_text(mounts.replace("/{}", str(tmp_path)))
+    (tmp_path / "cgroup").write_text(groups)
+    monkeypatch.setattr(disk_limits, "PROC", tmp_path)
+    made = disk_limits.controller_of("8:0", 200)
+    parent, file, text, home = wanted
+    assert (made.parent, made.file, made.text) == (tmp_path / parent, file, text)
+    assert made.home == tmp_path / home
+    (tmp_path / "two/cgroup.controllers").write_text("cpu\n")
+    (tmp_path / "mountinfo").write_text("31 23 0:27 / /proc rw - proc none rw\n")
+    with pytest.raises(NoDiskLimit, match="no control group limits disks here"):
+        disk_limits.controller_of("8:0", 200)
 
 
 def test_case_and_system_names_are_unique() -> None:
@@ -207,6 +302,28 @@ def test_tables_are_written_between_their_marks_and_nowhere_else(run: Run) -> No
     assert written.endswith("|\n<!-- end of table -->\nafter\n")
     assert "old" not in written
     assert with_tables(written, run) == written
+
+
+def test_sustained_loads_and_bytes_have_tables_of_their_own_beside_the_commit_before() -> None:
+    made = Run(seconds_each=1.0)
+    for case in (WINDOW_1000.name, SUSTAINED_1000.name):
+        made.add(case, THIS, {"per_s": 500.0, "p999_us": 20.0, "bookie_us": 1.0})
+        made.add(case, "before (abc)", {"per_s": 250.0, "p999_us": 40.0})
+        made.add(case, CHAIN, {"per_s": 1000.0, "p999_us": 10.0})
+        made.add(case, TUNED[0], {"per_s": 100.0, "p999_us": 80.0})
+    made.add(BYTES[0].name, THIS, {"disk_bytes": 1.1})
+    made.add(BYTES[0].name, "before (abc)", {"disk_bytes": 2.2})
+    assert WINDOW_1000.name in TABLES["rivals"](made)
+    assert SUSTAINED_1000.name not in TABLES["rivals"](made)
+    rows = TABLES["sustained"](made).splitlines()[2:]
+    assert rows == [
+        f"| {SUSTAINED_1000.name} | 500 | 250 | 1,000 | – | 100 | 2.00 | 0.50 | 5.00 |",
+        f"| {SUSTAINED_1000.name}: p99.9, µs | 20 | 40 | 10 | – | 80 | 0.50 | 2.00 | 0.25 |",
+    ]
+    assert TABLES["bytes"](made).splitlines()[2:] == [
+        "| 100 B, 1 ledger | 1.10 | 2.20 | – | 0.50 |"
+    ]
+    assert TABLES["bytes"](Run(seconds_each=1.0)) == "", "no rows, no table"
 
 
 @pytest.mark.parametrize(
