@@ -36,6 +36,7 @@ LIMIT_OPEN = lib.FBK_JOURNAL_OPEN
 LIMIT_NO_ADDS = lib.FBK_JOURNAL_NO_ADDS
 LIMIT_NO_WRITES = lib.FBK_JOURNAL_NO_WRITES
 
+RUN_BYTES_MIN = 32 * 1024
 DELAY_MS_MAX = lib.FBK_JOURNAL_DELAY_MS_MAX
 
 
@@ -81,7 +82,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     predecessor_crc: int = 0
     next_record_sequence: int = 0
     quantum_bytes: int = 64 * 1024
-    run_bytes_min: int = 32 * 1024
+    run_bytes_min: int = RUN_BYTES_MIN
     unconfirmed_ledgers_max: int = 0
     pair: int = 0
     unsynced: bool = False
@@ -346,6 +347,7 @@ class Prewrite(NativeObject):
 
 RECORD_HEADER_BYTES = 96
 BATCH_HEADER_BYTES = 88
+HEADER_BLOCKS = 2
 NO_END = (1 << 64) - 1
 """`end_sequence` of a file without a successor."""
 
@@ -409,6 +411,18 @@ def read_header(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
         adopts=bool(raw.adopts),
         **ints_of(raw, JournalHeader, "state", "bookie_id", "adopts"),
     )
+
+
+def encode_header(header: JournalHeader) -> bytes:
+    """Return the header blocks of a file that has no batches yet, as `header` says; `state` counts for nothing."""
+    raw = ffi.new("struct fbk_journal_header *")
+    fill_struct(raw, header, "state", "bookie_id", "adopts")
+    raw.adopts = header.adopts
+    ffi.memmove(raw.bookie_id, header.bookie_id.encode(), len(header.bookie_id.encode()))
+    size_bytes = HEADER_BLOCKS * header.block_size_bytes
+    out = ffi.new("uint8_t[]", size_bytes)
+    lib.fbk_journal_encode_header(raw, out, size_bytes)
+    return bytes(ffi.buffer(out)[:])
 
 
 class JournalRecord(msgspec.Struct, frozen=True):

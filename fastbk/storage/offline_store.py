@@ -196,6 +196,16 @@ class OfflineStore:
         """What can be searched."""
         return self._store
 
+    @property
+    def disk(self) -> Disk:
+        """What it is written with."""
+        return self._disk
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What changes the manifest."""
+        return self._checkpoint
+
     def drop(self, shards: Collection[int], reason: str) -> int:
         """Drop all ledgers of these shards, durably and with their reason in the deletion log; return their number.
 

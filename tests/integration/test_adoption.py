@@ -16,6 +16,7 @@ from fastbk.meta import open_store
 from fastbk.meta.format_level import raise_level
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
+from tests.fixtures.cli import Cli
 from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.logs import json_lines
 from tests.fixtures.metadata import set_level
@@ -202,3 +203,41 @@ async def test_below_level_4_nothing_of_version_3_is_written_and_then_it_is() ->
                 await flushed(bookie)
                 assert versions(bookie) == {"journal": 3, "locations": 3, "manifest": 3}
                 assert await metric(bookie, ADOPTED) > 16 * MIB
+
+
+async def test_a_stopped_bookie_gets_its_old_files_back() -> None:
+    """`fastbk bookie unadopt`: every byte is served from entry logs, by files that the version before reads."""
+    async with LocalCluster(1, settings=SETTINGS) as cluster:
+        bookie, cli = cluster.bookies[0], Cli(cluster.metadata_uri)
+        config = bookie.directory / "bookie.toml"
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            first = await write(client, 128)
+            await flushed(bookie)
+            assert await metric(bookie, ADOPTED) > 16 * MIB
+            code, answer, said = await cli.answer_async(
+                "bookie", "unadopt", "--config", str(config)
+            )
+            assert code == 2 and "error" in answer, "it runs"
+            await cluster.kill_async(0)
+            code, _, said = await cli.answer_async("bookie", "unadopt", "--config", str(config))
+            assert code == 2 and "stop it by SIGTERM" in said, said
+            await cluster.start_bookie_async(0)
+            await cluster.stop_bookie_async(0)
+            code, answer, said = await cli.answer_async(
+                "bookie", "unadopt", "--config", str(config)
+            )
+            assert code == 0 and 'adopt = "never"' in said, said
+            (report,) = answer
+            assert report["logs"] >= 2 and report["moved_bytes"] > 16 * MIB
+            assert report["bad_entries"] == 0
+            assert versions(bookie) == {"journal": 2, "locations": 2, "manifest": 2}
+            checked = await asyncio.to_thread(cli.json, "bookie", "check", "--config", str(config))
+            assert checked["damage_count"] == 0
+            bookie.sections["ledgers"] = {**bookie.sections["ledgers"], "adopt": "never"}
+            await cluster.start_bookie_async(0)
+            await check_whole(client, first, 128)
+            second = await write(client, 96)
+            await flushed(bookie)
+            await check_whole(client, second, 96)
+            assert versions(bookie) == {"journal": 2, "locations": 2, "manifest": 2}
+            assert await metric(bookie, JOURNAL_LOGS) == 0

@@ -266,6 +266,7 @@ def use_stopped_bookie(run: Recorder, folder: Path, bookie: Path) -> None:
     )
     run("bookie rebuild-locations", "--config", str(config), "--dry-run", codes=(0, 1))
     run("bookie rebuild-locations", "--config", str(config), codes=(0, 1))
+    run("bookie unadopt", "--config", str(config), codes=(0, 2))
 
 
 def use_import(run: Recorder, folder: Path) -> None:

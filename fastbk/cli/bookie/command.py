@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import argparse
 
 VERBS = (
-    "list, info, disk, log-level, maintenance, gc, check, rebuild-locations, expand, move-shards, import, repair,"
-    " recover, decommission"
+    "list, info, disk, log-level, maintenance, gc, check, rebuild-locations, unadopt, expand, move-shards, import,"
+    " repair, recover, decommission"
 )
 
 
@@ -49,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stopped.add_check(add_verb(verbs, "check", stopped.check, text))
     text = "make a stopped bookie's locations files anew from its entry logs"
     stopped.add_rebuild(add_verb(verbs, "rebuild-locations", stopped.rebuild, text))
+    text = (
+        "move what lives in a stopped bookie's journal files into entry logs, for an older version"
+    )
+    stopped.add_unadopt(add_verb(verbs, "unadopt", stopped.unadopt, text))
     text = "add the new directories of its file to a stopped bookie"
     stopped.add_expand(add_verb(verbs, "expand", stopped.expand, text))
     text = "move a part of a stopped bookie's ledgers to other directories of it"

@@ -1,9 +1,9 @@
-"""The verbs about a stopped bookie: `check`, `rebuild-locations`, `expand`, `move-shards` and `import`.
+"""The verbs about a stopped bookie: `check`, `rebuild-locations`, `unadopt`, `expand`, `move-shards` and `import`.
 
 `check` and `rebuild-locations` verify or mend its directories. Exit codes: 0 whole, or done; 1 damage was found; 2 it
 could not look, and nobody knows more than before. With --json stdout holds one document in each case; in the last one
-{"error": text}. `expand` gives it more directories, `move-shards` says what lives where. `import` takes what a stopped
-bookie of Apache's has stored into a new bookie of the same id.
+{"error": text}. `unadopt` is the way back to an older fastbk. `expand` gives it more directories, `move-shards` says
+what lives where. `import` takes what a stopped bookie of Apache's has stored into a new bookie of the same id.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fastbk.storage.digest_check import KnownDigest
     from fastbk.storage.identity import Identity
     from fastbk.storage.rebuild import Rebuilt
+    from fastbk.storage.unadopt import Unadopted
 
 COULD_NOT_LOOK = 2
 LOCK_WAIT_S = 1.0
@@ -293,6 +294,69 @@ def _say_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
         )
 
 
+def add_unadopt(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `unadopt`."""
+    add_config(parser)
+    add_json(parser)
+
+
+@_reporting_errors
+def unadopt(options: argparse.Namespace) -> int:
+    """Move what lives in journal files into entry logs; 2 if that can't be done."""
+    need_linux("fastbk bookie unadopt")
+    from fastbk.native.disk import Disk
+    from fastbk.storage.offline_store import OfflineStore
+    from fastbk.storage.unadopt import Unadopt
+
+    reports = []
+    line = ProgressLine()
+    with _locked(options.config) as (config, pairs), ExitStack() as stack:
+        _need_own(options.config, pairs)
+        runs = []
+        for pair in pairs:
+            reader_disk = stack.enter_context(Disk(pair.directory, "plain"))
+            opened = OfflineStore(
+                pair.disk,
+                reader_disk,
+                pair.directory,
+                pair.journal_directory,
+                pair.incarnation,
+                pair.number,
+            )
+            stack.callback(opened.close)
+            run = Unadopt(
+                opened,
+                pair.journal_disk,
+                pair.journal_directory,
+                pair.incarnation,
+                on_progress=lambda now: line.at(lambda: _moved_text(now)),
+            )
+            run.check()
+            runs.append(run)
+        # no pair is changed unless all can be
+        for run in runs:
+            reports.append(run.run())
+            line.end()
+    if options.json:
+        print_json(msgspec.to_builtins(reports))
+    else:
+        for report in reports:
+            print(
+                f"{report.directory}: {report.logs} journal files were logs; {report.entries:,} entries"
+                f" ({format_size(report.moved_bytes)}) moved into entry logs, {report.bad_entries:,} of them damaged"
+                f" before; {report.removed_files} journal files removed ({format_size(report.removed_bytes)})"
+            )
+    if config.ledgers.adopt != "never":
+        note(
+            'before you start this version again, set `[ledgers] adopt = "never"`: else new journal files stay as logs'
+        )
+    return 0
+
+
+def _moved_text(now: Unadopted) -> str:
+    return f"{format_size(now.moved_bytes)} of {format_size(now.total_bytes)} moved from {now.journal_directory}"
+
+
 def _named(config: BookieConfig) -> list[int]:
     """Return the ledgers that metadata names this bookie for: any of them may have lost something here."""
     from fastbk.meta import open_store
@@ -307,7 +371,7 @@ def _named(config: BookieConfig) -> list[int]:
 
 
 @contextmanager
-def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, list[Pair]]]:
+def _locked(path: Path, *, only_reads: bool = False) -> Iterator[tuple[BookieConfig, list[Pair]]]:
     """Read the configuration, lock the directories, open disks. Raises ConfigError, StorageError."""
     from fastbk.native.disk import Disk
     from fastbk.server.configuration import bookie_file

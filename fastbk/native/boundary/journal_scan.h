@@ -38,6 +38,11 @@ struct fbk_journal_header {
 int32_t fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock,
                                 struct fbk_journal_header *header);
 
+/* The header blocks of a file without batches: of the size of two blocks at least, the rest zero.
+ * `state` and `size_bytes` count for nothing. */
+void fbk_journal_encode_header(const struct fbk_journal_header *header, uint8_t *bytes,
+                               uint64_t size_bytes);
+
 /* What the caller knows before it reads a file. */
 struct fbk_journal_expectation {
     uint64_t file_id;     /* the header must carry it */

@@ -93,6 +93,34 @@ fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock,
     return 0;
 }
 
+void
+fbk_journal_encode_header(const struct fbk_journal_header *header, uint8_t *bytes,
+                          uint64_t size_bytes)
+{
+    struct fbk_journal_file_header made;
+    memset(&made, 0, sizeof made);
+    made.magic = FBK_JOURNAL_MAGIC;
+    made.version = header->adopts ? FBK_JOURNAL_VERSION : FBK_JOURNAL_VERSION_PLAIN;
+    made.block_size_bytes = header->block_size_bytes;
+    made.file_id = header->file_id;
+    made.salt = header->salt;
+    made.incarnation = header->incarnation;
+    made.pair = header->pair;
+    made.file_size_bytes = header->file_size_bytes;
+    made.predecessor_file_id = header->predecessor_file_id;
+    made.predecessor_sequence = header->predecessor_sequence;
+    made.predecessor_crc = header->predecessor_crc;
+    made.first_sequence = header->first_sequence;
+    made.first_record_sequence = header->first_record_sequence;
+    made.created_s = header->created_s;
+    memcpy(made.bookie_id, header->bookie_id, sizeof made.bookie_id);
+    made.crc = fbk_journal_file_header_crc(&made);
+    FBK_ASSERT(size_bytes >= FBK_JOURNAL_HEADER_BLOCKS * (uint64_t)header->block_size_bytes);
+    memset(bytes, 0, size_bytes);
+    for (uint32_t n = 0; n < FBK_JOURNAL_HEADER_BLOCKS; n++)
+        memcpy(bytes + n * (uint64_t)header->block_size_bytes, &made, sizeof made);
+}
+
 static int32_t
 begin(struct fbk_journal_scan *scan, const char *path, uint32_t lock)
 {
