@@ -126,8 +126,8 @@ def _check(result: int) -> int:
 #
 # A point is a call of `kill_point` here and of `FBK_KILL_POINT` in C, named "role.place"; a bookie
 # hands the variables on to its children. They are in release builds too: unarmed, a point costs a
-# function call in Python, a load in C. The other switch for tests is FASTBK_HOLD_MARK
-# (`fastbk.server.index.process`).
+# function call in Python, a load in C. The other switches for tests are FASTBK_HOLD_MARK
+# (`fastbk.server.index.process`) and FASTBK_ADOPT_FROM (`fastbk.server.journal.process`).
 
 
 POINT_VARIABLE = "FASTBK_KILL_POINT"

@@ -130,7 +130,7 @@ def test_a_roll_to_this_version_and_back_loses_nothing(
     assert report.losses == [] and report.skipped == ""
     assert report.cases == 1 and report.counts["restarts"] == 2 * upgrade.BOOKIES
     assert report.counts["entries"] and report.counts["records"]
-    assert len(report.notes) == 3
+    assert len(report.notes) == 4
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ import random
 import signal
 import sys
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.live.history import Recorder, load
 from tests.live.proxied_store import proxied
 from tests.live.proxy import Direction, FrameProxy
 from tests.live.worker import Settings, Worker
+from tests.rigs.adopting import adopting, switch
 
 BOOKIES = 5
 ROLES = {"writer": 2, "recoverer": 2, "tailer": 1}
@@ -34,6 +36,9 @@ FINAL_READERS = 3
 ROUND_S_MAX = 2.0
 ROUND_ACKS = 50
 BEGINS_S = 120.0
+ADOPTING_SHARE = 0.7
+"""Of the starts of bookies."""
+RUN_BYTES_MIN = 1
 PROCESSES = ["supervisor", "supervisor", "journal", "index", "worker.0", "gc"]
 
 
@@ -61,9 +66,11 @@ class Torture:
         """Do all rounds and return what the checker says."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"bookie": {"restarts_max": 1_000_000}}
-        async with LocalCluster(
-            BOOKIES, data=self.folder / "cluster", settings=settings
-        ) as cluster:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(adopting(run_bytes_min=RUN_BYTES_MIN))
+            cluster = await stack.enter_async_context(
+                LocalCluster(BOOKIES, data=self.folder / "cluster", settings=settings)
+            )
             self.cluster = cluster
             await self._start_proxies()
             nemesis = Recorder(self.folder / "nemesis.history", "nemesis")
@@ -130,6 +137,8 @@ class Torture:
 
     async def _round(self, number: int, nemesis: Recorder) -> None:
         rng = self.rng
+        # A bookie that does not adopt any more has the files of a life that did.
+        switch(rng.random() < ADOPTING_SHARE, run_bytes_min=RUN_BYTES_MIN)
         faults = [
             self._kill,
             self._kill,

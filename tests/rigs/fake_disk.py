@@ -32,6 +32,11 @@ LIVES_MAX = 3
 STRIDES = (3, 7, 19)
 RESOLUTIONS = ("lose", "keep", "random", "random")
 WHOLE_EVERY = 25
+ADOPTING_SHARE = 0.6
+CASES_WITHOUT_RUNS_MAX = 2000
+"""A short run may draw no bookie that adopts."""
+RUN_BYTES_MINS = (1, 2 * KIB, 8 * KIB)
+"""Of bookies whose journal files adopt: batches have 16 KiB."""
 LEDGERS_BETWEEN_LIVES = 1000
 FAULTS = (
     {"action": "fail", "errno": errno.EIO},
@@ -64,7 +69,8 @@ class Run:
                     entry_log_size_bytes=rng.choice((12, 24, 64, 256)) * KIB,
                     step_bytes=rng.choice((4, 16)) * KIB,
                     attempts_max=rng.choice((1, 2)),
-                )
+                ),
+                **drawn_adoption(rng),
             },
         )
         self.options = rng.choice(
@@ -124,6 +130,8 @@ class Run:
             if life is not None and life.harness is not None:
                 life.look_at_the_end()
                 life.close()
+            if life is not None:
+                self.report.counts["adopted_runs"] += life.checkpoint.adopted_runs
         fake.clear_faults()
         fake.deliver("at_once")
         self.report.counts["lives"] += 1
@@ -175,6 +183,11 @@ class Run:
         self.report.lose(judge(known, found), name)
 
 
+def drawn_adoption(rng: random.Random) -> dict[str, Any]:
+    """Draw whether journal files adopt, and with what runs: attributes of a life."""
+    return {"adopts": rng.random() < ADOPTING_SHARE, "run_bytes_min": rng.choice(RUN_BYTES_MINS)}
+
+
 def run(plan: Plan) -> Report:
     """Run seeds from `plan.seed` on until there are enough cases."""
     report = Report("disk")
@@ -191,5 +204,7 @@ def run(plan: Plan) -> Report:
             seed += 1
     finally:
         maintenance.MERGE_FILES_MIN = usual
+    if report.cases > CASES_WITHOUT_RUNS_MAX and not report.counts["adopted_runs"]:
+        report.lose(["no journal file stayed as a log"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     return report

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.live.torture import Torture
+from tests.rigs.adopting import adopted_files
 from tests.rigs.report import Plan, Report
 
 
@@ -24,6 +25,9 @@ def run(plan: Plan) -> Report:
     report.counts.update(torture.counts)
     for name in ("ledgers", "added", "refused", "opened", "read"):
         report.counts[name] = found.counts[name]
+    report.counts["adopted"] = adopted_files(folder)
+    if not report.counts["adopted"]:
+        report.lose(["no journal file stayed as a log"], "the rig itself")
     report.lose(
         [str(violation) for violation in found.violations], f"seed {plan.seed}, kept in {folder}"
     )

@@ -17,6 +17,7 @@ from fastbk.storage.checkpoint import Checkpoint
 from fastbk.storage.journal_files import conclude_replay, find_files, plan_replay
 from fastbk.storage.manifest import ManifestSlots
 from tests.fixtures.index_harness import ADD, ADD_BATCH, CANNOT_TELL, FENCE, FENCED, NO_LEDGER, OK
+from tests.fixtures.journal_harness import KIND_RUN
 from tests.fixtures.storage_harness import Disks, Life
 from tests.rigs.judge import Found, Key, Known
 from tests.rigs.timed import TimedBook
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from fastbk.storage.manifest import Manifest
 
 FENCED_FLAG = 1
+RUN_HEADER_BYTES = 72
+RUN_ITEM = struct.Struct("<qII8x")
+"""Id, place in the run, size."""
 LATE_ENTRY_ID = 1 << 40
 """Above every id that a script uses."""
 BATCH_ENTRIES_MAX = 1000
@@ -44,11 +48,16 @@ def look(disks: Disks, keys: Iterable[Key], place: type[Life] = Life) -> Found:
             place.ledger_directory,
             disk,
             reader_disk,
-            StoreOptions(incarnation=place.incarnation, read_jobs_max=4),
+            StoreOptions(
+                incarnation=place.incarnation,
+                read_jobs_max=4,
+                journal_directory=place.journal_directory,
+            ),
         )
         checkpoint = Checkpoint(
             disk, place.ledger_directory, slots, manifest, place.settings,
             clock_s=lambda: 0, new_salt=lambda: 1, wait=lambda _: None,
+            journal_directory=place.journal_directory,
         )  # fmt: skip
         if checkpoint.load(store):
             found.complaints.append("locations that can't be read")
@@ -110,6 +119,11 @@ def _take_record(found: Found, record: JournalRecord) -> None:
                 (ledger_id, entry_id + n), record.payload[at : at + size_bytes]
             )
             at += size_bytes
+    elif record.kind == KIND_RUN:
+        for n in range(record.entry_count):
+            item = RUN_HEADER_BYTES + n * RUN_ITEM.size
+            entry_id, at, size_bytes = RUN_ITEM.unpack_from(record.payload, item)
+            found.entries.setdefault((ledger_id, entry_id), record.payload[at : at + size_bytes])
 
 
 def read_whole(life: Life, ledger_ids: Iterable[int], highest: Mapping[int, int]) -> Found:

@@ -14,11 +14,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from fastbk.errors import Error
 from fastbk.testing import LocalCluster
 from tests.fixtures.pairs import Settings, pair_settings
+from tests.rigs.adopting import adopted_files, adopting
 from tests.rigs.kill_points import (
     BOOTS,
     BRISK,
@@ -41,6 +43,8 @@ PATIENCE_S = 120.0
 """A pass that takes longer is said to be out of reach, and tried again by the next run in the folder."""
 PASSES = 10
 CASES_A_CLUSTER = 10
+ADOPTING_SHARE = 0.5
+"""Of the bookies: of these the journal files stay as logs."""
 DONE_NAME = "kill-points.jsonl"
 REACHED, LOST, UNREACHED = "reached", "lost", "unreached"
 SETTINGS_OF = {
@@ -75,6 +79,8 @@ def run(plan: Plan) -> Report:
         report.skipped = "each case was done before in this folder"
     tried: dict[Case, str] = {}
     asyncio.run(_run_all(plan, report, left, tried))
+    if report.counts["adopting"] and not report.counts["adopted"]:
+        report.lose(["no journal file stayed as a log"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     report.notes = summary({**done, **tried})
     return report
@@ -117,8 +123,14 @@ async def _run_all(plan: Plan, report: Report, left: list[Case], tried: dict[Cas
         while batch and plan.begins(report.cases):
             folder = Path(tempfile.mkdtemp(prefix="fastbk-points-", dir=plan.folder))
             pairs, settings = _settings(kind_of(batch[0][0]), folder, rng)
+            adopts = rng.random() < ADOPTING_SHARE
             report.counts[f"of_{pairs}"] += 1
-            async with LocalCluster(1, data=folder, settings=settings) as cluster:
+            report.counts["adopting"] += adopts
+            async with AsyncExitStack() as stack:
+                stack.enter_context(adopting(adopts))
+                cluster = await stack.enter_async_context(
+                    LocalCluster(1, data=folder, settings=settings)
+                )
                 is_good = True
                 while batch and is_good and plan.begins(report.cases):
                     case, case_began_s = batch.pop(), time.monotonic()
@@ -130,6 +142,7 @@ async def _run_all(plan: Plan, report: Report, left: list[Case], tried: dict[Cas
                         report.lose(what, f"{case[0]}:{case[1]}, see {folder}")
                     write_done(plan, case, tried[case], time.monotonic() - case_began_s, what)
                     is_good = tried[case] == REACHED
+            report.counts["adopted"] += adopted_files(folder)
             if not report.losses_count:
                 shutil.rmtree(folder)
 

@@ -12,6 +12,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from tests.fixtures.wait import wait_until_async
 from tests.rigs import mounts
+from tests.rigs.adopting import adopted_files, adopting
 from tests.rigs.block_log import BlockLog, copy_sparse
 from tests.rigs.judge import Key, Known
 from tests.rigs.kill_points import ENTRY_BYTES_MAX, SETTINGS
@@ -81,10 +82,12 @@ async def live(
     return load.book, started
 
 
-def record_bookie(kind: str, seed: int, folder: Path, *, is_bulky: bool) -> Recording:
+def record_bookie(
+    kind: str, seed: int, folder: Path, *, is_bulky: bool, adopts: bool = False
+) -> Recording:
     """Let a real bookie be born on a fresh file system, then record what it does under load.
 
-    `is_bulky`: under much load of large entries.
+    `is_bulky`: under much load of large entries. `adopts`: its journal files stay as logs.
     """
     base, written = folder / "base", folder / "written"
     place = folder / "cluster" / "bookie-1"
@@ -102,14 +105,24 @@ def record_bookie(kind: str, seed: int, folder: Path, *, is_bulky: bool) -> Reco
         mounts.mount(recorder.device, place, kind)
         first = recorder.position()
         try:
-            book, started = asyncio.run(live(folder, recorder, seed, is_bulky=is_bulky))
+            with adopting(adopts):
+                book, started = asyncio.run(live(folder, recorder, seed, is_bulky=is_bulky))
+            adopted = adopted_files(place)
         finally:
             mounts.unmount(place)
     finally:
         recorder.close()
     log = BlockLog(recorder.log)
     return Recording(
-        base, log, book, log.index_of(first) + 1, incarnation, DATA_AT, log.index_of(started)
+        base,
+        log,
+        book,
+        log.index_of(first) + 1,
+        incarnation,
+        DATA_AT,
+        log.index_of(started),
+        adopts,
+        adopted,
     )
 
 

@@ -30,6 +30,8 @@ REAL_EVERY = 3
 """Every third pair of recordings is of a real bookie, the others of the storage rig's."""
 BULKY_EVERY = 2
 """Every second real one has so much load of large entries that the journal changes its files."""
+ADOPTING_SHARE = 0.5
+"""Of the recordings: of bookies whose journal files stay as logs."""
 WHOLE_EVERY = 10
 FSCK_SHARE = 20
 """At most one of so many images may need the file system's own repair."""
@@ -99,7 +101,7 @@ def look_at(
 
 def compare(recording: Recording, known: Known, folder: Path, is_whole: bool) -> list[str]:
     """Open the bookie in this folder, and compare."""
-    place = place_at(folder, incarnation=recording.incarnation)
+    place = place_at(folder, incarnation=recording.incarnation, adopts=recording.adopts)
     if is_whole:
         return judge(known, open_whole(Folder(folder), known, place))
     found = look(Folder(folder), known.keys(), place)
@@ -128,18 +130,23 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
             with work_folder(plan) as folder:
                 turn, rest = divmod(seed // len(KINDS), REAL_EVERY)
                 is_real = rest == 0 and not unsynced
+                adopts = random.Random(seed).random() < ADOPTING_SHARE
                 if is_real:
                     recording = power_bookie.record_bookie(
-                        kind, seed, folder, is_bulky=turn % BULKY_EVERY == 0
+                        kind, seed, folder, is_bulky=turn % BULKY_EVERY == 0, adopts=adopts
                     )
                 else:
-                    recording = record(kind, seed, folder, unsynced=unsynced)
+                    recording = record(kind, seed, folder, unsynced=unsynced, adopts=adopts)
                 report.counts["recordings"] += 1
+                report.counts["adopting"] += adopts
+                report.counts["adopted"] += recording.adopted
                 cut_all(
                     plan, report, recording, kind, folder, seed, honours_flushes=honours_flushes
                 )
             seed += 1
     finally:
         maintenance.MERGE_FILES_MIN = usual
+    if report.counts["adopting"] and not report.counts["adopted"]:
+        report.lose(["no journal file stayed as a log"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     return report

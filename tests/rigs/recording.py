@@ -31,6 +31,7 @@ SIZES_BYTES = {"ext4": 160 << 20, "xfs": 64 << 20}
 """ext4 has a second superblock only behind 128 MiB."""
 OPERATIONS = 80
 LIVES = 2
+RUN_BYTES_MIN = 2 * KIB
 MEMORY = Path("/dev/shm")
 
 
@@ -45,15 +46,17 @@ class RealLife(TimedLife):
 
 
 def place_at(
-    folder: Path, *, unsynced: bool = False, incarnation: int = INCARNATION
+    folder: Path, *, unsynced: bool = False, incarnation: int = INCARNATION, adopts: bool = False
 ) -> type[RealLife]:
-    """Return the lives of a bookie in this folder."""
+    """Return the lives of a bookie in this folder; `adopts`: its journal's files do, with small runs."""
     return type(
         "PlacedLife",
         (RealLife,),
         {
             "folder": folder,
             "unsynced": unsynced,
+            "adopts": adopts,
+            "run_bytes_min": RUN_BYTES_MIN,
             "incarnation": incarnation,
             "journal_directory": str(folder / "journal"),
             "ledger_directory": str(folder / "ledgers"),
@@ -101,6 +104,7 @@ class Recording:
         incarnation: the bookie's.
         last_start: from there on the directories know of every start that the metadata store counts.
         data_at: where the data that clients know begins in a stored entry.
+        adopts: whether its journal files were to stay as logs. adopted: how many did, or how many runs in them.
     """
 
     base: Path
@@ -110,6 +114,8 @@ class Recording:
     incarnation: int = INCARNATION
     data_at: int = 0
     last_start: int = 0
+    adopts: bool = False
+    adopted: int = 0
 
     def known(self, cut: int) -> Known:
         """What clients knew when `cut` events were done."""
@@ -126,7 +132,9 @@ class Recording:
         return sorted(rng.choice(rng.choice((anywhere, flushes, acks))) for _ in range(count))
 
 
-def record(kind: str, seed: int, folder: Path, *, unsynced: bool = False) -> Recording:
+def record(
+    kind: str, seed: int, folder: Path, *, unsynced: bool = False, adopts: bool = False
+) -> Recording:
     """Let a bookie live on a fresh file system of a kind, twice; the first life ends as by a kill."""
     base, written = folder / "base", folder / "written"
     mounts.make_file_system(base, kind, SIZES_BYTES[kind])
@@ -139,7 +147,7 @@ def record(kind: str, seed: int, folder: Path, *, unsynced: bool = False) -> Rec
         mounts.mount(recorder.device, folder / "mount", kind)
         first = recorder.position()
         try:
-            place = place_at(folder / "mount", unsynced=unsynced)
+            place = place_at(folder / "mount", unsynced=unsynced, adopts=adopts)
             for number in range(LIVES):
                 book = in_child(lambda n=number, b=book: live(place, recorder, b, seed + n, n))
         finally:
@@ -147,7 +155,9 @@ def record(kind: str, seed: int, folder: Path, *, unsynced: bool = False) -> Rec
     finally:
         recorder.close()
     log = BlockLog(recorder.log)
-    return Recording(base, log, book, log.index_of(first) + 1)
+    return Recording(
+        base, log, book, log.index_of(first) + 1, adopts=adopts, adopted=book.adopted_runs
+    )
 
 
 def live(
@@ -159,6 +169,7 @@ def live(
         where, book, flush_used_bytes=48 * KIB, cache_bytes=128 * KIB, cache_reserve_bytes=32 * KIB
     )
     do(life, Script(seed, 1 + 1000 * number).operations(OPERATIONS))
+    book.adopted_runs += life.checkpoint.adopted_runs
     return book
 
 

@@ -29,6 +29,7 @@ class TimedBook(Book):
     """What clients know, with times. A moment is one of the fake disk's."""
 
     life: int = 0
+    adopted_runs: int = 0
     told: dict[Key, Told] = field(default_factory=dict)
     fenced_at: dict[int, int] = field(default_factory=dict)
     deleted_at: dict[int, int] = field(default_factory=dict)

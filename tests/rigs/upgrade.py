@@ -26,16 +26,23 @@ from fastbk.devcluster.cluster import find_jars
 from fastbk.errors import ConfigError
 from fastbk.formats import LEVEL_PROPERTY
 from fastbk.testing import LocalCluster
+from fastbk.units import MIB
 from tests.fixtures import released
 from tests.fixtures.cli import Cli
+from tests.fixtures.pages import metrics
 from tests.fixtures.released import ReleasedCluster
 from tests.fixtures.restart_server import restart_server, restarts_into
+from tests.fixtures.wait import wait_until_async
+from tests.rigs.adopting import adopting, new_files
 from tests.rigs.report import Plan, Report
 from tests.rigs.rolling import judge, metadata_in, under_load
 from tests.rigs.rolling_writers import LOADS, Load, Round
 
 BOOKIES = 3
 OLD_WRITER_END_S = 60.0
+ADOPT_S = 60.0
+ADOPTED = "fastbk_index_adopted_bytes_total"
+ADOPTED_BYTES_MIN = MIB
 
 # Runs with the released version until its stdin ends.
 _OLD_WRITER = """
@@ -135,6 +142,57 @@ async def there_and_back(
     return wrong + await judge(cluster, life), figures
 
 
+async def finalized_and_back(
+    cluster: LocalCluster, life: Round, loads: tuple[Load, ...] = LOADS
+) -> tuple[list[str], list[str]]:
+    """Finalize, write until journal files stay as logs, go back by `unadopt`; return what went wrong, and figures."""
+    cli = Cli(life.uri)
+    data = cluster.data
+    if files := new_files(data):
+        return [f"below level 4 this version wrote {files}"], []
+    for restart_is_due in (True, False):
+        for number, bookie in enumerate(cluster.bookies):
+            await cluster.stop_bookie_async(number)
+            bookie.tree = None
+            await cluster.start_bookie_async(number)
+        await cluster.wait_ready_async()
+        if restart_is_due:  # a journal file that is begun stays as it is
+            code, _, said = await cli.answer_async("cluster", "finalize", "--yes")
+            if code != 0:
+                return [f"finalize failed: {said}"], []
+    later = Round(life.uri, life.bookies, life.rng)
+    # the stream is there already, and is read once more
+    async with under_load(later, tuple(load for load in loads if load.kind != "stream")):
+        await wait_until_async(
+            lambda: asyncio.to_thread(_all_adopt, cluster), "journal files that are logs", ADOPT_S
+        )
+    wrong, began_s = [], time.monotonic()
+    reports = []
+    for number, bookie in enumerate(cluster.bookies):
+        await cluster.stop_bookie_async(number)
+        config = str(bookie.directory / "bookie.toml")
+        code, answer, said = await cli.answer_async("bookie", "unadopt", "--config", config)
+        if code != 0:
+            return [f"{bookie.name}: unadopt ended with {code}: {said}"], []
+        reports += answer
+        wrong += [f"left by unadopt: {path}" for path in new_files(bookie.directory)]
+        bookie.tree = released.build()
+        await cluster.start_bookie_async(number)
+    await cluster.wait_ready_async()
+    moved = sum(report["entries"] for report in reports)
+    if not all(report["logs"] for report in reports):
+        wrong.append("a bookie had no journal file that is a log: the case shows nothing")
+    figures = [f"unadopt: {moved} entries moved, {time.monotonic() - began_s:.1f} s with restarts"]
+    later.acknowledged.update(life.acknowledged)
+    later.records = life.records
+    life.counts += later.counts
+    return wrong + await judge(cluster, later), figures
+
+
+def _all_adopt(cluster: LocalCluster) -> bool:
+    return all(metrics(bookie)[ADOPTED] >= ADOPTED_BYTES_MIN for bookie in cluster.bookies)
+
+
 async def _versions_wrong(uri: str, *, is_new: bool) -> list[str]:
     """Return which bookies are not of the version that they were rolled to."""
     async with fastbk.connect(uri) as client:
@@ -155,7 +213,11 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
             ReleasedCluster(BOOKIES, data=data, metadata_uri=uri) as cluster,
         ):
             life = Round(cluster.metadata_uri, BOOKIES, rng)
-            wrong, figures = await there_and_back(cluster, life, folder, loads)
+            with adopting():
+                wrong, figures = await there_and_back(cluster, life, folder, loads)
+                if not wrong:
+                    wrong, more = await finalized_and_back(cluster, life, loads)
+                    figures += more
         report.lose(wrong, f"seed {plan.seed}, kept in {data}")
         report.counts += life.counts
         report.notes += figures

@@ -6,6 +6,7 @@ may become an entry log (`Adoption`), what is refused when the journal may not g
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, NoReturn
@@ -22,6 +23,7 @@ from fastbk.native.journal import (
     NEARLY_FULL,
     RECORD_HEADER_BYTES,
     ROLL,
+    RUN_BYTES_MIN,
     Journal,
     JournalOptions,
 )
@@ -66,8 +68,15 @@ LOOSE_SHARE_MAX = 0.25
 LOOSE_BYTES_MIN = 16 * MIB
 """A file that adopts is left early once more than this share of it, and more than these bytes, lie outside of runs."""
 LEVEL_OF_ADOPTION = level_with("journal file", 3)
+ADOPT_VARIABLE = "FASTBK_ADOPT_FROM"
+"""For tests, in the environment: every file that may adopt does so, with runs of at least so many bytes."""
 LATE_INTERVAL_S = 1.0
 """Pause between two reports of ledgers that begin behind entry 0: some lines each."""
+
+
+def adopt_from_bytes() -> int:
+    """Return the size of runs that tests set, 0 where they set none."""
+    return int(os.environ.get(ADOPT_VARIABLE) or 0)
 
 
 def record_bytes_max(frame_size_bytes_max: int) -> int:
@@ -109,6 +118,7 @@ def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalO
         settings=(config.bookie, config.limits, config.settings),
         unconfirmed_ledgers_max=unconfirmed_ledgers_max(config.limits),
         unsynced=config.settings.sync == UNSYNCED,
+        run_bytes_min=adopt_from_bytes() or RUN_BYTES_MIN,
         header_key=bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     )
 
@@ -354,12 +364,20 @@ class Adoption:
     """
 
     def __init__(
-        self, journal: Journal, *, obstacle: str = "off", level: int = LEVEL_FIRST
+        self,
+        journal: Journal,
+        *,
+        obstacle: str = "off",
+        level: int = LEVEL_FIRST,
+        window_bytes: int = ADOPT_WINDOW_BYTES,
     ) -> None:
-        """`obstacle`: what will not change in this life, a word of `ADOPT_REASONS`; empty: nothing."""
+        """`obstacle`: what will not change in this life, a word of `ADOPT_REASONS`; empty: nothing. `window_bytes`: 0:
+        for tests, which do not write so much: the size of groups counts for nothing.
+        """
         self.level = level
         self._journal = journal
         self._obstacle = obstacle
+        self._window_bytes = window_bytes
         self._samples: deque[tuple[int, int]] = deque([(0, 0)])
         """Bytes taken and grouped since the start, at some moments: the first one is a window ago, if there was one."""
 
@@ -370,7 +388,7 @@ class Adoption:
         if status.taken_bytes - samples[-1][0] < ADOPT_SAMPLE_BYTES:
             return
         samples.append((status.taken_bytes, status.grouped_bytes))
-        while len(samples) > 2 and status.taken_bytes - samples[1][0] >= ADOPT_WINDOW_BYTES:
+        while len(samples) > 2 and status.taken_bytes - samples[1][0] >= self._window_bytes:
             samples.popleft()
 
     @property
@@ -380,10 +398,12 @@ class Adoption:
             return self._obstacle
         if self.level < LEVEL_OF_ADOPTION:
             return "level"
+        if not self._window_bytes:
+            return ""
         status = self._journal.status
         taken_bytes = status.taken_bytes - self._samples[0][0]
         grouped_bytes = status.grouped_bytes - self._samples[0][1]
-        if taken_bytes < ADOPT_WINDOW_BYTES or grouped_bytes < GROUPED_SHARE_MIN * taken_bytes:
+        if taken_bytes < self._window_bytes or grouped_bytes < GROUPED_SHARE_MIN * taken_bytes:
             return "small batches"
         return ""
 
@@ -515,8 +535,13 @@ def main(child: Child) -> None:
         has_ledgers=config.is_on_ledger_disk,
     )
     adoption = Adoption(
-        journal, obstacle=obstacle_of(config, disk.sync_mode), level=config.format_level
+        journal,
+        obstacle=obstacle_of(config, disk.sync_mode),
+        level=config.format_level,
+        window_bytes=0 if adopt_from_bytes() else ADOPT_WINDOW_BYTES,
     )
+    if adopt_from_bytes():
+        logs.warning("journal.adopts_for_tests", run_bytes_min=adopt_from_bytes())
     loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk, adoption)
     loop.refuse_adds(config.refuses_adds)
     watch.start()
