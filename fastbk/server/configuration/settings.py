@@ -93,7 +93,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     memory_total_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Start-up refuses settings whose sum (`fastbk.server.process_table.memory_table`) is above this.
-    0: 300 MiB, 100 MiB more for each worker above one, and 100 MiB and 40 MiB a worker for each
+    0: 364 MiB, 100 MiB more for each worker above one, and 164 MiB and 40 MiB a worker for each
     journal/index pair above one.
     """
 
