@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
 
+OLD_FILES_TOLD_MAX = 256
+"""So many old files the `replayed` message names, 100 bytes each: of more the journal is told when it runs."""
+
 
 class FoundFile(msgspec.Struct, frozen=True):
     """A file in the directory: the id of its name and what its header says.
@@ -272,11 +275,22 @@ class ReplayEnd(msgspec.Struct, frozen=True):
         """Return these fields of the `replayed` message.
 
         Kept files are left out: they may be tens of thousands, and the journal needs to know of one when it is free.
+        Of the others, too, as many as that may be there: a deletion freed them, and they were not removed yet.
         """
         return msgspec.structs.asdict(self) | {
-            "old_files": [file.message() for file in self.old_files if not file.kept],
+            "old_files": [file.message() for file in self._newest_first()[:OLD_FILES_TOLD_MAX]],
             "damage": [each.message() for each in self.damage],
         }
+
+    @property
+    def files_told_later(self) -> list[int]:
+        """Files that the journal may take again and the `replayed` message has no room for."""
+        return [file.file_id for file in self._newest_first()[OLD_FILES_TOLD_MAX:]]
+
+    def _newest_first(self) -> list[OldFile]:
+        """Return what is not kept: first the file that names the journal's end until the next one's header does."""
+        files = [file for file in self.old_files if not file.kept]
+        return sorted(files, key=lambda file: (-file.last_sequence, file.file_id))
 
 
 def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:

@@ -443,14 +443,21 @@ class FreeJournalFiles:
         """The mark has passed all before it; 0: there is no journal yet."""
         self._waiting: set[int] = set()
 
-    def begin(self, next_file_id: int, report: Callable[[list[int]], bool]) -> None:
+    def begin(
+        self,
+        next_file_id: int,
+        report: Callable[[list[int]], bool],
+        waiting: Iterable[int] = (),
+    ) -> None:
         """Begin when replay is over, and the journal has its files.
 
         Args:
             next_file_id: the journal's next one. Of those before it replay has said which are logs.
             report: hands ids to the journal; False: later.
+            waiting: of those before it, what replay found free and did not say.
         """
         self._next_file_id, self._report = next_file_id, report
+        self._waiting.update(waiting)
 
     def passed(self, file_id: int, listed_files: frozenset[int]) -> None:
         """Note that a change is installed whose mark has passed all files before `file_id`."""

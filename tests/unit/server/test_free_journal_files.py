@@ -12,11 +12,14 @@ import pytest
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.journal import JournalScan
 from fastbk.native.store import FlushContents, LedgerState, Store, StoreOptions
+from fastbk.printable_text import printable_json
+from fastbk.server.child import MESSAGE_BYTES_MAX
 from fastbk.server.index.background import DirectJobs
 from fastbk.server.index.flush import FREE_FILES_A_MESSAGE, Flusher, FreeJournalFiles
+from fastbk.server.index.replay import Replayed
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import JOURNAL_LOG
-from fastbk.storage.journal_files import find_files, name_of
+from fastbk.storage.journal_files import OldFile, ReplayEnd, find_files, name_of
 from fastbk.storage.manifest import ManifestSlots
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.adopted_runs import Run, with_runs
@@ -123,6 +126,27 @@ def test_a_message_has_a_bound(sets: Sets) -> None:
     free.given_up(range(1, FREE_FILES_A_MESSAGE + 4))
     free.poll()
     assert [len(ids) for ids in told.messages] == [FREE_FILES_A_MESSAGE, 3]
+
+
+def test_thousands_of_free_files_at_start_are_told_in_bounded_messages(sets: Sets) -> None:
+    """A bookie whose ledgers were deleted was killed before their files were removed."""
+    unused = [OldFile(6001, "", 0, 1 << 27)]
+    used = [OldFile(file_id, "", 1 << 62 | file_id, 1 << 27) for file_id in range(1001, 6001)]
+    kept = [OldFile(file_id, "", 5, 1 << 27, kept=True) for file_id in range(1, 1001)]
+    end = ReplayEnd(6002, 6000, 1 << 62 | 6000, 1, 9, [*kept, *used, *unused], [])
+    found = Replayed(end, 1, 2, 3, is_damaged=False, lost_states=False)
+    message = found.message(states=4)
+    data = printable_json(message)
+    assert len(data) <= MESSAGE_BYTES_MAX // 2, "`configure` of the journal has it again"
+    first = [file["file_id"] for file in cast("list[dict[str, int]]", message["old_files"])]
+    assert 6000 in first, "the journal holds it until the next header is durable"
+    told = Told()
+    free = FreeJournalFiles(cast("Store", sets), lambda _: False)
+    free.begin(end.next_file_id, told, end.files_told_later)
+    free.poll()
+    assert all(len(ids) <= FREE_FILES_A_MESSAGE for ids in told.messages)
+    later = [file_id for ids in told.messages for file_id in ids]
+    assert sorted([*first, *later]) == list(range(1001, 6002))
 
 
 def test_nothing_is_told_before_there_is_a_journal(sets: Sets) -> None:
