@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 GC_DRAIN_S_MAX = 1.0
 """How long a stop waits for gc when all the others are gone. It keeps nothing, and may hang in a call to metadata."""
+RESEND_S = 0.1
+"""Pause before a message that had no room in a child's socket is tried again."""
 NEWLY_DAMAGED = (
     "acknowledged data in the journal is damaged: starting again with every ledger in limbo that metadata names this"
     " bookie for"
@@ -112,6 +116,8 @@ class BootOrder:
         self._failed: dict[process_table.Process, str] = {}
         self._ended: set[process_table.Process] = set()
         self._header_keys: dict[int, str] = {}
+        self._unsent: dict[process_table.Process, deque[dict[str, Any]]] = {}
+        """What children's sockets had no room for."""
         self._is_warned = False
         self.replayed: dict[int, Replayed] = {}
         """What replay found, by pair."""
@@ -132,7 +138,7 @@ class BootOrder:
     async def serve(self) -> Stop:
         """Return when the bookie is asked to stop. Raises ChildDied."""
         while True:
-            event = await self._watch.next()
+            event = await self._next()
             if isinstance(event, Stop):
                 return event
             if isinstance(event, Exited):
@@ -156,11 +162,12 @@ class BootOrder:
         asked = [p for p in self._boot.children if p.role == role and p not in self._ended]
         waiting = set(asked)
         for process in asked:
-            self._boot.children[process].send({"type": "drain"})
-            self._boot.ring(process)
+            # It reads nothing behind this. What was not said the next start finds out anew.
+            self._unsent.pop(process, None)
+            self._say(process, {"type": "drain"})
         while waiting:
             try:
-                event = await self._watch.next(max(0.0, deadline_s - time.monotonic()))
+                event = await self._next(deadline_s)
             except TimeoutError:
                 logs.warning("drain.timed_out", waiting_for=[process.name for process in waiting])
                 return False
@@ -176,6 +183,18 @@ class BootOrder:
                     if event.process.role != "gc":
                         return False
         return True
+
+    async def _next(self, deadline_s: float = math.inf) -> Event:
+        """Return the next event; say again meanwhile what had no room. Raises TimeoutError."""
+        while True:
+            self._resend()
+            left_s = max(0.0, deadline_s - time.monotonic())
+            wait_s = min(RESEND_S, left_s) if self._unsent else left_s
+            try:
+                return await self._watch.next(None if wait_s == math.inf else wait_s)
+            except TimeoutError:
+                if wait_s == left_s:
+                    raise
 
     async def _message(self, deadline_s: float) -> Message:
         try:
@@ -292,9 +311,24 @@ class BootOrder:
 
     def _pass_on(self, process: process_table.Process, body: dict[str, Any]) -> None:
         """Hand a message on to another child. One that is gone is started again with the child that sent it."""
-        child = self._boot.children.get(process)
-        if child is not None and child.send(body):
-            self._boot.ring(process)
+        if process in self._boot.children:
+            self._say(process, body)
+
+    def _say(self, process: process_table.Process, body: dict[str, Any]) -> None:
+        """Say something that must not be lost: where the socket has no room it is said a little later."""
+        if process in self._unsent or not self._boot.children[process].send(body):
+            self._unsent.setdefault(process, deque()).append(body)
+        self._boot.ring(process)
+
+    def _resend(self) -> None:
+        """Say again what had no room. A child that is gone takes nothing: its end ends this boot."""
+        for process, bodies in list(self._unsent.items()):
+            child = self._boot.children.get(process)
+            while bodies and child is not None and child.send(bodies[0]):
+                bodies.popleft()
+                self._boot.ring(process)
+            if not bodies or child is None:
+                del self._unsent[process]
 
     def _why(self, event: Exited) -> str:
         """Return the reason that a child gave, else how it ended."""

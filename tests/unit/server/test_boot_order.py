@@ -27,6 +27,7 @@ from fastbk.server.process_table import (
     journal,
     worker,
 )
+from fastbk.server.supervision import boot_order
 from fastbk.server.supervision.boot_order import (
     BootOrder,
     ChildDied,
@@ -53,6 +54,9 @@ class FakeChild:
         self._process = process
 
     def send(self, message: dict[str, Any]) -> bool:
+        if self._world.refusals.get(self._process, 0) > 0:
+            self._world.refusals[self._process] -= 1
+            return False
         self._world.sent.append((self._process, message))
         self._world.react(self._process, message)
         return True
@@ -74,6 +78,8 @@ class Harness:
         self.rung: list[Process] = []
         self.heard: list[tuple[Process, object]] = []
         self.silent: set[Process] = set()
+        self.refusals: dict[Process, int] = {}
+        """How many messages a child's socket has no room for, from now on."""
         self.left_open: list[Process] = []
         wanted = children(workers, pairs, is_reads_only=is_reads_only)
         self.children = {process: FakeChild(self, process) for process in wanted}
@@ -341,6 +347,49 @@ async def test_what_an_index_says_of_journal_files_goes_to_its_own_journal() -> 
     harness.events.put_nowait(Stop("enough"))
     del harness.children[journal(1)]
     await sequence.serve()
+
+
+async def test_what_a_journal_has_no_room_for_is_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of files may be free at once, and the journal looks at its socket between batches."""
+    monkeypatch.setattr(boot_order, "RESEND_S", 0.001)
+    harness = Harness(pairs=2)
+    harness.greet()
+    sequence = harness.sequence()
+    await sequence.start()
+    harness.refusals[journal(1)] = 3
+    for file_id in (4, 5, 6):
+        harness.say(index(1), type="journal_files_free", file_ids=[file_id])
+    serving = asyncio.create_task(sequence.serve())
+
+    def told() -> list[int]:
+        said = [body for _, body in harness.sent if body["type"] == "journal_files_free"]
+        return [file_id for body in said for file_id in body["file_ids"]]
+
+    async with asyncio.timeout(10):
+        while len(told()) < 3:
+            await asyncio.sleep(0)
+    assert told() == [4, 5, 6]
+    harness.events.put_nowait(Stop("enough"))
+    await serving
+
+
+async def test_a_drain_that_finds_the_socket_full_is_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(boot_order, "RESEND_S", 0.001)
+    harness = Harness()
+    harness.greet()
+    sequence = harness.sequence()
+    await sequence.start()
+    harness.refusals[JOURNAL] = 20
+    harness.say(INDEX, type="journal_files_free", file_ids=[4])
+    harness.events.put_nowait(Stop("enough"))
+    await sequence.serve()
+    assert await sequence.drain()
+    assert JOURNAL in harness.order("drain")
+    assert "journal_files_free" not in {body["type"] for _, body in harness.sent}
 
 
 async def test_a_journal_gets_what_decides_whether_its_files_adopt() -> None:
