@@ -31,12 +31,13 @@ from fastbk.native.journal import (
     read_header,
 )
 from fastbk.native.process import kill_point
-from fastbk.storage.directories import JOURNALS
+from fastbk.storage.directories import JOURNAL_LOG, JOURNALS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from fastbk.native.disk import Disk
+    from fastbk.storage.manifest import LogEntry
 
 
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
@@ -58,20 +59,62 @@ class FoundFile(msgspec.Struct, frozen=True):
     @property
     def is_used(self) -> bool:
         """Whether it was ever written to under this name."""
-        return self.header.state == "valid" and self.header.file_id == self.file_id
+        return self.header.state in ("valid", PASSED) and self.header.file_id == self.file_id
 
 
-def find_files(disk: Disk, directory: str, *, lock: bool = True) -> list[FoundFile]:
+PASSED = "passed"
+"""State of a header that was not read: the mark has passed the file."""
+
+
+def find_files(
+    disk: Disk, directory: str, *, lock: bool = True, passed: Collection[int] = ()
+) -> list[FoundFile]:
     """Return all journal files in `directory` with their headers, by rising id.
 
-    With `lock` each one is waited for until no dead writer can change it any more.
+    Args:
+        lock: each one is waited for until no dead writer can change it any more.
+        passed: files of `passed_files`: they are neither read nor waited for, there may be tens of thousands.
+
     Raises OSError, TimeoutError, FormatTooNewError.
     """
     found = []
     for file_id in JOURNALS.ids_in(disk, directory):
         path = os.path.join(directory, name_of(file_id))
-        found.append(FoundFile(file_id, path, read_header(disk, path, lock=lock)))
+        header = passed_header(file_id) if file_id in passed else read_header(disk, path, lock=lock)
+        found.append(FoundFile(file_id, path, header))
     return found
+
+
+def passed_files(logs: Iterable[LogEntry]) -> frozenset[int]:
+    """Return the journal files among a manifest's logs whose headers replay can do without.
+
+    The mark has passed those that are sealed. But the newest may be the last that was written to: then its header and
+    its batches say where the journal ended.
+    """
+    sealed = {log.log_id ^ JOURNAL_LOG for log in logs if log.is_journal_file and log.sealed}
+    return frozenset(sealed - {max(sealed, default=0)})
+
+
+def passed_header(file_id: int) -> JournalHeader:
+    """Return what stands for the header of a file that the mark has passed, and with it all before it."""
+    return JournalHeader(
+        state=PASSED,
+        size_bytes=0,
+        block_size_bytes=0,
+        file_id=file_id,
+        salt=0,
+        incarnation=0,
+        file_size_bytes=0,
+        predecessor_file_id=0,
+        predecessor_sequence=0,
+        predecessor_crc=0,
+        first_sequence=0,
+        first_record_sequence=0,
+        created_s=0,
+        pair=0,
+        adopts=True,
+        bookie_id="",
+    )
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -161,7 +204,7 @@ def plan_replay(
         plan.next_file_id = max(plan.next_file_id, file.file_id + 1)
         plan.sizes[file.file_id] = file.header.size_bytes
         if file.is_used:
-            if file.header.incarnation != incarnation:
+            if file.header.state != PASSED and file.header.incarnation != incarnation:
                 raise StorageError(
                     f"{file.path} belongs to incarnation {file.header.incarnation:016x}, not to"
                     f" {incarnation:016x}: put the right journal directory back"
@@ -214,7 +257,7 @@ def _plan_file(
         return
     end = successor.header.predecessor_sequence
     is_next = successor.header.predecessor_file_id == file.file_id
-    if end <= plan.mark_sequence:
+    if end <= plan.mark_sequence or file.header.state == PASSED:
         plan.behind.append(OldFile(file.file_id, file.path, end, file.header.size_bytes))
         return
     end_sequence = end if is_next else NO_END
@@ -278,19 +321,27 @@ class ReplayEnd(msgspec.Struct, frozen=True):
         Of the others, too, as many as that may be there: a deletion freed them, and they were not removed yet.
         """
         return msgspec.structs.asdict(self) | {
-            "old_files": [file.message() for file in self._newest_first()[:OLD_FILES_TOLD_MAX]],
+            "old_files": [file.message() for file in self._told_now],
             "damage": [each.message() for each in self.damage],
         }
 
     @property
     def files_told_later(self) -> list[int]:
-        """Files that the journal may take again and the `replayed` message has no room for."""
-        return [file.file_id for file in self._newest_first()[OLD_FILES_TOLD_MAX:]]
+        """Files that the journal may take again and the `replayed` message does not name."""
+        told = {file.file_id for file in self._told_now}
+        return [
+            file.file_id for file in self.old_files if not file.kept and file.file_id not in told
+        ]
 
-    def _newest_first(self) -> list[OldFile]:
-        """Return what is not kept: first the file that names the journal's end until the next one's header does."""
-        files = [file for file in self.old_files if not file.kept]
-        return sorted(files, key=lambda file: (-file.last_sequence, file.file_id))
+    @property
+    def _told_now(self) -> list[OldFile]:
+        """The newest that are not kept, the file first that names the journal's end until the next one's header does.
+
+        Not those whose size nobody has looked at.
+        """
+        files = [file for file in self.old_files if not file.kept and file.size_bytes > 0]
+        files.sort(key=lambda file: (-file.last_sequence, file.file_id))
+        return files[:OLD_FILES_TOLD_MAX]
 
 
 def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:

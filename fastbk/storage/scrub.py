@@ -26,7 +26,7 @@ from fastbk.native.store import Scope
 from fastbk.storage.check import run_list
 from fastbk.storage.digest_check import DigestCount, NoDigests
 from fastbk.storage.directories import locations_path, log_path, missing_log
-from fastbk.storage.journal_files import find_files, plan_replay
+from fastbk.storage.journal_files import find_files, passed_files, plan_replay
 from fastbk.units import KIB
 
 if TYPE_CHECKING:
@@ -264,9 +264,15 @@ class ScrubCycle:
 
         What they hold is in the write cache, too: a flush in time is the cure.
         """
-        mark = self._manifest().mark
+        manifest = self._manifest()
+        mark = manifest.mark
         try:
-            found = find_files(self._journal_disk, self._journal_directory, lock=False)
+            found = find_files(
+                self._journal_disk,
+                self._journal_directory,
+                lock=False,
+                passed=passed_files(manifest.logs),
+            )
             plan = plan_replay(found, mark, self._incarnation)
         except (OSError, Error):
             return  # a file was recycled under the look

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from fastbk.server.gc_messages import Share
     from fastbk.server.index.flush import Flusher
     from fastbk.storage.checkpoint import Checkpoint
+    from fastbk.storage.manifest import LogEntry, Manifest
 
 
 MESSAGES_A_LOOK = 4
@@ -79,6 +81,9 @@ class GcPort:
         self._ids_a_message = IDS_A_MESSAGE
         self._marked_ids_a_message = MARKED_IDS_A_MESSAGE
         self._logs_a_message = LOGS_A_MESSAGE
+        self._listed: Manifest | None = None
+        self._logs: list[LogEntry] = []
+        """Those of `_listed`, by rising id."""
         self._unsent: dict[str, object] | None = None
         self.is_open = True
 
@@ -200,8 +205,13 @@ class GcPort:
         }
 
     def _usage(self, cursor: int) -> dict[str, object]:
-        every = sorted(self._checkpoint.manifest.logs, key=lambda log: log.log_id)
-        logs = [log for log in every if log.log_id >= cursor][: self._logs_a_message]
+        manifest = self._checkpoint.manifest
+        if manifest is not self._listed:
+            # Once for all pages: there may be tens of thousands of logs.
+            self._listed = manifest
+            self._logs = sorted(manifest.logs, key=lambda log: log.log_id)
+        begin = bisect_left(self._logs, cursor, key=lambda log: log.log_id)
+        logs = self._logs[begin : begin + self._logs_a_message]
         return {
             "logs": [
                 LogUsage(

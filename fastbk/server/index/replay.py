@@ -27,6 +27,7 @@ from fastbk.storage.journal_files import (
     ReplayFile,
     conclude_replay,
     find_files,
+    passed_files,
     plan_replay,
 )
 from fastbk.storage.manifest import Damage
@@ -141,7 +142,7 @@ def replay(
     if limbo:
         index.put_in_limbo(limbo)
     plan = plan_replay(
-        find_files(disk, directory),
+        find_files(disk, directory, passed=passed_files(manifest.logs)),
         manifest.mark,
         incarnation,
         next_file_id=next_file_id_of(manifest),

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.journal import JournalScan
+from fastbk.native.journal import JournalHeader, JournalScan, read_header
 from fastbk.native.store import FlushContents, LedgerState, Store, StoreOptions
 from fastbk.printable_text import printable_json
 from fastbk.server.child import MESSAGE_BYTES_MAX
 from fastbk.server.index.background import DirectJobs
 from fastbk.server.index.flush import FREE_FILES_A_MESSAGE, Flusher, FreeJournalFiles
 from fastbk.server.index.replay import Replayed
+from fastbk.storage import journal_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.storage.journal_files import OldFile, ReplayEnd, find_files, name_of
@@ -32,6 +33,7 @@ from tests.fixtures.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.storage.manifest import LogEntry
 
@@ -324,6 +326,38 @@ def test_a_restart_keeps_what_is_listed_and_frees_the_rest(fake: FakeDisk) -> No
         "files of an earlier start are taken again, too"
     )
     again.stop()
+
+
+def test_a_start_reads_no_header_of_what_the_mark_has_passed(
+    fake: FakeDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be tens of thousands. But the newest says where the journal ended, if nothing came behind it."""
+    bookie = AdoptingBookie(fake, Book())
+    for n in range(16):
+        fill(bookie, 1, 12 * n)
+        bookie.flush()
+    logs = listed(bookie)
+    assert len(logs) > 3
+    bookie.close()
+    read_paths: list[str] = []
+
+    def read(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
+        read_paths.append(path)
+        return read_header(disk, path, lock=lock)
+
+    monkeypatch.setattr(journal_files, "read_header", read)
+    for sealed in (logs[:-2], logs[:-1]):
+        again = AdoptingBookie(fake, Book())
+        assert not again.replayed.is_damaged
+        assert {file.file_id for file in again.replayed.end.old_files if file.kept} >= set(logs)
+        assert not set(read_paths) & {f"{JOURNAL}/{name_of(file_id)}" for file_id in sealed}
+        assert f"{JOURNAL}/{name_of(logs[-1])}" in read_paths
+        read_paths.clear()
+        again.close()
+    last = AdoptingBookie(fake, Book())
+    fill(last, 2, 0)
+    last.flush()
+    last.stop()
 
 
 def test_a_message_that_is_lost_with_a_process_is_no_leak(

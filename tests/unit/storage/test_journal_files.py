@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fastbk.errors import StorageError
 from fastbk.native.journal import NO_END, JournalEnd, JournalHeader
+from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.storage.journal_files import (
     FoundFile,
+    OldFile,
+    ReplayEnd,
     ReplayFile,
     conclude_replay,
     name_of,
+    passed_files,
+    passed_header,
     plan_replay,
 )
+from fastbk.storage.manifest import LogEntry
 
 INCARNATION = 77
 SIZE = 1 << 20
@@ -152,3 +159,50 @@ def test_an_id_that_a_manifest_names_is_given_to_no_other_file() -> None:
     """The files of that name may be lost: what a manifest says of them would count for the new one."""
     assert plan_replay([], 50, 77, next_file_id=9).next_file_id == 9
     assert plan_replay([found(12, 5, 40)], 50, 77, next_file_id=9).next_file_id == 13
+
+
+def test_what_the_mark_has_passed_needs_no_header() -> None:
+    """The plan is the same but for the sizes, whatever lies between such files."""
+    files = [
+        found(1),
+        found(2, 1, 20),
+        found(3, 2, 50),
+        found(4, 3, 60, state="damaged"),
+        found(5, 4, 70),
+        found(6, 5, 80),
+        found(7, 6, 90),
+        found(8, 7, 95),
+        found(9, 0, 0, name_id=10),
+    ]
+    known = [
+        msgspec.structs.replace(file, header=passed_header(file.file_id))
+        if file.file_id in (1, 3, 5)
+        else file
+        for file in files
+    ]
+    usual, plan = (plan_replay(given, 90, INCARNATION) for given in (files, known))
+    assert plan.files == usual.files
+    assert [file.file_id for file in plan.files] == [7, 8]
+    assert not plan.damage
+    assert plan.next_file_id == usual.next_file_id == 11
+    assert {file.file_id for file in plan.behind} == {file.file_id for file in usual.behind}
+    assert all(file.last_sequence <= 90 for file in plan.behind)
+    assert plan.last_used == usual.last_used
+
+
+def test_the_newest_file_that_is_sealed_is_read() -> None:
+    """It may be the last one that was written to: a start ended before the journal had its next one."""
+    logs = [
+        LogEntry(log_id=JOURNAL_LOG | file_id, salt=1, durable_bytes=8192, live_bytes=1, sealed=sealed, kind="journal")
+        for file_id, sealed in ((3, True), (5, True), (7, True), (8, False))
+    ]  # fmt: skip
+    logs.append(LogEntry(log_id=4, salt=1, durable_bytes=8192, live_bytes=1, sealed=True))
+    assert passed_files(logs) == {3, 5}
+    assert passed_files(logs[4:]) == frozenset()
+
+
+def test_a_file_whose_size_nobody_looked_at_is_told_later() -> None:
+    """The journal asks for it before it counts."""
+    end = ReplayEnd(9, 8, 70, 1, 9, [OldFile(3, "", 0, 0), OldFile(8, "", 70, SIZE)], [])
+    assert [file["file_id"] for file in end.message()["old_files"]] == [8]  # type: ignore[attr-defined]
+    assert end.files_told_later == [3]

@@ -10,6 +10,7 @@
 /* of each, what is left of half a batch is moved to the front */
 #define PIECE_BYTES (4u * 1024u * 1024u)
 #define HEADER_BYTES (2u * FBK_BLOCK_BYTES_MAX)
+#define FEW_HEADER_BYTES ((int32_t)(FBK_JOURNAL_HEADER_BLOCKS * FBK_PAGE_BYTES))
 
 struct fbk_journal_scan {
     struct fbk_io *io;
@@ -31,12 +32,18 @@ struct fbk_journal_scan {
     struct fbk_journal_end end;
 };
 
-/* FBK_HEADER_* or an error.  What can't be read is damaged; the other block may serve. */
+/* FBK_HEADER_* or an error.  What can't be read is damaged; the other block may serve.  Thousands
+ * of files are looked at: two pages say all where blocks are pages. */
 static int32_t
 read_header(struct fbk_io *io, int32_t file, uint8_t *buffer,
             struct fbk_journal_file_header *header)
 {
-    int32_t got = io->operations->read(io, file, buffer, HEADER_BYTES, 0);
+    int32_t got = io->operations->read(io, file, buffer, FEW_HEADER_BYTES, 0);
+    if (got == FEW_HEADER_BYTES &&
+        fbk_journal_file_header_find(buffer, (uint64_t)got, header) == FBK_HEADER_VALID &&
+        header->block_size_bytes == FBK_PAGE_BYTES)
+        return FBK_HEADER_VALID;
+    got = io->operations->read(io, file, buffer, HEADER_BYTES, 0);
     if (got < 0) {
         memset(buffer, 0xff, HEADER_BYTES);
         for (uint32_t at = 0; at < FBK_JOURNAL_HEADER_BLOCKS * FBK_PAGE_BYTES; at += FBK_PAGE_BYTES)
