@@ -138,15 +138,17 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
                 else:
                     recording = record(kind, seed, folder, unsynced=unsynced, adopts=adopts)
                 report.counts["recordings"] += 1
-                report.counts["adopting"] += adopts
-                report.counts["adopted"] += recording.adopted
+                what = "files" if is_real else "runs"
+                report.counts[f"adopting_{what}"] += adopts
+                report.counts[f"adopted_{what}"] += recording.adopted
                 cut_all(
                     plan, report, recording, kind, folder, seed, honours_flushes=honours_flushes
                 )
             seed += 1
     finally:
         maintenance.MERGE_FILES_MIN = usual
-    if report.counts["adopting"] and not report.counts["adopted"]:
-        report.lose(["no journal file stayed as a log"], "the rig itself")
+    for what in ("files", "runs"):
+        if report.counts[f"adopting_{what}"] and not report.counts[f"adopted_{what}"]:
+            report.lose([f"no {what} of the journal stayed as logs"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     return report
