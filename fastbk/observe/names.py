@@ -362,7 +362,7 @@ _GAUGES: Slots = {
     "JOURNAL_ADOPT_REASON": (
         37,
         "Why the current journal file cannot become an entry log: 0 it can, 1 off, 2 level, 3 other disk,"
-        " 4 unsynced, 5 small batches, 6 buffered.",
+        " 4 unsynced, 5 small batches, 6 buffered, 7 loose.",
     ),
     "INDEX_LEDGERS": (34, "Ledgers stored here."),
     "INDEX_WAITERS": (35, "Long polls that wait."),

@@ -271,6 +271,7 @@ class JournalLoop:
             self._leave_unwritten(behind_bytes)
         self.adoption.measure()
         if self.adoption.has_too_much_loose() and self._may_leave_early(behind_bytes):
+            self.adoption.left_early()
             self.journal.request_roll()
         self.journal.note_files(
             behind_bytes,
@@ -380,6 +381,8 @@ class Adoption:
         self._window_bytes = window_bytes
         self._samples: deque[tuple[int, int]] = deque([(0, 0)])
         """Bytes taken and grouped since the start, at some moments: the first one is a window ago, if there was one."""
+        self._left_file_id = 0
+        """The file that was left early last, because too much in it was loose."""
 
     def measure(self) -> None:
         """Look how large the groups are; at least once in `ADOPT_SAMPLE_BYTES`, give or take a batch."""
@@ -405,7 +408,14 @@ class Adoption:
         grouped_bytes = status.grouped_bytes - self._samples[0][1]
         if taken_bytes < self._window_bytes or grouped_bytes < GROUPED_SHARE_MIN * taken_bytes:
             return "small batches"
-        return ""
+        # What could have been runs may be loose all the same, where the index lags: then the next file would be left
+        # early, too, and so on.
+        is_left = bool(status.adopts) and status.file_id == self._left_file_id
+        return "loose" if is_left or self.has_too_much_loose() else ""
+
+    def left_early(self) -> None:
+        """Note that the current file is left because too much in it is loose: the next one does not adopt."""
+        self._left_file_id = self._journal.status.file_id
 
     def has_too_much_loose(self) -> bool:
         """Return whether the current file adopts, and would be a log with too much in it that is none of its."""
@@ -417,7 +427,7 @@ class Adoption:
         )
 
 
-ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches", "buffered")
+ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches", "buffered", "loose")
 """Why a file does not adopt. Their places are the values of a gauge: none gets another one."""
 
 

@@ -379,7 +379,7 @@ class Taken:
 
     def __init__(self) -> None:
         self.status = SimpleNamespace(
-            taken_bytes=0, grouped_bytes=0, loose_bytes=0, offset_bytes=0, adopts=0
+            taken_bytes=0, grouped_bytes=0, loose_bytes=0, offset_bytes=0, adopts=0, file_id=1
         )
 
     def take(self, size_mib: int, *, grouped: bool) -> None:
@@ -469,6 +469,24 @@ def test_a_file_that_adopts_is_left_early_when_too_much_in_it_is_loose(
     taken.status.adopts, taken.status.offset_bytes = adopts, offset_mib * MIB
     taken.status.loose_bytes = loose_mib * MIB
     assert adoption_of(taken).has_too_much_loose() == leaves
+
+
+def test_no_file_adopts_behind_one_in_which_too_much_was_loose() -> None:
+    """Else a slow index, in whose time all is loose, made it go from one such file to the next, for ever."""
+    taken = Taken()
+    adoption = adoption_of(taken)
+    taken.take(100, grouped=True)
+    adoption.measure()
+    status = taken.status
+    status.adopts, status.offset_bytes, status.loose_bytes = 1, 100 * MIB, 26 * MIB
+    assert adoption.reason == "loose", "it became full before it could be left"
+    assert adoption.reason in ADOPT_REASONS
+    status.offset_bytes = 120 * MIB
+    assert adoption.reason == ""
+    adoption.left_early()
+    assert adoption.reason == "loose", "whatever came before the step that left it"
+    status.adopts, status.file_id, status.offset_bytes = 0, 2, 90 * MIB
+    assert adoption.reason == ""
 
 
 def rolled_versions(service: Service, level: int) -> set[int]:
