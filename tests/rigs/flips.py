@@ -20,10 +20,20 @@ from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.unclean import Unclean, read_unclean, write_unclean
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
-from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
+from tests.fixtures.storage_harness import (
+    INCARNATION,
+    JOURNAL,
+    LEDGERS,
+    AdoptingLife,
+    Book,
+    Life,
+    format_disk,
+)
 from tests.rigs.report import Plan, Report
 
-IMAGES = 4
+IMAGES = 8
+ADOPTING_FROM = 4
+"""From this image on bookies whose journal files stay as logs."""
 FENCED_LEDGER, EMPTY_FENCED_LEDGER, LAST_LEDGER = 2, 900, 50
 """LAST_LEDGER: of the journal's last batches. Those can't be told from a torn tail (A10), so they are nobody's."""
 IDENTITY = new_identity("b:1", INCARNATION, "ledger", 1_700_000_000)
@@ -64,7 +74,8 @@ def image(number: int) -> Image:
     write_unclean(disk, LEDGERS, UNCLEAN)
     write_limbo(disk, LEDGERS, LIMBO_IDS, INCARNATION)
     book = Book()
-    life = Life(fake, book)
+    life = (AdoptingLife if number >= ADOPTING_FROM else Life)(fake, book)
+    interval = 2 + number % ADOPTING_FROM
     for n in range(24):
         for ledger_id in (1, 2, 3):
             life.add(ledger_id, n * (1 + number % 2), rng.randbytes(rng.choice([20, 700, 3000])))
@@ -72,11 +83,13 @@ def image(number: int) -> Image:
             life.fence(FENCED_LEDGER)
             life.fence(EMPTY_FENCED_LEDGER)
         life.settle()
-        if n % (2 + number) == 1 and n < 22:
+        if n % interval == 1 and n < 22:
             life.flush()
     for n in range(4):
         life.add(LAST_LEDGER, n, b"last")
         life.settle()
+    has_journal_logs = any(log.is_journal_file for log in life.checkpoint.manifest.logs)
+    assert has_journal_logs == life.adopts
     life.close()
     files: dict[str, list[tuple[str, int]]] = {}
     for folder in (LEDGERS, f"{LEDGERS}/logs", f"{LEDGERS}/locations", JOURNAL):

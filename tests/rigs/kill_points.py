@@ -69,6 +69,8 @@ PREWRITES = re.compile(r"journal\.prewrite_")
 # ... with more room it is the other way round.
 RECYCLING_SETTINGS = {**SETTINGS, "journal": {**SETTINGS["journal"], "limit": "128MiB"}}
 RECYCLES = re.compile(r"journal\.recycle_")
+# Passed only by a bookie whose journal files stay as logs.
+ADOPTS = re.compile(r"index\.journal_files_free")
 # For supervisors that have many children die: none of these deaths makes the next start wait.
 PATIENT_SETTINGS = {**SETTINGS, "bookie": {"restarts_max": 50, "restarts_window": "1s"}}
 ENTRY_BYTES_MAX = 8000

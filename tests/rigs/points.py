@@ -22,6 +22,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.pairs import Settings, pair_settings
 from tests.rigs.adopting import adopted_files, adopting
 from tests.rigs.kill_points import (
+    ADOPTS,
     BOOTS,
     BRISK,
     BRISK_SETTINGS,
@@ -51,6 +52,7 @@ SETTINGS_OF = {
     "brisk": BRISK_SETTINGS,
     "patient": PATIENT_SETTINGS,
     "prewriting": PREWRITING_SETTINGS,
+    "adopting": BRISK_SETTINGS,
     "recycling": RECYCLING_SETTINGS,
 }
 MANY_PAIRS = 5
@@ -92,6 +94,8 @@ def kind_of(point: str) -> str:
         return "directories"
     if BOOTS.match(point):
         return "patient"
+    if ADOPTS.match(point):
+        return "adopting"
     if RECYCLES.match(point):
         return "recycling"
     if PREWRITES.match(point):
@@ -123,7 +127,7 @@ async def _run_all(plan: Plan, report: Report, left: list[Case], tried: dict[Cas
         while batch and plan.begins(report.cases):
             folder = Path(tempfile.mkdtemp(prefix="fastbk-points-", dir=plan.folder))
             pairs, settings = _settings(kind_of(batch[0][0]), folder, rng)
-            adopts = rng.random() < ADOPTING_SHARE
+            adopts = kind_of(batch[0][0]) == "adopting" or rng.random() < ADOPTING_SHARE
             report.counts[f"of_{pairs}"] += 1
             report.counts["adopting"] += adopts
             async with AsyncExitStack() as stack:

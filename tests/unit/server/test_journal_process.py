@@ -14,6 +14,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN, JournalScan
 from fastbk.server.journal.process import (
     ADOPT_REASONS,
+    LEVEL_OF_ADOPTION,
     STEP_TIMEOUT_MS,
     Adoption,
     JournalLoop,
@@ -487,6 +488,17 @@ def test_no_file_adopts_behind_one_in_which_too_much_was_loose() -> None:
     assert adoption.reason == "loose", "whatever came before the step that left it"
     status.adopts, status.file_id, status.offset_bytes = 0, 2, 90 * MIB
     assert adoption.reason == ""
+
+
+def test_tests_have_a_file_adopt_from_the_first_byte_on_where_it_may() -> None:
+    """FASTBK_ADOPT_FROM: without the window, but not without the level, nor over an obstacle."""
+    journal = cast("Journal", Taken())
+    for obstacle, level, reason in (
+        ("", LEVEL_MAX, ""),
+        ("", LEVEL_OF_ADOPTION - 1, "level"),
+        ("other disk", LEVEL_MAX, "other disk"),
+    ):
+        assert Adoption(journal, obstacle=obstacle, level=level, window_bytes=0).reason == reason
 
 
 def rolled_versions(service: Service, level: int) -> set[int]:
