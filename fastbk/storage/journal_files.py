@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from fastbk.native.disk import Disk
-    from fastbk.storage.manifest import LogEntry
+    from fastbk.storage.manifest import LogEntry, Manifest
 
 
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
@@ -93,6 +93,12 @@ def passed_files(logs: Iterable[LogEntry]) -> frozenset[int]:
     """
     sealed = {log.log_id ^ JOURNAL_LOG for log in logs if log.is_journal_file and log.sealed}
     return frozenset(sealed - {max(sealed, default=0)})
+
+
+def next_file_id_of(manifest: Manifest) -> int:
+    """Return an id above those of all journal files that a manifest names: some of them may be lost."""
+    named = [log.log_id ^ JOURNAL_LOG for log in manifest.logs if log.is_journal_file]
+    return 1 + max([manifest.mark_file_id, *named])
 
 
 def passed_header(file_id: int) -> JournalHeader:

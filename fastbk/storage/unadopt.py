@@ -27,7 +27,13 @@ from fastbk.native.segment import SHARD_COUNT
 from fastbk.native.store import FlushContents
 from fastbk.storage.checkpoint import random_bits
 from fastbk.storage.directories import JOURNAL_LOG, JOURNALS, free_bytes, locations_path
-from fastbk.storage.journal_files import conclude_replay, find_files, plan_replay
+from fastbk.storage.journal_files import (
+    conclude_replay,
+    find_files,
+    next_file_id_of,
+    passed_files,
+    plan_replay,
+)
 from fastbk.storage.offline_store import KEPT_FREE_BYTES
 from fastbk.units import GIB, format_size
 
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.journal import JournalEnd
     from fastbk.storage.commits import Change
-    from fastbk.storage.journal_files import FoundFile, ReplayEnd, ReplayFile, ReplayPlan
+    from fastbk.storage.journal_files import ReplayEnd, ReplayFile, ReplayPlan
     from fastbk.storage.maintenance import Compaction, LocationsMerge
     from fastbk.storage.manifest import LogEntry
     from fastbk.storage.offline_store import OfflineStore
@@ -106,8 +112,15 @@ class Unadopt:
                 f"locations files in {self._opened.directory} are damaged: run `fastbk bookie rebuild-locations`, start"
                 " the bookie, stop it by SIGTERM, and come back"
             )
-        files = find_files(self._journal_disk, self._journal_directory)
-        plan = plan_replay(files, self._checkpoint.manifest.mark, self._incarnation)
+        manifest = self._checkpoint.manifest
+        plan = plan_replay(
+            find_files(
+                self._journal_disk, self._journal_directory, passed=passed_files(manifest.logs)
+            ),
+            manifest.mark,
+            self._incarnation,
+            next_file_id=next_file_id_of(manifest),
+        )
         self._last_used = plan.last_used
         self._end = conclude_replay(plan, [self._scan(file, plan) for file in plan.files])
         if self._end.damage:
@@ -188,13 +201,24 @@ class Unadopt:
     def _remove_files(self) -> None:
         """Remove what an older fastbk does not read. The file that names the journal's end is not among it."""
         files = find_files(self._journal_disk, self._journal_directory)
-        self._remove(file for file in files if file.header.adopts or file.header.state == "damaged")
+        self._remove(
+            file.file_id for file in files if file.header.adopts or file.header.state == "damaged"
+        )
 
-    def _remove(self, files: Iterable[FoundFile]) -> None:
-        for file in files:
-            self._journal_disk.unlink(file.path)
+    def _remove(self, file_ids: Iterable[int]) -> None:
+        for file_id in file_ids:
+            path = JOURNALS.path(self._journal_directory, file_id)
+            try:
+                file = self._journal_disk.open(path, read_only=True)
+            except FileNotFoundError:
+                continue  # it was missing, and nothing lived in it
+            try:
+                size_bytes = self._journal_disk.size(file)
+            finally:
+                self._journal_disk.close(file)
+            self._journal_disk.unlink(path)
             self.report.removed_files += 1
-            self.report.removed_bytes += file.header.size_bytes
+            self.report.removed_bytes += size_bytes
             kill_point("unadopt.after_unlink")
         self._journal_disk.sync_directory(self._journal_directory)
 
@@ -233,9 +257,7 @@ class Unadopt:
                 raise self._unreadable(compaction.unreadable)
         self._install(self._checkpoint.commit_compaction(self._opened.store, compaction))
         self.report.bad_entries += compaction.counts.bad_entries
-        free = set(self._checkpoint.commits.take_free_files())
-        files = find_files(self._journal_disk, self._journal_directory)
-        self._remove(file for file in files if file.file_id in free)
+        self._remove(self._checkpoint.commits.take_free_files())
         while (merging := self._checkpoint.plan_merge(self._deleted)) is not None:
             self._end_merge(merging)
 

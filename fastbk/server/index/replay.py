@@ -21,12 +21,12 @@ from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.journal import JournalEnd, JournalScan
 from fastbk.native.process import kill_point
-from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.storage.journal_files import (
     ReplayEnd,
     ReplayFile,
     conclude_replay,
     find_files,
+    next_file_id_of,
     passed_files,
     plan_replay,
 )
@@ -176,12 +176,6 @@ def replay(
         is_newly_damaged=bool(damage),
         ended=ended,
     )
-
-
-def next_file_id_of(manifest: Manifest) -> int:
-    """Return an id above those of all journal files that a manifest names: some of them may be lost."""
-    named = [log.log_id ^ JOURNAL_LOG for log in manifest.logs if log.is_journal_file]
-    return 1 + max([manifest.mark_file_id, *named])
 
 
 def ended_damage(manifest: Manifest, met: Sequence[Damage]) -> tuple[Damage, ...]:
