@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
 
-OLD_FILES_TOLD_MAX = 256
+OLD_FILES_LISTED_MAX = 256
 """So many old files the `replayed` message names, 100 bytes each: of more the journal is told when it runs."""
 
 
@@ -327,27 +327,27 @@ class ReplayEnd(msgspec.Struct, frozen=True):
         Of the others, too, as many as that may be there: a deletion freed them, and they were not removed yet.
         """
         return msgspec.structs.asdict(self) | {
-            "old_files": [file.message() for file in self._told_now],
+            "old_files": [file.message() for file in self._listed_now],
             "damage": [each.message() for each in self.damage],
         }
 
     @property
-    def files_told_later(self) -> list[int]:
+    def files_named_later(self) -> list[int]:
         """Files that the journal may take again and the `replayed` message does not name."""
-        told = {file.file_id for file in self._told_now}
+        listed = {file.file_id for file in self._listed_now}
         return [
-            file.file_id for file in self.old_files if not file.kept and file.file_id not in told
+            file.file_id for file in self.old_files if not file.kept and file.file_id not in listed
         ]
 
     @property
-    def _told_now(self) -> list[OldFile]:
+    def _listed_now(self) -> list[OldFile]:
         """The newest that are not kept, the file first that names the journal's end until the next one's header does.
 
         Not those whose size nobody has looked at.
         """
         files = [file for file in self.old_files if not file.kept and file.size_bytes > 0]
         files.sort(key=lambda file: (-file.last_sequence, file.file_id))
-        return files[:OLD_FILES_TOLD_MAX]
+        return files[:OLD_FILES_LISTED_MAX]
 
 
 def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:

@@ -156,6 +156,7 @@ def test_there_are_points_in_every_process() -> None:
         "move",
         "rebirth",
         "rebuild",
+        "unadopt",
         "unclean",
     }
 

@@ -391,7 +391,7 @@ def begin_maintenance(child: Child, parts: Parts, found: Replayed) -> None:
     """Begin what waits for the end of replay: the journal has its files from now on."""
     hold_mark_if_set(parts.index, parts.checkpoint.commits, log=logs.warning)
     parts.flusher.free_files.begin(
-        found.end.next_file_id, partial(offer_free_files, child), found.end.files_told_later
+        found.end.next_file_id, partial(offer_free_files, child), found.end.files_named_later
     )
     parts.flusher.resume_leftovers()
 

@@ -164,7 +164,7 @@ class BootOrder:
         for process in asked:
             # It reads nothing behind this. What was not said the next start finds out anew.
             self._unsent.pop(process, None)
-            self._say(process, {"type": "drain"})
+            self._send_or_keep(process, {"type": "drain"})
         while waiting:
             try:
                 event = await self._next(deadline_s)
@@ -312,9 +312,9 @@ class BootOrder:
     def _pass_on(self, process: process_table.Process, body: dict[str, Any]) -> None:
         """Hand a message on to another child. One that is gone is started again with the child that sent it."""
         if process in self._boot.children:
-            self._say(process, body)
+            self._send_or_keep(process, body)
 
-    def _say(self, process: process_table.Process, body: dict[str, Any]) -> None:
+    def _send_or_keep(self, process: process_table.Process, body: dict[str, Any]) -> None:
         """Say something that must not be lost: where the socket has no room it is said a little later."""
         if process in self._unsent or not self._boot.children[process].send(body):
             self._unsent.setdefault(process, deque()).append(body)

@@ -144,7 +144,7 @@ def test_thousands_of_free_files_at_start_are_told_in_bounded_messages(sets: Set
     assert 6000 in first, "the journal holds it until the next header is durable"
     told = Told()
     free = FreeJournalFiles(cast("Store", sets), lambda _: False)
-    free.begin(end.next_file_id, told, end.files_told_later)
+    free.begin(end.next_file_id, told, end.files_named_later)
     free.poll()
     assert all(len(ids) <= FREE_FILES_A_MESSAGE for ids in told.messages)
     later = [file_id for ids in told.messages for file_id in ids]

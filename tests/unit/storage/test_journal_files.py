@@ -205,4 +205,4 @@ def test_a_file_whose_size_nobody_looked_at_is_told_later() -> None:
     """The journal asks for it before it counts."""
     end = ReplayEnd(9, 8, 70, 1, 9, [OldFile(3, "", 0, 0), OldFile(8, "", 70, SIZE)], [])
     assert [file["file_id"] for file in end.message()["old_files"]] == [8]  # type: ignore[attr-defined]
-    assert end.files_told_later == [3]
+    assert end.files_named_later == [3]
