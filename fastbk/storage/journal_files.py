@@ -672,6 +672,7 @@ class JournalPool:
         known = {file.file_id for file in (*self._held, *self._free)}
         if self._recycling is not None:
             known.add(self._recycling.file_id)
+        known |= self._remover.given_ids
         for _ in range(min(NAMED_A_TURN, len(self._named))):
             file_id = self._named.popleft()
             if file_id in known:
@@ -889,13 +890,16 @@ class Remover:
         self._count = threading.Semaphore(0)
         """Of `_files`."""
         self._failed: deque[OldFile] = deque()
+        self.given_ids: set[int] = set()
+        """Of files that are to be removed, or were: no id is given again."""
         self._thread: threading.Thread | None = None
         if in_background:
             self._thread = threading.Thread(target=self._run, name="remover", daemon=True)
             self._thread.start()
 
     def remove(self, file: OldFile) -> None:
-        """Have a file removed; what cannot be is told by `take_failed`."""
+        """Have a file removed; what cannot be comes back from `take_failed`."""
+        self.given_ids.add(file.file_id)
         if self._thread is None:
             self._remove(file)
             return
@@ -904,7 +908,9 @@ class Remover:
 
     def take_failed(self) -> list[OldFile]:
         """Return files that could not be removed: they stay free, and nothing hangs on their going."""
-        return [self._failed.popleft() for _ in range(len(self._failed))]
+        failed = [self._failed.popleft() for _ in range(len(self._failed))]
+        self.given_ids.difference_update(file.file_id for file in failed)
+        return failed
 
     def close(self) -> None:
         """Remove what is left, and end the thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,6 +199,48 @@ def test_surplus_is_removed_beside_the_journals_loop(
 
         wait_until(is_small, "the files that are too many")
         pool.close()
+
+
+def test_what_is_to_be_removed_is_not_freed_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named again while it waits, it would be taken for the next file, and go then."""
+    gate, unlink = threading.Event(), os.unlink
+
+    def unlink_later(path: str) -> None:
+        gate.wait(10)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", unlink_later)
+    with Disk(tmp_path) as disk:
+        old = []
+        for file_id in range(1, 7):
+            path = tmp_path / name_of(file_id)
+            path.write_bytes(bytes(SIZE))
+            old.append(OldFile(file_id, str(path), 0, SIZE))
+        pool = pool_on(
+            disk,
+            str(tmp_path),
+            in_background=True,
+            next_file_id=7,
+            old_files=old,
+            first_file_size_bytes=SIZE,
+        )
+        use(pool, 0)
+
+        def has_surplus() -> bool:
+            pool.update(0)
+            return bool(pool._remover.given_ids)
+
+        try:
+            wait_until(has_surplus, "more than the limit has room for")
+            free_bytes = pool.free_bytes
+            pool.release(range(1, 7))
+            pool._find_named()
+            assert pool.free_bytes == free_bytes
+        finally:
+            gate.set()
+            pool.close()
 
 
 def test_a_file_that_cannot_be_removed_stays_free(fake: FakeDisk) -> None:
