@@ -268,6 +268,7 @@ async def test_fences_and_polls_by_their_steps(cluster: LocalCluster, ledger_id:
         await connected(cluster.bookies[0].port),
         await connected(cluster.bookies[0].port),
     )
+    began_s = time.monotonic()
     for number in (0, 1, 3):  # 2 lies elsewhere
         assert await ask_v3(
             client, apache.v3_add(number, number, body=whole_entry(number), key=KEY)
@@ -283,6 +284,9 @@ async def test_fences_and_polls_by_their_steps(cluster: LocalCluster, ledger_id:
     for number, ledger_entry in ((8, -1), (9, 0), (10, 77)):
         frame = apache.v3_read(number, ledger_entry, flag=apache.FENCE, key=KEY)
         assert await ask_v3(client, frame) == [0 if ledger_entry < 77 else 403]
+    # Not by the sum of the requests: the worker looks at the clock once a turn, so an answer that the index gives in
+    # that turn has taken longer than the worker says.
+    took_ms = (time.monotonic() - began_s) * 1e3
     shown = (await scraped(cluster)).since(before)
     for one in (client, other):
         await one.close()
@@ -291,12 +295,14 @@ async def test_fences_and_polls_by_their_steps(cluster: LocalCluster, ledger_id:
     assert ends(shown, f"{poll}WAIT") == (1, 1)
     assert shown.value(f"{poll}WAIT_sum", success="false") >= POLL_MS
     steps = time_of(shown, f"{poll}PRE_WAIT", f"{poll}WAIT", f"{poll}READ")
-    assert 0 < steps <= time_of(shown, f"{poll}REQUEST") + 3 * CLOCK_MS
+    assert 0 < steps <= took_ms
+    assert 0 < time_of(shown, f"{poll}REQUEST") <= took_ms
     assert shown.value(f"{SERVER}READ_LAST_ENTRY_NOENTRY_ERROR") == 1
     assert ends(shown, f"{fence}REQUEST") == ends(shown, f"{fence}READ") == (2, 1)
     assert shown.value(f"{fence}WAIT_count") == 3
     steps = time_of(shown, f"{fence}WAIT", f"{fence}READ")
-    assert 0 < steps <= time_of(shown, f"{fence}REQUEST") + 3 * CLOCK_MS
+    assert 0 < steps <= took_ms
+    assert 0 < time_of(shown, f"{fence}REQUEST") <= took_ms
 
 
 async def test_reads_wait_in_a_ring_and_records_for_their_batch() -> None:
