@@ -18,6 +18,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from tests.fixtures.cli import Cli
 from tests.fixtures.confirmed import wait_until_confirmed
+from tests.fixtures.files import files_bytes, look_whole
 from tests.fixtures.logs import json_lines
 from tests.fixtures.metadata import set_level
 from tests.fixtures.pages import metrics
@@ -64,11 +65,13 @@ async def check_whole(client: fastbk.Client, ledger_id: int, size_mib: int) -> N
 def versions(bookie: Bookie) -> dict[str, int]:
     """Return the highest version of each format among the files that were used."""
     journal, ledgers = bookie.directory / "journal", bookie.directory / "ledgers"
-    return {
-        "journal": max(_version(path) for path in journal.glob("*.journal")),
-        "locations": max((_version(path) for path in ledgers.glob("locations/*.loc")), default=0),
-        "manifest": max(_version(path) for path in ledgers.glob("manifest.?")),
-    }
+    return look_whole(
+        lambda: {
+            "journal": max(_version(path) for path in journal.glob("*.journal")),
+            "locations": max(map(_version, ledgers.glob("locations/*.loc")), default=0),
+            "manifest": max(_version(path) for path in ledgers.glob("manifest.?")),
+        }
+    )
 
 
 def _version(path: Path) -> int:
@@ -102,9 +105,7 @@ async def test_what_comes_in_large_pieces_stays_in_the_journals_files() -> None:
         adopted_bytes = await metric(bookie, ADOPTED)
         assert adopted_bytes > 48 * MIB, "the first 64 MiB say only that the others may stay"
         assert await metric(bookie, REASON) == 0
-        log_bytes = sum(
-            path.stat().st_size for path in (bookie.directory / "ledgers/logs").glob("*.log")
-        )
+        log_bytes = files_bytes(bookie.directory / "ledgers/logs", "*.log")
         assert log_bytes + adopted_bytes < 176 * MIB, "each byte once"
         await check_whole(client, first, 160)
         await cluster.kill_async(0)
@@ -126,9 +127,7 @@ async def test_what_comes_in_large_pieces_stays_in_the_journals_files() -> None:
         await check_whole(client, second, 96)
         left = {path.name for path in (bookie.directory / "journal").glob("*.journal")}
         assert not names & left, "all of them were taken again, or removed"
-        journal_bytes = sum(
-            path.stat().st_size for path in (bookie.directory / "journal").glob("*.journal")
-        )
+        journal_bytes = files_bytes(bookie.directory / "journal", "*.journal")
         assert journal_bytes <= (64 + 32 + 96) * MIB
 
 

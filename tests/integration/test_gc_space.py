@@ -21,6 +21,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import MIB
 from fastbk.wire.statuses import Status
 from tests.fixtures.confirmed import wait_until_confirmed
+from tests.fixtures.files import files_bytes, look_whole
 from tests.fixtures.logs import json_lines
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
@@ -76,9 +77,7 @@ async def check_whole(
 
 
 def log_bytes(bookie: Bookie) -> int:
-    return sum(
-        path.stat().st_size for path in (bookie.directory / "ledgers" / "logs").glob("*.log")
-    )
+    return files_bytes(bookie.directory / "ledgers" / "logs", "*.log")
 
 
 def deletion_log(bookie: Bookie) -> Path:
@@ -202,7 +201,7 @@ async def test_a_full_disk_is_compacted_and_takes_writes_again(tmp_path: Path) -
                 await client.delete_ledger(ledger_id)
             for _ in range(2):
                 assert await gc(bookie, "run") == 0
-            before_bytes = sum(path.stat().st_size for path in disk.path.glob("ledgers/logs/*.log"))
+            before_bytes = files_bytes(disk.path, "ledgers/logs/*.log")
             await until(
                 lambda: set(ids[2:]) <= deleted(disk.path / "ledgers" / "audit.log"),
                 "they are deleted",
@@ -216,10 +215,7 @@ async def test_a_full_disk_is_compacted_and_takes_writes_again(tmp_path: Path) -
             await until(lambda: "gc.compacted" in here.log(), "compaction says what it did")
             await until(lambda: not is_refused(states(here)[-1:]), "it has won enough back")
             await until(here.is_ready, "it is ready again")
-            assert (
-                sum(path.stat().st_size for path in disk.path.glob("ledgers/logs/*.log"))
-                < before_bytes
-            )
+            assert files_bytes(disk.path, "ledgers/logs/*.log") < before_bytes
             for ledger_id in ids[:2]:
                 await check_whole(client, ledger_id, 600, LARGE_BYTES)
             ledger_id = await write(client, 100)
@@ -228,7 +224,7 @@ async def test_a_full_disk_is_compacted_and_takes_writes_again(tmp_path: Path) -
 
 def has_two_whole_files(journal: Path) -> bool:
     """Two, and none is still being made."""
-    files = [path.stat() for path in journal.glob("*.journal")]
+    files = look_whole(lambda: [path.stat() for path in journal.glob("*.journal")])
     return len(files) == 2 and all(file.st_blocks * 512 >= 16 * MIB for file in files)
 
 
