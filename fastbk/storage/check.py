@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import Error
-from fastbk.native.journal import JournalScan
 from fastbk.native.ledger_state import DELETED
 from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unreadable
 from fastbk.native.store import Scope, Store, StoreOptions
@@ -300,14 +299,7 @@ class DirectoryCheck:
         for damage in plan.damage:
             checked.add("damage", directory, damage.reason)
         for file in plan.files:
-            with JournalScan(
-                self._journal_disk,
-                file.path,
-                file.file_id,
-                self._incarnation,
-                mark_sequence=plan.mark_sequence,
-                end_sequence=file.end_sequence,
-            ) as scan:
+            with file.scan(self._journal_disk, self._incarnation, plan.mark_sequence) as scan:
                 for batch in scan:
                     checked.journal_batches += 1
                     self._progress(batch.padded_bytes)

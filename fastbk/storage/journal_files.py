@@ -27,6 +27,7 @@ from fastbk.native.journal import (
     WAITS,
     JournalEnd,
     JournalHeader,
+    JournalScan,
     Prewrite,
     read_header,
 )
@@ -151,6 +152,27 @@ class ReplayFile(msgspec.Struct, frozen=True):
     path: str
     end_sequence: int
     adopts: bool = False
+
+    def scan(
+        self,
+        disk: Disk,
+        incarnation: int,
+        mark_sequence: int,
+        *,
+        mark_offset_bytes: int = 0,
+        lock: bool = False,
+    ) -> JournalScan:
+        """Read its batches behind the mark that count. Arguments and errors are `JournalScan`'s."""
+        return JournalScan(
+            disk,
+            self.path,
+            self.file_id,
+            incarnation,
+            mark_sequence=mark_sequence,
+            mark_offset_bytes=mark_offset_bytes,
+            end_sequence=self.end_sequence,
+            lock=lock,
+        )
 
 
 class OldFile(msgspec.Struct, frozen=True):

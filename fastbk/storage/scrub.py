@@ -20,7 +20,6 @@ import msgspec
 
 from fastbk.errors import Error
 from fastbk.native.ffi import CorruptDataError, NativeFullError
-from fastbk.native.journal import JournalScan
 from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unreadable
 from fastbk.native.store import Scope
 from fastbk.storage.check import run_list
@@ -279,14 +278,7 @@ class ScrubCycle:
         for file in plan.files[:-1]:
             size_bytes = 1
             try:
-                with JournalScan(
-                    self._journal_disk,
-                    file.path,
-                    file.file_id,
-                    self._incarnation,
-                    mark_sequence=mark,
-                    end_sequence=file.end_sequence,
-                ) as scan:
+                with file.scan(self._journal_disk, self._incarnation, mark) as scan:
                     for batch in scan:
                         size_bytes += batch.padded_bytes
                         if size_bytes >= STEP_BYTES:

@@ -20,7 +20,7 @@ import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.journal import HEADER_BLOCKS, JournalHeader, JournalScan, encode_header
+from fastbk.native.journal import HEADER_BLOCKS, JournalHeader, encode_header
 from fastbk.native.ledger_state import DELETED
 from fastbk.native.process import kill_point
 from fastbk.native.segment import SHARD_COUNT
@@ -161,14 +161,7 @@ class Unadopt:
     # ---- the journal
 
     def _scan(self, file: ReplayFile, plan: ReplayPlan) -> JournalEnd:
-        with JournalScan(
-            self._journal_disk,
-            file.path,
-            file.file_id,
-            self._incarnation,
-            mark_sequence=plan.mark_sequence,
-            end_sequence=file.end_sequence,
-        ) as scan:
+        with file.scan(self._journal_disk, self._incarnation, plan.mark_sequence) as scan:
             if any(batch.record_count for batch in scan):
                 raise StorageError(
                     f"{file.path} holds entries that {self._opened.directory} does not: start the bookie, and stop it"

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastbk.native.journal import JournalScan
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint
 from fastbk.storage.journal_files import conclude_replay, find_files, plan_replay
@@ -90,14 +89,7 @@ def _look_at_journal(disk: Disk, place: type[Life], mark: int, found: Found) -> 
     plan = plan_replay(find_files(disk, place.journal_directory), mark, place.incarnation)
     ends = []
     for file in plan.files:
-        with JournalScan(
-            disk,
-            file.path,
-            file.file_id,
-            place.incarnation,
-            mark_sequence=mark,
-            end_sequence=file.end_sequence,
-        ) as scan:
+        with file.scan(disk, place.incarnation, mark) as scan:
             for batch in scan:
                 for record in batch.records():
                     _take_record(found, record)

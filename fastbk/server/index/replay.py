@@ -19,7 +19,7 @@ import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.journal import JournalEnd, JournalScan
+from fastbk.native.journal import JournalEnd
 from fastbk.native.process import kill_point
 from fastbk.storage.journal_files import (
     ReplayEnd,
@@ -209,16 +209,13 @@ def _replay_file(
     A disk that fails to read gets more than one chance before that is taken for damage.
     """
     for attempt in range(READ_ATTEMPTS_MAX):
-        with JournalScan(
+        with file.scan(
             disk,
-            file.path,
-            file.file_id,
             incarnation,
-            mark_sequence=manifest.mark,
+            manifest.mark,
             mark_offset_bytes=(
                 manifest.mark_offset_bytes if file.file_id == manifest.mark_file_id else 0
             ),
-            end_sequence=file.end_sequence,
             lock=True,
         ) as scan:
             index.replay(scan, flusher.flush_behind, early)
