@@ -40,7 +40,7 @@ NUMBERS = (1, 2, 3, 10, 30, 400)
 HOT = re.compile(r"(worker\.|journal\.(after|before_publish)|index\.(take_middle|after_take)$)")
 # Passed a few times a second at most.
 RARE = re.compile(
-    r"(gc\.|index\.(delete|merge|before_unlink|after_unlink)|journal\.(roll|recycle|prewrite))"
+    r"(gc\.|index\.(delete|merge|before_unlink|after_unlink|journal_files_free)|journal\.(roll|recycle|prewrite))"
 )
 # Passed when logs have lost enough of what lived in them.
 SELDOM = re.compile(r"index\.(compact|recount)_")
@@ -92,18 +92,18 @@ async def test_a_point_of_each_process(process: str, rng: random.Random) -> None
     # The latest pass of each is left to the soak: on a slow machine it may be long in coming.
     number = rng.choice(numbers(point)[:-1] or (1,))
     print(f"point {point}:{number}")
-    settings = points_rig.SETTINGS_OF.get(points_rig.kind_of(point), SETTINGS)
-    async with LocalCluster(1, settings=settings) as cluster:
+    async with LocalCluster(1, settings=points_rig.settings_for(point)) as cluster:
         await run_point(cluster, point, number, rng, points_rig.PATIENCE_S)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)  # five cases, each as patient as the rig
 @pytest.mark.parametrize("point", points())
 async def test_every_point(point: str, rng: random.Random) -> None:
-    async with LocalCluster(1, settings=SETTINGS) as cluster:
+    async with LocalCluster(1, settings=points_rig.settings_for(point)) as cluster:
         for number in numbers(point):
             started_s = time.monotonic()
-            await run_point(cluster, point, number, rng)
+            await run_point(cluster, point, number, rng, points_rig.PATIENCE_S)
             print(f"{point}:{number} took {time.monotonic() - started_s:.1f} s")
 
 

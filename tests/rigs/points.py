@@ -103,6 +103,11 @@ def kind_of(point: str) -> str:
     return "brisk" if BRISK.match(point) else "usual"
 
 
+def settings_for(point: str) -> Settings:
+    """The settings of a bookie that brings a process to the point soon."""
+    return SETTINGS_OF.get(kind_of(point), SETTINGS)
+
+
 def _settings(kind: str, folder: Path, rng: random.Random) -> tuple[int, Settings]:
     """Pairs and settings of a bookie. Every third has two journals and indexes: any may be the one that dies."""
     pairs = MANY_PAIRS if kind == "directories" else rng.choice((1, 1, 2))
