@@ -1,5 +1,5 @@
-"""The screen of `fastbk top`: a table of bookies, and below it ledgers, streams or cursors. Dialogs
-show one bookie, and the keys.
+"""The screen of `fastbk top`: a table of bookies, and below it ledgers, streams, cursors or journal
+files. Dialogs show one bookie, and the keys.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from fastbk.overview.tables import Column, detail_lines, screen_text
 from fastbk.overview.values import BookieRow, ClusterOverview, Severity
 
 STYLES = {Severity.BAD: "bold white on red", Severity.WARN: "bold yellow", Severity.NOTE: "cyan"}
-PANELS = ("ledgers", "streams", "cursors")
+PANELS = ("ledgers", "streams", "cursors", "journals")
 _COLUMNS_OF: dict[str, Sequence[Column[Any]]] = {
     "ledgers": tables.LEDGER_COLUMNS,
     "streams": tables.STREAM_COLUMNS,
     "cursors": tables.CURSOR_COLUMNS,
+    "journals": tables.JOURNAL_COLUMNS,
 }
 
 
@@ -102,6 +103,7 @@ class TopApp(App[int]):
         Binding("l", "panel('ledgers')", "Ledgers"),
         Binding("t", "panel('streams')", "Streams"),
         Binding("c", "panel('cursors')", "Cursors"),
+        Binding("j", "panel('journals')", "Journals"),
         Binding("escape", "clear", "Clear filter", show=False),
     ]
 
@@ -194,6 +196,7 @@ class TopApp(App[int]):
             "ledgers": overview.hot_ledgers,
             "streams": overview.hot_streams,
             "cursors": overview.cursors,
+            "journals": tables.with_journal_files(overview.bookies, self._order),
         }
         shown = _COLUMNS_OF[self._panel]
         rows = tables.filtered(values[self._panel], shown, self._filter_text)
@@ -209,6 +212,7 @@ class TopApp(App[int]):
                 if overview.cursors_left_out
                 else ""
             ),
+            "journals": "bytes of entries since the start: adopted by journal files, or copied",
         }
         self.query_one("#panel-title", Static).update(f" {titles[self._panel]} ")
 
@@ -292,6 +296,7 @@ keys
   s, S       next order, order before   p      pause, go on
   /          filter all tables          q      quit
   l, t, c    below: hot ledgers, hot streams, cursors that are behind
+  j          below: journal files, and why they do not adopt
 
 marks
   !!  it does not serve, or refuses adds
@@ -306,6 +311,9 @@ columns (rates and quantiles are of the last 5 s)
   DISK       the slowest: J0 is the journal of pair 0, L0 the ledgers'
   FULL       when the first ledger directory is full, at this rate
   LIMBO      ledgers whose data was lost here and is not repaired yet
+  ADOPTED    what flushes left in journal files; the rest is in entry logs
+  COPIED     what they copied in memory on the way there
+  FREE       journal files that may be written to again
 
 A bookie with a problem goes to the top. docs/top.md has the rules.
 """

@@ -16,6 +16,9 @@ Kind = Literal["counter", "gauge", "histogram"]
 _ROLES = ("WORKER", "JOURNAL", "INDEX", "GC")
 _TIMES = {"_NS": 1e-9, "_US": 1e-6, "_MS": 1e-3}
 
+ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches", "buffered", "loose")
+"""Why a journal file does not adopt. Their places are the values of a gauge: none gets another one."""
+
 
 class Name(NamedTuple):
     """One metric.

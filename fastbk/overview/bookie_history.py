@@ -19,12 +19,14 @@ import msgspec
 
 from fastbk.model.health import BookieFacts, DiskFacts, Verdict, reasons_of_bookie
 from fastbk.observe.events import EventPage
+from fastbk.observe.names import ADOPT_REASONS
 from fastbk.overview.values import (
     COMMIT_SLOW_S,
     DOWN,
     NO_ANSWER,
     BookieRow,
     DiskRow,
+    JournalFiles,
     LastEvent,
     Latency,
     Problem,
@@ -52,9 +54,12 @@ _ENTRIES, _BYTES = "fastbk_journal_entries_total", "fastbk_index_entry_bytes_tot
 _READS = "fastbk_worker_reads_total"
 _STARTED, _RESTARTS = "fastbk_supervisor_start_time_seconds", "fastbk_supervisor_restarts_total"
 _QUEUE, _BLOCKED = "fastbk_worker_adds_in_progress", "fastbk_worker_adds_blocked"
+_ADOPTED, _COPIED = "fastbk_index_adopted_bytes_total", "fastbk_index_flush_copied_bytes_total"
+_FREE, _REASON = "fastbk_journal_free_bytes", "fastbk_journal_adopt_reason"
 NAMES = frozenset(
     {f"{name}_bucket" for name in (_ADD, _COMMIT, _FLUSH)}
     | {_ENTRIES, _BYTES, _READS, _STARTED, _RESTARTS, _QUEUE, _BLOCKED}
+    | {_ADOPTED, _COPIED, _FREE, _REASON}
     | {
         "fastbk_supervisor_frozen",
         "fastbk_supervisor_metadata_on_hold",
@@ -171,6 +176,7 @@ class BookieHistory:
             last_event=last_event_of(newest.events),
             version=str(info.get("software", "")),
             age_s=max(0.0, now_s - newest.at_s),
+            journal_files=_journal_files(newest.metrics),
         )
         row = replace(row, facts=facts_of(row, newest.metrics, info))
         return _with_problems(row, problems_of(row))
@@ -242,6 +248,21 @@ def _disks(sample: BookieSample) -> list[DiskRow]:
         )
         for disk in sample.info.get("disks", ())
     ]
+
+
+def _journal_files(metrics: MetricText) -> JournalFiles | None:
+    journals = [(one.labels.get("pair"), int(one.value)) for one in metrics.of(_REASON)]
+    if not journals:
+        return None
+    reasons = [
+        (f"J{pair} " if pair else "")
+        + (ADOPT_REASONS[value] if value < len(ADOPT_REASONS) else f"reason {value}")
+        for pair, value in journals
+        if value
+    ]
+    names = (_BYTES, _ADOPTED, _COPIED, _FREE)
+    entries, adopted, copied, free = (int(metrics.total(name)) for name in names)
+    return JournalFiles(entries, adopted, copied, free, ", ".join(reasons))
 
 
 def _between(newest: BookieSample, oldest: BookieSample, name: str) -> Buckets:

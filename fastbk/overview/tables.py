@@ -18,6 +18,7 @@ from fastbk.overview.values import (
     Healing,
     HotLedger,
     HotStream,
+    JournalFiles,
     Latency,
     Severity,
 )
@@ -85,6 +86,14 @@ def bookie_columns(overview: ClusterOverview, width: int) -> list[Column[BookieR
     ]
 
 
+JOURNAL_COLUMNS: list[Column[BookieRow]] = [
+    Column("BOOKIE", lambda row: row.bookie_id, 20, "<"),
+    Column("ENTRIES", lambda row: of_files(row, lambda one: size(one.entry_bytes)), 9),
+    Column("ADOPTED", lambda row: of_files(row, lambda one: size(one.adopted_bytes)), 9),
+    Column("COPIED", lambda row: of_files(row, lambda one: size(one.copied_bytes)), 9),
+    Column("FREE", lambda row: of_files(row, lambda one: size(one.free_bytes)), 9),
+    Column("WHY NOT ADOPTED", lambda row: of_files(row, lambda one: one.reason), 0, "<"),
+]
 LEDGER_COLUMNS: list[Column[HotLedger]] = [
     Column("LEDGER", lambda one: str(one.ledger_id), 12),
     Column("ADDS/S", lambda one: amount(one.adds_per_s), 7),
@@ -124,6 +133,11 @@ ORDERS: dict[str, Callable[[BookieRow], object]] = {
 def ordered(rows: Iterable[BookieRow], order: str) -> list[BookieRow]:
     """Return rows in one of ORDERS."""
     return sorted(rows, key=ORDERS[order])  # type: ignore[arg-type]
+
+
+def with_journal_files(rows: Iterable[BookieRow], order: str) -> list[BookieRow]:
+    """Return rows of JOURNAL_COLUMNS in one of ORDERS: those whose journal files are known."""
+    return [row for row in ordered(rows, order) if row.journal_files is not None]
 
 
 def filtered(rows: Iterable[T], columns: Sequence[Column[T]], text: str) -> list[T]:
@@ -232,6 +246,8 @@ def detail_lines(row: BookieRow, now_s: float) -> list[str]:
         ("queue", f"{row.queue:,} adds in the journal's rings, {row.blocked:,} connections wait"),
         ("limbo", f"{format_count(row.limbo, 'ledger')}, {row.quarantined:,} damaged ranges"),
         ("full in", age(row.full_in_s)),
+        ("flushes", of_files(row, flushes_text)),
+        ("journal", of_files(row, files_text)),
         ("last event", event_text(row, now_s).replace(" ", " ago: ", 1) or "none"),
     ]  # fmt: skip
     found = [f"{MARKS[problem.severity]:<2} {problem.text}" for problem in row.problems] or [
@@ -280,6 +296,23 @@ def disk_text(disk: DiskRow | None) -> str:
         return UNKNOWN
     name = f"{disk.role[:1].upper()}{disk.pair}"
     return f"{name} {disk.state}" if disk.state != "ok" else f"{name} {millis(disk.p99_s)}"
+
+
+def of_files(row: BookieRow, text: Callable[[JournalFiles], str]) -> str:
+    """Return a text of its journal files, if they are known."""
+    return UNKNOWN if row.journal_files is None else text(row.journal_files)
+
+
+def flushes_text(one: JournalFiles) -> str:
+    """Return what flushes did with entries."""
+    flushed = f"{size(one.adopted_bytes)} adopted, {size(one.copied_bytes)} copied"
+    return f"{flushed}, of {size(one.entry_bytes)} of entries"
+
+
+def files_text(one: JournalFiles) -> str:
+    """Return whether journal files adopt."""
+    reason = f"do not adopt: {one.reason}" if one.reason else "adopt"
+    return f"files {reason}; {size(one.free_bytes)} free"
 
 
 def latency(value: Latency | None) -> str:
@@ -341,6 +374,7 @@ def plain_lines(
     found += _table(overview.cursors, CURSOR_COLUMNS, text, width)
     if overview.cursors_left_out:
         found.append(f"{overview.cursors_left_out:,} more cursors were not read")
+    found += _table(with_journal_files(overview.bookies, order), JOURNAL_COLUMNS, text, width)
     return [*found, *notices(overview)]
 
 

@@ -92,6 +92,25 @@ class LastEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalFiles:
+    """What becomes of a bookie's journal files.
+
+    Attributes:
+        entry_bytes: of all entries that were taken in since the bookie started.
+        adopted_bytes: of them, what flushes left in journal files. They wrote the rest to entry logs.
+        copied_bytes: what they copied in memory for that; large chunks are written from where they lie.
+        free_bytes: of files that the journal may write to again.
+        reason: why the current file does not adopt, "" if it does; `J1 level` where there are several journals.
+    """
+
+    entry_bytes: int
+    adopted_bytes: int
+    copied_bytes: int
+    free_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class BookieRow:
     """One bookie.
 
@@ -105,6 +124,7 @@ class BookieRow:
         limbo: ledgers whose data was lost here. quarantined: damaged ranges of entries.
         age_s: since the figures were read; of a bookie without an answer: the last ones.
         facts: what the verdict is made of; None: nobody can know, as it has no HTTP page.
+        journal_files: None: not known, or the bookie is of an older version.
     """
 
     bookie_id: str
@@ -126,6 +146,7 @@ class BookieRow:
     version: str = ""
     age_s: float = 0.0
     facts: BookieFacts | None = None
+    journal_files: JournalFiles | None = None
 
     @property
     def severity(self) -> Severity:

@@ -107,6 +107,10 @@ async def test_what_comes_in_large_pieces_stays_in_the_journals_files() -> None:
         assert await metric(bookie, REASON) == 0
         log_bytes = files_bytes(bookie.directory / "ledgers/logs", "*.log")
         assert log_bytes + adopted_bytes < 176 * MIB, "each byte once"
+        _, shown, _ = await Cli(cluster.metadata_uri).answer_async("top", "--interval", "0.5")
+        files = shown["bookies"][0]["journal_files"]
+        assert (files["adopted_bytes"], files["reason"]) == (adopted_bytes, "")
+        assert files["entry_bytes"] >= 160 * MIB and files["free_bytes"] > 0
         await check_whole(client, first, 160)
         await cluster.kill_async(0)
         await cluster.start_bookie_async(0)
@@ -190,6 +194,10 @@ async def test_below_level_4_nothing_of_version_3_is_written_and_then_it_is() ->
                 assert versions(bookie) == {"journal": 2, "locations": 2, "manifest": 2}
                 found = await asyncio.to_thread(metrics, bookie)
                 assert (found[ADOPTED], found[REASON]) == (0, 2)
+                _, shown, _ = await Cli(cluster.metadata_uri).answer_async(
+                    "top", "--interval", "0.5"
+                )
+                assert shown["bookies"][0]["journal_files"]["reason"] == "level"
                 raise_level(store, 4)
 
                 def has_heard() -> bool:

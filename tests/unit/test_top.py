@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Input, Static
 from fastbk.errors import StorageError
 from fastbk.overview.values import BookieRow, ClusterOverview, Problem, Severity
 from fastbk.top import Dialog, TopApp
-from tests.fixtures.overviews import HEALTHY, overview
+from tests.fixtures.overviews import ADOPTING, HEALTHY, NOT_ADOPTING, overview
 from tests.fixtures.wait import wait_until_async
 
 if TYPE_CHECKING:
@@ -150,6 +150,22 @@ async def test_the_table_below_changes(key: str, title: str, text: str) -> None:
         await pilot.pause()
         assert title in text_of(app, "#panel-title")
         assert text in screen_text(app)
+
+
+async def test_journal_files_are_below_in_the_order_of_the_bookies() -> None:
+    app = app_of(Feed(overview(ADOPTING, NOT_ADOPTING)), order="name")
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, lambda: len(ids(app)) == 2, "two bookies")
+        assert "j Journals" in screen_text(app), "the key is on the screen of 80 columns"
+        await pilot.press("j")
+        await pilot.pause()
+        assert "adopted by journal files" in text_of(app, "#panel-title")
+        panel = app.query_one("#panel", DataTable)
+        cells = [[str(cell).strip() for cell in panel.get_row_at(n)] for n in range(2)]
+        assert cells == [
+            ["bookie-1", "4.0 GiB", "3.0 GiB", "200.0 MiB", "96.0 MiB", ""],
+            ["bookie-3", "2.0 GiB", "0 B", "1.0 GiB", "64.0 MiB", "J0 level, J1 othe…"],
+        ]
 
 
 async def test_details_follow_their_bookie_until_it_is_gone() -> None:

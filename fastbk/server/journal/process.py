@@ -30,7 +30,7 @@ from fastbk.native.journal import (
 from fastbk.native.process import disk_written_bytes, kill_point
 from fastbk.native.segment import NO_HEADER_KEY, Segment, Stats, seal_segment
 from fastbk.observe import logs
-from fastbk.observe.names import SLOTS
+from fastbk.observe.names import ADOPT_REASONS, SLOTS
 from fastbk.server.child import Child, keep_to, run
 from fastbk.server.configuration.bookie_config import JournalConfig
 from fastbk.server.configuration.settings import unconfirmed_ledgers_max
@@ -425,10 +425,6 @@ class Adoption:
             and status.loose_bytes > LOOSE_BYTES_MIN
             and status.loose_bytes > LOOSE_SHARE_MAX * status.offset_bytes
         )
-
-
-ADOPT_REASONS = ("", "off", "level", "other disk", "unsynced", "small batches", "buffered", "loose")
-"""Why a file does not adopt. Their places are the values of a gauge: none gets another one."""
 
 
 def obstacle_of(config: JournalConfig, sync_mode: str) -> str:

@@ -10,7 +10,14 @@ from fastbk.overview.bookie_history import (
     BookieSample,
     MetricText,
 )
-from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, LastEvent, Severity
+from fastbk.overview.values import (
+    DOWN,
+    NO_ANSWER,
+    BookieRow,
+    JournalFiles,
+    LastEvent,
+    Severity,
+)
 
 GIB = 1 << 30
 
@@ -151,6 +158,38 @@ def test_the_forecast_is_bytes_written_at_first_and_the_trend_of_free_space_late
 def test_a_disk_that_does_not_fill_up_has_no_forecast() -> None:
     samples = [BookieSample(float(at_s), page(), info()) for at_s in range(0, 100, 5)]
     assert row_of(*samples).full_in_s is None
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        ("fastbk_journal_adopt_reason 0\n", ""),
+        ("fastbk_journal_adopt_reason 5\n", "small batches"),
+        ("fastbk_journal_adopt_reason 99\n", "reason 99"),
+        (
+            'fastbk_journal_adopt_reason{pair="0"} 0\n'
+            'fastbk_journal_adopt_reason{pair="1"} 3\n'
+            'fastbk_journal_adopt_reason{pair="2"} 5\n',
+            "J1 other disk, J2 small batches",
+        ),
+    ],
+)
+def test_journal_files_are_added_up_and_each_journal_has_its_reason(
+    reasons: str, text: str
+) -> None:
+    more = (
+        'fastbk_index_adopted_bytes_total{pair="0"} 3000\n'
+        'fastbk_index_adopted_bytes_total{pair="1"} 4000\n'
+        "fastbk_index_flush_copied_bytes_total 900\n"
+        "fastbk_journal_free_bytes 800\n" + reasons
+    )
+    row = row_of(BookieSample(0.0, page(size_bytes=9000, more=more), info()))
+    assert row.journal_files == JournalFiles(9000, 7000, 900, 800, text)
+    assert row.severity is Severity.OK, "it is no problem"
+
+
+def test_nothing_is_said_of_an_older_bookies_journal_files() -> None:
+    assert row_of(BookieSample(0.0, page(), info())).journal_files is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ import pytest
 from fastbk.model.health import OpenLedgerFacts
 from fastbk.overview import tables
 from fastbk.overview.tables import ORDERS, WIDE_COLUMNS, Column, plain_lines
-from tests.fixtures.overviews import HEALTHY, SILENT, SLOW, overview
+from tests.fixtures.overviews import (
+    ADOPTING,
+    HEALTHY,
+    NOT_ADOPTING,
+    SILENT,
+    SLOW,
+    overview,
+)
 
 
 @pytest.mark.parametrize("width", [80, 100, WIDE_COLUMNS, 200])
@@ -40,6 +47,25 @@ def test_a_bookie_without_an_answer_has_no_figures() -> None:
     (line,) = [line for line in plain_lines(overview(SILENT), 80) if "bookie-4" in line]
     assert line.split()[:9] == ["!!", "bookie-4", "-", "-", "-", "-", "-", "-", "-"]
     assert line.endswith("no answer for 9 s: ti…")
+
+
+def test_journal_files_say_what_they_adopted_and_why_not_at_80_columns() -> None:
+    lines = plain_lines(overview(ADOPTING, NOT_ADOPTING, SILENT), 80)
+    at = next(n for n, line in enumerate(lines) if "WHY NOT ADOPTED" in line)
+    assert [re.split(" {2,}|(?<=B) ", line) for line in lines[at + 1 : at + 3]] == [
+        ["bookie-3", "2.0 GiB", "0 B", "1.0 GiB", "64.0 MiB", "J0 level, J1 other…"],
+        ["bookie-1", "4.0 GiB", "3.0 GiB", "200.0 MiB", "96.0 MiB"],
+    ]
+    assert all(len(line) <= 80 for line in lines[at : at + 3])
+    assert not any("bookie-4" in line for line in lines[at:]), "nothing is known of its files"
+
+
+def test_details_say_all_of_why_journal_files_do_not_adopt() -> None:
+    text = "\n".join(tables.detail_lines(NOT_ADOPTING, overview().at_s))
+    assert "0 B adopted, 1.0 GiB copied, of 2.0 GiB of entries" in text
+    assert "files do not adopt: J0 level, J1 other disk; 64.0 MiB free" in text
+    text = "\n".join(tables.detail_lines(ADOPTING, overview().at_s))
+    assert "files adopt; 96.0 MiB free" in text
 
 
 def test_everything_else_stands_below() -> None:

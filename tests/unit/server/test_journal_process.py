@@ -12,8 +12,8 @@ import pytest
 from fastbk.formats import LEVEL_MAX
 from fastbk.native.disk import Disk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN, JournalScan
+from fastbk.observe.names import ADOPT_REASONS
 from fastbk.server.journal.process import (
-    ADOPT_REASONS,
     LEVEL_OF_ADOPTION,
     STEP_TIMEOUT_MS,
     Adoption,
