@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastbk.observe.names import ADOPT_REASONS
 from tools.grafana import Dashboard, Panel, Query
 
 CLUSTER = 'cluster=~"$cluster"'
@@ -161,6 +162,17 @@ def bookie() -> list[Panel]:
             Query(rate("fastbk_index_disk_jobs_total"), "{{instance}} disk"),
         )),
         one("Length of a flush", "Mean.", "s", mean("fastbk_index_flush_seconds")),
+        Panel("Bytes a flush adopted and copied", "Left in journal files, and copied for entry logs.", "Bps", (
+            Query(rate("fastbk_index_entry_bytes_total"), "{{instance}} all entries"),
+            Query(rate("fastbk_index_adopted_bytes_total"), "{{instance}} adopted"),
+            Query(rate("fastbk_index_flush_copied_bytes_total"), "{{instance}} copied"),
+        )),
+        Panel("Journal files", "Kept as entry logs, and free to be written to again.", "bytes", (
+            Query(gauge("fastbk_index_journal_log_bytes"), "{{instance}} logs {{pair}}"),
+            Query(gauge("fastbk_journal_free_bytes"), "{{instance}} free {{pair}}"),
+        )),
+        one("Why journal files do not adopt", "As in docs/disks.md: what the current file lacks.", "none",
+            gauge("fastbk_journal_adopt_reason"), "{{instance}} {{pair}}", values=("it adopts", *ADOPT_REASONS[1:])),
         Panel("Refused", "Connections and requests that a limit or a right refused, or that were cut off.", "ops", (
             Query(rate("fastbk_worker_connections_refused_total"), "{{instance}} connections"),
             Query(rate("fastbk_worker_slow_readers_cut_total"), "{{instance}} slow readers"),

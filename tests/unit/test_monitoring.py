@@ -18,8 +18,15 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from fastbk.cli.completion import whole_parser
-from fastbk.observe.names import NAMES
-from tests.fixtures.monitoring import DASHBOARDS, FOLDER, alerts, metrics_used, queries
+from fastbk.observe.names import ADOPT_REASONS, NAMES
+from tests.fixtures.monitoring import (
+    DASHBOARDS,
+    FOLDER,
+    alerts,
+    metrics_in,
+    metrics_used,
+    queries,
+)
 from tests.style.test_docs import headings
 from tests.style.tree import ROOT
 
@@ -131,6 +138,30 @@ def test_panels_have_places_units_and_texts(dashboard: dict[str, Any]) -> None:
     for one, other in combinations((panel["gridPos"] for panel in panels), 2):
         is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         assert is_beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+
+
+def test_the_bookies_dashboard_shows_adoption_and_the_gauge_in_words() -> None:
+    board = json.loads((FOLDER / "grafana" / "bookie.json").read_text())
+    panels = {one["title"]: one for one in board["panels"]}
+
+    def metrics_of(title: str) -> set[str]:
+        return metrics_in(" ".join(one["expr"] for one in panels[title]["targets"]))
+
+    assert metrics_of("Bytes a flush adopted and copied") == {
+        "fastbk_index_entry_bytes_total",
+        "fastbk_index_adopted_bytes_total",
+        "fastbk_index_flush_copied_bytes_total",
+    }
+    assert metrics_of("Journal files") == {
+        "fastbk_index_journal_log_bytes",
+        "fastbk_journal_free_bytes",
+    }
+    assert metrics_of("Why journal files do not adopt") == {"fastbk_journal_adopt_reason"}
+    (mapping,) = panels["Why journal files do not adopt"]["fieldConfig"]["defaults"]["mappings"]
+    words = {int(value): one["text"] for value, one in mapping["options"].items()}
+    assert words == {0: "it adopts"} | dict(enumerate(ADOPT_REASONS[1:], 1))
+    (text,) = (one.text for one in NAMES if one.metric == "fastbk_journal_adopt_reason")
+    assert all(f" {value} {word}" in text for value, word in words.items() if value)
 
 
 def test_queries_use_the_variables_that_the_dashboard_has(dashboard: dict[str, Any]) -> None:
