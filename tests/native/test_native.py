@@ -134,6 +134,7 @@ PROGRAMS = [
         for seed in range(1, 4)
     ),
     Program("test_worker_digests.c", WORKER_SOURCES),
+    Program("test_worker_spin.c", WORKER_SOURCES, ("asan", "tsan")),
     Program("test_worker_quotas.c", WORKER_SOURCES),
     *(
         Program("test_worker_apache.c", WORKER_SOURCES, arguments=(str(seed), "20000"))
@@ -148,6 +149,7 @@ PROGRAMS = [
     Program("test_journal.c", JOURNAL_SOURCES),
     Program("test_journal_verdicts.c", JOURNAL_SOURCES),
     Program("test_journal_scan.c", JOURNAL_SOURCES),
+    Program("test_journal_spin.c", JOURNAL_SOURCES),
     Program("test_journal_hostile.c", JOURNAL_SOURCES),
     *(
         Program(
