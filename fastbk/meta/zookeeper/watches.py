@@ -11,6 +11,7 @@ what never changes or is gone never does.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,10 @@ class ZooKeeperWatches:
         self._ledger_path = ledger_path
         self._wake = threading.Condition()
         self._fired: set[Subject] = set()
+        self._beginning: Counter[Subject] = Counter()
+        """What is looked at for a watch that begins: its handle is not there yet."""
+        self._missed: set[Subject] = set()
+        """What fired of these meanwhile, and was nobody's."""
         self._ended: set[LedgerId | str] = set()  # those whose last handle was closed
         self._subscriptions = Subscriptions()
         self._subjects_by_path: dict[str, Subject] = {}
@@ -60,22 +65,27 @@ class ZooKeeperWatches:
     def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
         """Subscribe `callback` to changes of `subject` from now on. Raises MetadataUnavailable."""
         handle = WatchHandle(self, subject, callback)
-        if subject is not None:
-            with self._wake:
+        with self._wake:
+            self._beginning[subject] += 1
+            if subject is not None:
                 self._subjects_by_path[self._key(subject)] = subject
         try:
             now = self._check(self._session.call("watch"), subject)
         except BaseException:
             with self._wake:
+                self._end_beginning(subject)
                 self._forget_unwatched(subject)
             raise
         with self._wake:
+            has_missed = self._end_beginning(subject)
             if self._closed:
                 raise ClientClosed("this metadata store is closed")
             self._subscriptions.add(handle, now)
             if subject is not None and self._key(subject) not in self._subjects_by_path:
-                # The last other handle was closed while we looked, and what fired since was nobody's: look again.
+                # The last other handle was closed while we looked, and what fired since was nobody's.
                 self._subjects_by_path[self._key(subject)] = subject
+                has_missed = True
+            if has_missed:  # look again: what has fired is armed no more
                 self._fired.add(subject)
                 self._wake.notify_all()
             if self._thread is None:
@@ -84,6 +94,15 @@ class ZooKeeperWatches:
                 )
                 self._thread.start()
         return handle
+
+    def _end_beginning(self, subject: Subject) -> bool:
+        """Return whether what was looked at for a watch that begins has fired since."""
+        has_missed = subject in self._missed
+        self._beginning[subject] -= 1
+        if not self._beginning[subject]:
+            del self._beginning[subject]
+            self._missed.discard(subject)
+        return has_missed
 
     def remove(self, handle: WatchHandle) -> None:
         """End a subscription."""
@@ -121,7 +140,7 @@ class ZooKeeperWatches:
 
     def _all_fired(self) -> None:
         with self._wake:
-            self._fired.update(self._subscriptions.seen)
+            self._fired.update(self._subscriptions.seen, self._beginning)
             self._wake.notify_all()
 
     # --- looking -----------------------------------------------------------------------------------------------
@@ -162,6 +181,7 @@ class ZooKeeperWatches:
                 subjects = [
                     subject for subject in self._fired if subject in self._subscriptions.seen
                 ]
+                self._missed.update(self._fired & self._beginning.keys())
                 self._fired.clear()
                 ended = [one for one in self._ended if self._key(one) not in self._subjects_by_path]
                 self._ended.clear()

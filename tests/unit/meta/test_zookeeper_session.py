@@ -609,6 +609,56 @@ def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
     watch.close()
 
 
+@pytest.mark.parametrize("fires", ["ledger", "bookies", "connection"])
+def test_a_watch_misses_nothing_that_fires_before_its_handle_is_there(
+    near: ZooKeeperStore,
+    far: ZooKeeperStore,
+    proxy: TcpProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    fires: str,
+) -> None:
+    """INV-M16. What fired behind its first look was nobody's and not armed anew: it never told of anything."""
+    other: list[int] = []
+    told: list[str] = []
+    for ledger_id in (7, 8):
+        near.create_ledger(ledger_id, metadata())
+    watches = [far.watch_ledger(8, other.append)]
+    look, begins = ZooKeeperWatches._check, threading.current_thread()
+
+    def change(version: int) -> None:
+        if fires == "bookies":
+            near.register_bookie(service(f"b{version}:3181"), writable=True)
+        else:
+            near.update_ledger(7, metadata(version), version)
+
+    def look_and_be_late(of: ZooKeeperWatches, call: Call, subject: int | None) -> object:
+        seen = look(of, call, subject)
+        if threading.current_thread() is begins:
+            if fires == "connection":
+                proxy.cut()
+                wait_until(lambda: not far._session.is_connected, "the cut is seen")
+                proxy.mend()
+            else:
+                change(0)
+            near.update_ledger(8, metadata(0), 0)
+            wait_until(lambda: other == [8], "whatever has fired was looked at")
+        return seen
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ZooKeeperWatches, "_check", look_and_be_late)
+        if fires == "bookies":
+            watches.append(far.watch_bookies(lambda: told.append(fires)))
+        else:
+            watches.append(far.watch_ledger(7, lambda _: told.append(fires)))
+    if fires == "connection":
+        change(0)
+    wait_until(lambda: told == [fires], "the first change is told")
+    change(1)
+    wait_until(lambda: told == [fires] * 2, "and the next one")
+    for watch in watches:
+        watch.close()
+
+
 def test_a_session_lasts_as_long_as_it_is_told_to(
     zookeeper: ZooKeeperPlace, near: ZooKeeperStore
 ) -> None:
