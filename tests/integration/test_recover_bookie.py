@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,15 @@ async def check_all(uri: str, ledger_ids: list[int]) -> None:
             reader = await client.open_ledger(ledger_id, recovery=False)
             entries = [bytes(one.data) async for one in reader.read()]
             assert entries == [data_of(ledger_id, one) for one in range(ENTRIES)]
+
+
+def faults(status: dict[str, Any]) -> list[dict[str, str]]:
+    """Return what speaks against the cluster, but for slow journals: others may have the processors, or the disk."""
+    return [
+        one
+        for one in status["reasons"]
+        if one["verdict"] != "well" and one["name"] != "journal_slow"
+    ]
 
 
 async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_done(
@@ -212,8 +222,8 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived(
         ledger_ids = [
             await fill(client, ensemble=size, write_quorum=quorum) for size, quorum in shapes * 3
         ]
-        code, answer, _ = await cli.answer_async("cluster", "status")
-        assert (code, answer["bookies"]["up"]) == (0, 5), answer
+        _, answer, _ = await cli.answer_async("cluster", "status")
+        assert (answer["bookies"]["up"], faults(answer)) == (5, [])
         code, _, said = await cli.answer_async("bookie", "recover", "bookie-1")
         assert code == 2
         assert "is alive: stop it first" in said
@@ -247,8 +257,8 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived(
         words = ("cluster", "under-replicated", "--verify")
         code, answer, _ = await cli.answer_async(*words)
         assert (code, answer) == (0, {"missing": []})
-        code, answer, _ = await cli.answer_async("cluster", "status")
-        assert (code, answer["bookies"]["down"]) == (0, 0)
+        _, answer, _ = await cli.answer_async("cluster", "status")
+        assert (answer["bookies"]["down"], faults(answer)) == (0, [])
     # With all copies back another loss is one that every ledger survives.
     await cluster.kill_async(1)
     await check_all(uri, ledger_ids)
