@@ -87,6 +87,18 @@ class Disk:
         self._io: CData | None = io
 
     @classmethod
+    def of_small_files(cls) -> Disk:
+        """Return a disk for files that are read and written through the page cache, in any directory.
+
+        How direct writes work there is not tried: that takes a write and a sync, as long as a small file itself.
+        """
+        error = ffi.new("int32_t *")
+        io = lib.fbk_io_plain_create_unproven(False, error)
+        if io == ffi.NULL:
+            raise MemoryError("no memory for a disk")
+        return cls.of_handle(io)
+
+    @classmethod
     def of_handle(cls, io: CData) -> Disk:
         """Return a disk that owns an existing backend; for the fake disk of tests."""
         disk = cls.__new__(cls)

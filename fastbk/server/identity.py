@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -80,7 +79,7 @@ def places(config: BookieConfig) -> Iterator[tuple[str, DirectoryPlace]]:
 def read_shards(config: BookieConfig) -> Shards:
     """Return the pair of each shard, once `settle` found that all directories agree (INV-D3)."""
     directory = config.ledgers.all_directories[0]
-    with Disk(Path(directory), "plain") as disk:
+    with Disk.of_small_files() as disk:
         identity = read_identity(disk, directory)
     assert identity is not None, "a bookie that was settled has its identities"
     return identity.shards
@@ -98,7 +97,7 @@ def settle(
     """
     with ExitStack() as stack:
         directories = [
-            Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
+            Directory(path, place, stack.enter_context(Disk.of_small_files()))
             for path, place in places(config)
         ]
         refuse_imports(directories)

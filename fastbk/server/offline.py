@@ -165,10 +165,13 @@ def end_move(config: BookieConfig) -> str:
     The directories exist and are locked. Where they are not those of the move (one is not mounted, say) nothing is
     done: the rules of the start refuse them, with the reason. Raises StorageError, OSError.
     """
+    with Disk.of_small_files() as disk:  # as a rule there is none, and a start waits for this
+        move = read_move(disk, config.ledgers.all_directories[0])
+    if move is None:
+        return ""
     with ExitStack() as stack:
         pairs = Pairs(config, stack)
-        move = read_move(*pairs.first)
-        if move is None or not _are_those_of(pairs, move):
+        if not _are_those_of(pairs, move):
             return ""
         if move.phase == COPYING:
             _undo(pairs, move)

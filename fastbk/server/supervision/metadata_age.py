@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -226,7 +225,7 @@ class MetadataAge:
     def _read(self) -> MetadataMark:
         with ExitStack() as stack:
             places = [
-                (stack.enter_context(Disk(Path(directory), "plain")), directory)
+                (stack.enter_context(Disk.of_small_files()), directory)
                 for directory in self._directories
             ]
             try:
@@ -244,7 +243,7 @@ class MetadataAge:
         mark = msgspec.structs.replace(self._now, written=self._stored.written + 1)
         for directory in self._directories:
             try:
-                with Disk(Path(directory), "plain") as disk:
+                with Disk.of_small_files() as disk:
                     write(disk, directory, mark)
             except OSError as error:
                 logs.warning("metadata.mark_not_stored", directory=directory, reason=str(error))

@@ -169,7 +169,7 @@ class ReadOnlyAdmin:
         """Take up what was asked before the last restart. With the directory locked. Raises StorageError, OSError."""
         if not self._persists:
             return
-        with Disk(self._directory, "plain", only_reads=True) as disk:
+        with Disk.of_small_files() as disk:
             self._is_asked = small_files.is_read_only_requested(disk, self._directory)
 
     def boot_is_ready(self) -> None:
@@ -202,7 +202,7 @@ class ReadOnlyAdmin:
             self._order()
 
     def _write(self, read_only: bool) -> None:
-        with Disk(self._directory, "plain") as disk:
+        with Disk.of_small_files() as disk:
             small_files.write_read_only_request(disk, self._directory, is_read_only=read_only)
 
     def _order(self) -> None:

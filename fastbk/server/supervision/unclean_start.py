@@ -66,7 +66,7 @@ def begin_life(
 
     Raises StorageError (more ledgers than may be held), MetadataOnHold, MetadataConflict, MetadataUnavailable, OSError.
     """
-    disks = {directory: Disk(directory, "plain") for directory in directories}
+    disks = {directory: Disk.of_small_files() for directory in directories}
     try:
         found = [read_unclean(disk, directory) for directory, disk in disks.items()]
         is_met = any(flag is not None and flag.is_lost for flag in found)
@@ -112,7 +112,7 @@ def begin_life(
 def was_unclean(directories: Sequence[str]) -> bool:
     """Return whether the last life did not stop cleanly; before `begin_life`. Raises OSError."""
     for directory in directories:
-        with Disk(directory, "plain") as disk:
+        with Disk.of_small_files() as disk:
             if read_unclean(disk, directory) is not None:
                 return True
     return False
@@ -156,5 +156,5 @@ def _may_list(store: MetadataStore, on_record: Sequence[str]) -> bool:
 def end_life(directories: Sequence[str]) -> None:
     """Note that this life stopped cleanly: drained, flushed. Raises OSError."""
     for directory in directories:
-        with Disk(directory, "plain") as disk:
+        with Disk.of_small_files() as disk:
             remove_unclean(disk, directory)

@@ -14,6 +14,7 @@ from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.format_level import raise_level
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore
+from fastbk.native.disk import Disk
 from fastbk.security.settings import TlsSettings
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
@@ -103,6 +104,22 @@ async def test_a_new_bookie_is_born_once_and_known_ever_after(harness: Harness) 
     assert again.incarnation == born.incarnation > 0
     await first.close()
     await second.close()
+
+
+async def test_a_start_tries_no_disk_of_small_files(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index waits for it: how direct writes work in a directory is for those to find out who make any."""
+
+    def tried(*_: object) -> None:
+        raise AssertionError("a disk was tried")
+
+    monkeypatch.setattr(Disk, "__init__", tried)
+    for _ in ("is born", "is known"):
+        membership = harness.membership()
+        await membership.join("b1")
+        await membership.join("b1")  # the next boot
+    await membership.close()
 
 
 async def test_data_under_another_id_is_refused(harness: Harness) -> None:
