@@ -116,4 +116,4 @@ def test_a_replay_flushes_before_the_cache_is_full() -> None:
 
 def test_only_the_first_flushes_of_a_replay_are_early() -> None:
     sizes = list(early_flushes(48 << 20))
-    assert sizes == [8 << 20] + [16 << 20] * (EARLY_FLUSHES - 1)
+    assert sizes == [8 << 20, 16 << 20] + [24 << 20] * (EARLY_FLUSHES - 2)

@@ -191,8 +191,9 @@ def ended_damage(manifest: Manifest, met: Sequence[Damage]) -> tuple[Damage, ...
 def early_flushes(cache_bytes: int) -> Iterator[int]:
     """Yield how full the cache is at each of the first flushes."""
     yield cache_bytes // 6
-    for _ in range(EARLY_FLUSHES - 1):
-        yield cache_bytes // 3
+    yield cache_bytes // 3
+    for _ in range(EARLY_FLUSHES - 2):
+        yield cache_bytes // 2
 
 
 def _replay_file(
