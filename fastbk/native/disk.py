@@ -106,6 +106,19 @@ class Disk:
         disk.fallback_reason = ""
         return disk
 
+    def another(self, directory: Path, *, only_reads: bool = False) -> Disk:
+        """Return one more plain disk for the directory of this one, for another thread: what was tried holds.
+
+        Where nothing could be tried, since there was no room, it is as if it were opened for itself.
+        """
+        if self.fallback_reason:
+            return Disk(directory, "plain", only_reads=only_reads)
+        error = ffi.new("int32_t *")
+        io = lib.fbk_io_plain_create_like(self.handle, error)
+        if io == ffi.NULL:
+            raise error_of(error[0], "open one more disk", os.fsdecode(directory))
+        return self.of_handle(io)
+
     @property
     def handle(self) -> CData:
         """The `struct fbk_io *`, for sibling modules in `fastbk.native` only. Valid until `destroy`."""

@@ -14,6 +14,8 @@ struct fbk_io *fbk_io_plain_create(const char *directory, int32_t *error);
  * do. reads_direct: files opened as direct ones are, where the file system grants it, so that reads
  * are the disk's and not the page cache's. */
 struct fbk_io *fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error);
+/* Without the probe, for the directory of another plain one: what it has found holds. */
+struct fbk_io *fbk_io_plain_create_like(const struct fbk_io *other, int32_t *error);
 void fbk_disk_destroy(struct fbk_io *io);
 
 const char *fbk_disk_name(const struct fbk_io *io);

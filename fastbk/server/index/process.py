@@ -152,8 +152,8 @@ class Parts:
         # (p99 of adds at window 1,000 was a fifth lower without; five paired runs, rates the same or better).
         self.disk = Disk(settings.directory, "plain")
         # Readers share one disk; only plain system calls may be used by several threads.
-        self.reader_disk = Disk(settings.directory, "plain", only_reads=True)
-        self.background_disk = Disk(settings.directory, "plain")
+        self.reader_disk = self.disk.another(settings.directory, only_reads=True)
+        self.background_disk = self.disk.another(settings.directory)
         self.journal_disk = Disk(config.journal_directory, "plain", only_reads=True)
         self.slots = ManifestSlots(self.disk, settings.directory)
         self.manifest = self.slots.load()

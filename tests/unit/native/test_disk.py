@@ -148,6 +148,40 @@ def test_nothing_is_left_behind_by_the_probe(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_another_disk_of_a_directory_is_as_the_first_without_a_probe(tmp_path: Path) -> None:
+    with Disk(tmp_path, "plain") as first:
+        known = (first.name, first.sync_mode, first.block_size_bytes, first.depth_max)
+        changed_ns = os.stat(tmp_path).st_mtime_ns
+        second = first.another(tmp_path)
+        assert os.stat(tmp_path).st_mtime_ns == changed_ns
+    with second:  # on its own
+        assert (
+            second.name,
+            second.sync_mode,
+            second.block_size_bytes,
+            second.depth_max,
+        ) == known
+        file = second.open(tmp_path / "x", create=True, direct=True)
+        second.write_all(file, bytes(second.block_size_bytes), durable=True)
+        second.close(file)
+
+
+def test_another_disk_is_opened_for_itself_where_the_first_tried_nothing(tmp_path: Path) -> None:
+    with Disk(tmp_path, "plain") as first:
+        first.fallback_reason = "no room"
+        with first.another(tmp_path, only_reads=True) as second:
+            assert second.fallback_reason == ""
+
+
+def test_only_a_plain_disk_has_another(tmp_path: Path) -> None:
+    try:
+        disk = Disk(tmp_path, "io_uring")
+    except OSError:
+        pytest.skip("no io_uring here")
+    with disk, fails_with(errno.EINVAL):
+        disk.another(tmp_path)
+
+
 REFUSED = """
 import ctypes, struct, sys
 # A filter that answers EPERM to io_uring_setup, as a container's default profile does.

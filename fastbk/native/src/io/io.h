@@ -106,3 +106,4 @@ struct fbk_io {
 struct fbk_io *fbk_io_uring_create(const char *directory, uint32_t depth, int32_t *error);
 struct fbk_io *fbk_io_plain_create(const char *directory, int32_t *error);
 struct fbk_io *fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error);
+struct fbk_io *fbk_io_plain_create_like(const struct fbk_io *other, int32_t *error);

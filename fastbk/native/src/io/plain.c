@@ -148,6 +148,22 @@ fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error)
 }
 
 struct fbk_io *
+fbk_io_plain_create_like(const struct fbk_io *other, int32_t *error)
+{
+    if (other->operations != &plain_operations) {
+        *error = -EINVAL;
+        return NULL;
+    }
+    struct plain *plain = make(&((const struct fbk_io_real *)other)->mode);
+    *error = plain == NULL ? -ENOMEM : 0;
+    if (plain == NULL)
+        return NULL;
+    plain->real.io.block_size_bytes = other->block_size_bytes;
+    plain->real.io.sync_mode = other->sync_mode;
+    return &plain->real.io;
+}
+
+struct fbk_io *
 fbk_io_plain_create(const char *directory, int32_t *error)
 {
     static const struct fbk_io_mode modes[] = {{true, true}, {true, false}, {false, false}};
