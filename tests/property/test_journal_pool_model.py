@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fastbk.storage.journal_files import JournalPool, OldFile, find_files, name_of
+from fastbk.storage.journal_files import OldFile, find_files, name_of
+from fastbk.storage.journal_pool import JournalPool
 from tests.fixtures.fake_disk import FakeDisk
 
 SIZE = 64 * 1024

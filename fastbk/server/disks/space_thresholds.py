@@ -84,6 +84,6 @@ def problems(disk: DiskSettings, journal: JournalSettings) -> Iterator[str]:
 
 def journal_thresholds(disk: DiskSettings) -> Thresholds:
     """Return the same for a journal directory: its files are made ahead and used again, so only a warning depends on
-    the share that is used. What it refuses depends on the next file (`fastbk.storage.journal_files`).
+    the share that is used. What it refuses depends on the next file (`fastbk.storage.journal_pool`).
     """
     return Thresholds(warn_ratio=disk.warn_ratio)

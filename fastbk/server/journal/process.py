@@ -38,7 +38,8 @@ from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch
 from fastbk.server.disks.space_thresholds import journal_thresholds
 from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.storage.disk_health import DiskState, Takes
-from fastbk.storage.journal_files import JournalPool, OldFile, name_of
+from fastbk.storage.journal_files import OldFile, name_of
+from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.unclean import UNSYNCED
 from fastbk.units import KIB, MIB, format_size
 

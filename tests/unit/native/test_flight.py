@@ -11,7 +11,7 @@ from fastbk.native import flight
 from fastbk.native.flight import FlightReader, SlowRecord
 from fastbk.native.segment import Segment
 from fastbk.server.supervision.slow_reports import stages, verdict
-from fastbk.storage.journal_files import JournalPool
+from fastbk.storage.journal_pool import JournalPool
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import JournalHarness
 from tests.fixtures.wait import wait_until

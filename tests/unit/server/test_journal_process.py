@@ -23,7 +23,8 @@ from fastbk.server.journal.process import (
     record_bytes_max,
 )
 from fastbk.storage.disk_health import Takes
-from fastbk.storage.journal_files import JournalPool, find_files
+from fastbk.storage.journal_files import find_files
+from fastbk.storage.journal_pool import JournalPool
 from fastbk.units import KIB, MIB
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (

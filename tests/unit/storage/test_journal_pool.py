@@ -12,14 +12,8 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.journal import ALLOCATES, Prewrite
-from fastbk.storage.journal_files import (
-    NAMED_A_TURN,
-    JournalPool,
-    OldFile,
-    ReadyFile,
-    find_files,
-    name_of,
-)
+from fastbk.storage.journal_files import OldFile, find_files, name_of
+from fastbk.storage.journal_pool import NAMED_A_TURN, JournalPool, ReadyFile
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.wait import wait_until
 
