@@ -216,6 +216,14 @@ class Disk:
         """Write zeros over [from, to) and sync them; the file is then at least `to_bytes` long."""
         check(lib.fbk_disk_preallocate(self.handle, file, from_bytes, to_bytes), "preallocate")
 
+    def cut(self, path: Path, size_bytes: int) -> int:
+        """Cut a file that is longer than that, and never make one longer; return its size then.
+
+        Not durable: after a crash it may be as long as it was. Any thread may do it.
+        """
+        name = os.fsencode(path)
+        return check(lib.fbk_disk_cut(self.handle, name, size_bytes), "cut", os.fsdecode(name))
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename, replacing `new`. Durable after `sync_directory`."""
         name = os.fsencode(old)

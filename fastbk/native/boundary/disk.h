@@ -36,6 +36,9 @@ int32_t fbk_disk_sync(struct fbk_io *io, int32_t file);
  * alignment. */
 int32_t fbk_disk_read(struct fbk_io *io, int32_t file, uint8_t *data, uint32_t size_bytes,
                       uint64_t offset_bytes);
+/* Makes a file that is longer as short as that, not durably; returns its size then, or -errno. From
+ * any thread. */
+int64_t fbk_disk_cut(struct fbk_io *io, const char *path, uint64_t size_bytes);
 int32_t fbk_disk_rename(struct fbk_io *io, const char *from, const char *to);
 int32_t fbk_disk_unlink(struct fbk_io *io, const char *path);
 int32_t fbk_disk_sync_directory(struct fbk_io *io, const char *path);

@@ -234,6 +234,24 @@ fake_find_unwritten(struct fbk_io *io, int32_t file, uint64_t from_bytes, uint64
     return found;
 }
 
+static int32_t
+fake_truncate(struct fbk_io *io, int32_t file, uint64_t size_bytes)
+{
+    struct fbk_fake *disk = fake_enter(io);
+    struct fake_handle *handle = fake_handle_of(disk, file);
+    struct fake_verdict verdict;
+    if (disk->off || handle == NULL || (handle->flags & FBK_IO_READ_ONLY))
+        return fake_leave(disk, disk->off ? -ESHUTDOWN : -EBADF);
+    FBK_ASSERT(size_bytes <= handle->file->live_size_bytes);
+    int32_t status = fake_begin(disk, FBK_FAKE_TRUNCATE, handle->file, size_bytes, 0, 0, &verdict);
+    if (status == 0)
+        status = go_on(&verdict);
+    /* The power went with it: it may have been done. */
+    if (status > 0 || verdict.action == FBK_FAKE_CUT)
+        fake_file_truncate(handle->file, size_bytes);
+    return fake_leave(disk, fake_end(disk, &verdict, status > 0 ? 0 : status));
+}
+
 /* ------------ names */
 
 static int32_t
@@ -409,6 +427,7 @@ static const struct fbk_io_operations fake_operations = {
     .sync = fake_sync,
     .read = fake_read,
     .read_cached = fake_read_cached,
+    .truncate = fake_truncate,
     .rename = fake_rename,
     .unlink = fake_unlink,
     .sync_directory = fake_sync_directory,

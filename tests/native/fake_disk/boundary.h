@@ -14,6 +14,7 @@
 #define FBK_FAKE_MAKE_DIRECTORY 9
 #define FBK_FAKE_LIST 10
 #define FBK_FAKE_PREALLOCATE 11
+#define FBK_FAKE_TRUNCATE 12
 
 /* What a fault does. FAIL: the error `argument`, any part of a write done. SHORT: half of it done,
  * and so reported. CUT: the power goes, this operation itself in doubt. LIE: success is reported,

@@ -203,6 +203,23 @@ fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes,
         file->unwritten_from_bytes = file->unwritten_to_bytes = 0;
 }
 
+void
+fake_file_truncate(struct fake_file *file, uint64_t size_bytes)
+{
+    uint64_t from = fbk_round_up(size_bytes, FAKE_SECTOR_BYTES) / FAKE_SECTOR_BYTES;
+    if (size_bytes == file->live_size_bytes)
+        return;
+    fake_file_own(file);
+    for (uint64_t s = from; s * FAKE_SECTOR_BYTES < file->live_size_bytes; s++)
+        file->dirty[s] = 0;
+    memset(file->live + size_bytes, 0, file->live_size_bytes - size_bytes);
+    file->live_size_bytes = size_bytes;
+    if (file->unwritten_to_bytes > size_bytes)
+        file->unwritten_to_bytes = size_bytes;
+    if (file->unwritten_from_bytes >= file->unwritten_to_bytes)
+        file->unwritten_from_bytes = file->unwritten_to_bytes = 0;
+}
+
 /* The part of a sector that lies in the file as reads see it. */
 static void
 sector_to_durable(struct fake_file *file, uint64_t sector)
@@ -218,6 +235,16 @@ sector_to_durable(struct fake_file *file, uint64_t sector)
         file->durable_size_bytes = to;
 }
 
+/* Only a cut is on its way when what is durable is longer. */
+static void
+cut_durable(struct fake_file *file, uint64_t size_bytes)
+{
+    if (size_bytes >= file->durable_size_bytes)
+        return;
+    memset(file->durable + size_bytes, 0, file->durable_size_bytes - size_bytes);
+    file->durable_size_bytes = size_bytes;
+}
+
 void
 fake_file_make_durable(struct fake_file *file, uint64_t from_bytes, uint64_t to_bytes)
 {
@@ -227,6 +254,8 @@ fake_file_make_durable(struct fake_file *file, uint64_t from_bytes, uint64_t to_
     for (uint64_t s = from_bytes / FAKE_SECTOR_BYTES; s * FAKE_SECTOR_BYTES < to_bytes; s++)
         if (file->dirty[s])
             sector_to_durable(file, s);
+    if (to_bytes == file->live_size_bytes)
+        cut_durable(file, to_bytes);
 }
 
 void
@@ -289,6 +318,8 @@ fake_file_resolve(struct fake_file *file, uint32_t mode, uint64_t *random)
     /* Longer than its data: the missing part reads as zeros. */
     if (keep_size && live_size > file->durable_size_bytes)
         file->durable_size_bytes = live_size;
+    if (keep_size)
+        cut_durable(file, live_size);
     if (file->durable_size_bytes > 0) /* an empty file has no memory */
         memcpy(file->live, file->durable, file->durable_size_bytes);
     if (live_size > file->durable_size_bytes)

@@ -11,7 +11,7 @@
 #define FAKE_HANDLES_MAX 1024u
 #define FAKE_FAULTS_MAX 64u
 #define FAKE_IN_FLIGHT_MAX 256u
-#define FAKE_KINDS 12u
+#define FAKE_KINDS 13u
 
 struct fake_vector {
     void *items;
@@ -147,6 +147,8 @@ int32_t fake_file_reserve(struct fbk_fake *disk, struct fake_file *file, uint64_
 /* Puts bytes into what reads see; not durable. data NULL: zeros. */
 void fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes,
                    uint64_t offset_bytes);
+/* Cuts what reads see; what is durable stays as long as it was until a sync. */
+void fake_file_truncate(struct fake_file *file, uint64_t size_bytes);
 void fake_file_make_durable(struct fake_file *file, uint64_t from_bytes, uint64_t to_bytes);
 /* A failed sync: what was on its way will never arrive, and nobody will try again. */
 void fake_file_lose_dirty(struct fake_file *file, uint64_t *random);

@@ -63,6 +63,24 @@ def test_direct_file_and_preallocation(disk: Disk) -> None:
     disk.close(file)
 
 
+def test_a_file_is_cut_and_never_made_longer(disk: Disk) -> None:
+    block = disk.block_size_bytes
+    file = disk.open("journal", create=True, direct=True, lock=True)
+    disk.preallocate(file, 0, 8 * block)
+    disk.write_all(file, b"x" * (2 * block), 2 * block, durable=True)
+    disk.close(file)
+    reader = disk.open("journal", direct=True, read_only=True)
+    assert disk.cut("journal", 12 * block) == 8 * block
+    assert disk.cut("journal", 3 * block) == 3 * block
+    assert disk.size(reader) == 3 * block
+    assert disk.read(reader, 8 * block) == bytes(2 * block) + b"x" * block
+    assert disk.read(reader, block, 5 * block) == b""
+    disk.close(reader)
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.cut("nowhere", 1)
+    assert caught.value.filename == "nowhere"
+
+
 def test_names(disk: Disk) -> None:
     disk.make_directory("logs")
     disk.make_directory("logs")

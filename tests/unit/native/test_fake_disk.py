@@ -68,6 +68,35 @@ def test_an_unsynced_write_is_torn_by_sector(fake: FakeDisk) -> None:
     assert again == contents_after(fake, "x", "random", 7)
 
 
+def test_a_cut_comes_back_unless_it_was_synced(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    file = durable_file(disk, "x", OLD)
+    short = OLD[: 3 * SECTOR]
+    fake.fault("fail", "truncate", errno=errno.EIO)
+    with fails_with(errno.EIO):
+        disk.cut("x", len(short))
+    assert disk.size(file) == len(OLD)
+    assert disk.cut("x", len(short)) == len(short)
+    assert disk.read_file("x") == short
+    assert contents_after(fake, "x", "lose") == OLD
+    assert contents_after(fake, "x", "keep") == short
+    assert {contents_after(fake, "x", "random", seed) for seed in range(20)} == {OLD, short}
+    disk.sync(file)
+    assert contents_after(fake, "x", "lose") == short
+    disk.preallocate(file, len(short), len(OLD))
+    assert contents_after(fake, "x", "lose") == short + bytes(len(OLD) - len(short))
+
+
+def test_the_power_goes_with_a_cut(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    durable_file(disk, "x", OLD)
+    fake.fault("cut", "truncate")
+    with fails_with(errno.ESHUTDOWN):
+        disk.cut("x", SECTOR)
+    assert contents_after(fake, "x", "lose") == OLD
+    assert contents_after(fake, "x", "keep") == OLD[:SECTOR]
+
+
 def test_a_name_needs_its_directory(fake: FakeDisk) -> None:
     disk = fake.disk()
     disk.write_all(disk.open("x", create=True), OLD, durable=True)

@@ -240,6 +240,17 @@ fbk_io_common_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t 
 }
 
 int32_t
+fbk_io_common_truncate(struct fbk_io *io, int32_t file, uint64_t size_bytes)
+{
+    (void)io;
+    int32_t rc;
+    do
+        rc = ftruncate(fbk_io_descriptor(file), (off_t)size_bytes);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : 0;
+}
+
+int32_t
 fbk_io_common_rename(struct fbk_io *io, const char *from, const char *to)
 {
     (void)io;

@@ -50,6 +50,7 @@ int32_t fbk_io_common_read_parts(struct fbk_io *io, int32_t file, const struct i
                                  uint32_t count, uint64_t offset_bytes);
 int32_t fbk_io_common_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes,
                                   uint64_t offset_bytes);
+int32_t fbk_io_common_truncate(struct fbk_io *io, int32_t file, uint64_t size_bytes);
 int32_t fbk_io_common_rename(struct fbk_io *io, const char *from, const char *to);
 int32_t fbk_io_common_unlink(struct fbk_io *io, const char *path);
 int32_t fbk_io_common_sync_directory(struct fbk_io *io, const char *path);

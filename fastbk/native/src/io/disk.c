@@ -114,6 +114,22 @@ fbk_disk_read(struct fbk_io *io, int32_t file, uint8_t *data, uint32_t size_byte
     return status;
 }
 
+/* Opened by its name: whoever wrote to it has closed it. */
+int64_t
+fbk_disk_cut(struct fbk_io *io, const char *path, uint64_t size_bytes)
+{
+    int32_t file = io->operations->open(io, path, 0);
+    if (file < 0)
+        return file;
+    int64_t size = io->operations->size(io, file);
+    if (size > (int64_t)size_bytes) {
+        int32_t status = io->operations->truncate(io, file, size_bytes);
+        size = status < 0 ? status : (int64_t)size_bytes;
+    }
+    int32_t closed = io->operations->close(io, file);
+    return size >= 0 && closed < 0 ? closed : size;
+}
+
 int32_t
 fbk_disk_rename(struct fbk_io *io, const char *from, const char *to)
 {

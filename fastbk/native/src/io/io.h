@@ -70,6 +70,8 @@ struct fbk_io_operations {
      * NULL: this backend cannot. */
     int32_t (*read_cached)(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes,
                            uint64_t offset_bytes);
+    /* Makes a file shorter; not synced. */
+    int32_t (*truncate)(struct fbk_io *io, int32_t file, uint64_t size_bytes);
     int32_t (*rename)(struct fbk_io *io, const char *from, const char *to);
     int32_t (*unlink)(struct fbk_io *io, const char *path);
     int32_t (*sync_directory)(struct fbk_io *io, const char *path);

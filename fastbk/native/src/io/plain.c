@@ -88,6 +88,7 @@ static const struct fbk_io_operations plain_operations = {
     .read = fbk_io_common_read,
     .read_parts = fbk_io_common_read_parts,
     .read_cached = fbk_io_common_read_cached,
+    .truncate = fbk_io_common_truncate,
     .rename = fbk_io_common_rename,
     .unlink = fbk_io_common_unlink,
     .sync_directory = fbk_io_common_sync_directory,
