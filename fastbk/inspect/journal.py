@@ -53,6 +53,8 @@ class _Header:
     first_sequence: int
     first_record_sequence: int
     facts: dict[str, Fact]
+    size_bytes: int = 0
+    """What the header says; 0: there is none."""
 
 
 class _Batch(NamedTuple):
@@ -163,7 +165,7 @@ def _header_at(source: FileReader, offset_bytes: int) -> _Header | Item | None:
     if version >= VERSION_WITH_RUNS:
         facts["adopts"] = True
     use = Use(file_id, salt, block_bytes)
-    return _Header(use, before_crc, first_sequence, first_record, facts)
+    return _Header(use, before_crc, first_sequence, first_record, facts, file_bytes)
 
 
 # --- batches -----------------------------------------------------------------------------------------------------
@@ -200,7 +202,9 @@ def _batches(source: FileReader, header: _Header) -> Iterator[Item]:
                 END, offset_bytes, {"why": "a closing batch", "last_sequence": batch.sequence}
             )
             return
-    yield Item(END, offset_bytes, {"why": "the file is full", "last_sequence": expected - 1})
+    is_cut = source.size_bytes < header.size_bytes
+    why = "the file was cut here" if is_cut else "the file is full"
+    yield Item(END, offset_bytes, {"why": why, "last_sequence": expected - 1})
 
 
 def _parse_batch(raw: bytes, offset_bytes: int) -> _Batch | None:

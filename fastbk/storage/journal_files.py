@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 name_of, id_of = JOURNALS.name, JOURNALS.id_of
 
+CUT_SHARE_MIN = 1 / 8
 OLD_FILES_LISTED_MAX = 256
 """So many old files the `replayed` message names, 100 bytes each: of more the journal is told when it runs."""
 
@@ -323,14 +324,26 @@ class ReplayEnd(msgspec.Struct, frozen=True):
     next_record_sequence: int
     old_files: list[OldFile]
     damage: list[Damage]
+    predecessor_end_bytes: int = 0
+    """Where the last file may be cut once its successor's header is durable; 0: not at all."""
 
-    def with_kept(self, listed_files: Collection[int]) -> ReplayEnd:
-        """Return the same, with the files kept that a manifest lists as logs."""
+    def with_kept(self, listed_files: Collection[int], logs: Iterable[LogEntry] = ()) -> ReplayEnd:
+        """Return the same, with the files kept that a manifest lists as logs; `logs`: those of all such manifests."""
+        log_id = JOURNAL_LOG | self.predecessor_file_id
+        counted_bytes = max((log.durable_bytes for log in logs if log.log_id == log_id), default=0)
+        # Any other one will be taken again: better as large as it is. And what a manifest counts stays, though no
+        # batch can be read there any more: its runs may be whole.
+        is_log = self.predecessor_file_id in listed_files
+        may_cut = is_log and counted_bytes <= self.predecessor_end_bytes
         files = [
             msgspec.structs.replace(file, kept=file.file_id in listed_files)
             for file in self.old_files
         ]
-        return msgspec.structs.replace(self, old_files=files)
+        return msgspec.structs.replace(
+            self,
+            old_files=files,
+            predecessor_end_bytes=self.predecessor_end_bytes if may_cut else 0,
+        )
 
     def message(self) -> dict[str, object]:
         """Return these fields of the `replayed` message.
@@ -394,7 +407,31 @@ def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:
         next_record_sequence=record_sequence,
         old_files=sorted(old_files, key=lambda each: each.file_id),
         damage=damage,
+        predecessor_end_bytes=0 if damage else _end_to_cut_at(plan, ends, sequence),
     )
+
+
+def _end_to_cut_at(plan: ReplayPlan, ends: Sequence[JournalEnd], sequence: int) -> int:
+    """Return where the last file ends if it adopts and much of it is unused, else 0.
+
+    Only if its last batch is that of the journal: then nothing that counts, or that a manifest lists, lies behind it.
+    And only if nothing is damaged: then it stays as it is for whoever wants to look.
+    """
+    last_used = plan.last_used
+    if not plan.files or last_used is None or plan.files[-1].file_id != last_used.file_id:
+        return 0
+    end = ends[-1]
+    if not plan.files[-1].adopts or end.kind not in ("closing", "tail"):
+        return 0
+    if end.read_error or end.passed_damage or end.last_sequence != sequence:
+        return 0
+    is_worth_it = is_worth_a_cut(plan.sizes[last_used.file_id], end.end_bytes)
+    return end.end_bytes if is_worth_it else 0
+
+
+def is_worth_a_cut(size_bytes: int, end_bytes: int) -> bool:
+    """Return whether so much of a file that adopts would stay unused that it is cut behind its last batch."""
+    return size_bytes - end_bytes > CUT_SHARE_MIN * size_bytes
 
 
 def _damage_of(file: ReplayFile, end: JournalEnd, mark_sequence: int) -> Damage:

@@ -22,7 +22,7 @@ import msgspec
 
 from fastbk.native.journal import ALLOCATES, CALM, HURRIES, WAITS, Prewrite
 from fastbk.native.process import kill_point
-from fastbk.storage.journal_files import OldFile, name_of
+from fastbk.storage.journal_files import OldFile, is_worth_a_cut, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +62,8 @@ class JournalPool:
     A file is held while the mark is not past its last batch (INV-J3), then free, then renamed to a new id and
     ready. `behind_bytes` is what counts against the journal's limit.
 
-    Between held and free a file that adopts is kept: it may be a log. It is free once `release` names it.
+    Between held and free a file that adopts is kept: it may be a log. It is free once `release` names it. Left before
+    it is full it is cut behind its last batch: a log keeps what it has for as long as anything in it lives.
     """
 
     def __init__(
@@ -108,6 +109,11 @@ class JournalPool:
         self._held = [file for file in old_files if not file.kept]
         self._kept: dict[int, OldFile] = {}
         self._kept_bytes = 0
+        self._cutting: set[int] = set()
+        """Files that are being cut: until they are, they are not taken again."""
+        self._named_while_cut: set[int] = set()
+        self._earlier: tuple[OldFile, int] | None = None
+        """The last file of an earlier start, if it is to be cut, and where."""
         self._named: deque[int] = deque()
         """Files of earlier starts that are free, and not looked for yet."""
         self._remover = Remover(disk, in_background=in_background)
@@ -184,6 +190,8 @@ class JournalPool:
         A file that can't be made is no error: `take` then has none, `no_room` or `failure` says why. Raises OSError
         when files can't be renamed or removed.
         """
+        for file_id, size_bytes in self._remover.take_cut():
+            self._note_cut(file_id, size_bytes)
         still = []
         # The newest file that was written to names the end of the journal until the next header is durable. Files
         # that were only made ahead have higher ids and name nothing.
@@ -250,18 +258,54 @@ class JournalPool:
         """Put a file back that `take` returned and that was not written to."""
         self._ready.insert(0, file)
 
-    def used(self, file: ReadyFile, closed_sequence: int, *, adopts: bool = False) -> None:
+    def used(
+        self, file: ReadyFile, closed_sequence: int, *, adopts: bool = False, end_bytes: int = 0
+    ) -> None:
         """Note that `file`'s header is durable and the journal goes on there; the file before it is held up to
-        `closed_sequence` and closed. `adopts`: what the header of `file` says.
+        `closed_sequence` and closed.
+
+        Args:
+            adopts: what the header of `file` says.
+            end_bytes: where the last batch of the file before it ends; 0: not known.
         """
         left, self._current = self._current, file
         kept, self._current_adopts = self._current_adopts, adopts
         self._is_needed = False
         if left is not None:
-            self._held.append(
-                OldFile(left.file_id, left.path, closed_sequence, left.size_bytes, kept)
-            )
+            old = OldFile(left.file_id, left.path, closed_sequence, left.size_bytes, kept)
+            self._held.append(old)
             self.disk.close(left.file)
+            if kept and end_bytes and is_worth_a_cut(left.size_bytes, end_bytes):
+                self._cut(old, end_bytes)
+        elif self._earlier is not None:
+            self._cut(*self._earlier)
+            self._earlier = None
+
+    def cut_earlier(self, file_id: int, end_bytes: int) -> None:
+        """Have the last file of an earlier start cut, which stays as a log, once the first header of this one is
+        durable: until then a start that begins anew reads it.
+        """
+        self._earlier = OldFile(file_id, self._path(file_id), 0, 0), end_bytes
+
+    def _cut(self, file: OldFile, end_bytes: int) -> None:
+        self._cutting.add(file.file_id)
+        self._remover.cut(file, end_bytes)
+
+    def _note_cut(self, file_id: int, size_bytes: int) -> None:
+        """Note that a file was cut, or could not be, and has this size."""
+        self._cutting.discard(file_id)
+        self._held = [
+            msgspec.structs.replace(file, size_bytes=size_bytes)
+            if file.file_id == file_id
+            else file
+            for file in self._held
+        ]
+        if (kept := self._kept.get(file_id)) is not None:
+            self._kept_bytes += size_bytes - kept.size_bytes
+            self._kept[file_id] = msgspec.structs.replace(kept, size_bytes=size_bytes)
+        if file_id in self._named_while_cut:
+            self._named_while_cut.discard(file_id)
+            self.release([file_id])
 
     def release(self, file_ids: Iterable[int]) -> None:
         """Free files that adopt, or did in earlier starts: the mark has passed them, and they are no logs (INV-J3).
@@ -269,6 +313,10 @@ class JournalPool:
         Ids of other files, and of none, may be among them. Raises OSError.
         """
         named = set(file_ids)
+        if self._earlier is not None and self._earlier[0].file_id in named:
+            self._earlier = None  # it is taken again as it is
+        self._named_while_cut |= named & self._cutting
+        named -= self._cutting
         self._held = [
             msgspec.structs.replace(file, kept=file.kept and file.file_id not in named)
             for file in self._held
@@ -492,7 +540,8 @@ class JournalPool:
 
 
 class Remover:
-    """Removes files in a thread of its own: a large one takes milliseconds, in which the journal would not commit.
+    """Removes and cuts files in a thread of its own: a large one takes milliseconds, in which the journal would not
+    commit.
 
     A ledger's deletion may free thousands at once.
     """
@@ -500,12 +549,14 @@ class Remover:
     def __init__(self, disk: Disk, *, in_background: bool) -> None:
         """`in_background`: False removes at once (the fake disk of tests)."""
         self._disk = disk
-        self._files: deque[OldFile | None] = deque()
+        self._files: deque[tuple[OldFile, int] | None] = deque()
+        """With the size that is left of each: 0 = none."""
         self._count = threading.Semaphore(0)
         """Of `_files`."""
         self._failed: deque[OldFile] = deque()
         self.given_ids: set[int] = set()
         """Of files that are to be removed, or were: no id is given again."""
+        self._cut_files: deque[tuple[int, int]] = deque()
         self._thread: threading.Thread | None = None
         if in_background:
             self._thread = threading.Thread(target=self._run, name="remover", daemon=True)
@@ -517,8 +568,20 @@ class Remover:
         if self._thread is None:
             self._remove(file)
             return
-        self._files.append(file)
+        self._files.append((file, 0))
         self._count.release()
+
+    def cut(self, file: OldFile, size_bytes: int) -> None:
+        """Have a file cut to that size; nobody may write to it, or rename it, before `take_cut` has named it."""
+        if self._thread is None:
+            self._cut(file, size_bytes)
+            return
+        self._files.append((file, size_bytes))
+        self._count.release()
+
+    def take_cut(self) -> list[tuple[int, int]]:
+        """Return files that were to be cut, with the sizes that they have."""
+        return [self._cut_files.popleft() for _ in range(len(self._cut_files))]
 
     def take_failed(self) -> list[OldFile]:
         """Return files that could not be removed: they stay free, and nothing hangs on their going."""
@@ -535,8 +598,21 @@ class Remover:
             self._thread = None
 
     def _run(self) -> None:
-        while self._count.acquire() and (file := self._files.popleft()) is not None:
-            self._remove(file)
+        while self._count.acquire() and (job := self._files.popleft()) is not None:
+            file, size_bytes = job
+            if size_bytes:
+                self._cut(file, size_bytes)
+            else:
+                self._remove(file)
+
+    def _cut(self, file: OldFile, size_bytes: int) -> None:
+        """Nothing hangs on it: it need not be durable, and a file that cannot be cut is just larger."""
+        try:
+            size_bytes = self._disk.cut(file.path, size_bytes)
+            kill_point("journal.cut_after")
+        except OSError:
+            size_bytes = file.size_bytes
+        self._cut_files.append((file.file_id, size_bytes))
 
     def _remove(self, file: OldFile) -> None:
         try:

@@ -22,7 +22,7 @@ from fastbk.storage.manifest import JOURNAL
 from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.reading import read_all
-from tests.fixtures.storage_harness import AdoptingLife, Book, Life, format_disk
+from tests.fixtures.storage_harness import AdoptingLife, Book, LeavingLife, Life, format_disk
 
 pytestmark = pytest.mark.no_service
 
@@ -101,6 +101,7 @@ WORKLOADS: dict[str, Callable[[Life, random.Random], None]] = {
     "many_flushes": many_flushes,
     "full_caches": full_caches,
     "runs": runs,
+    "left_early": runs,
 }
 FAULTS = {
     "cut": {"action": "cut"},
@@ -112,7 +113,7 @@ FAULTS = {
 
 def lives(workload: str) -> type[Life]:
     """Return what kind of bookie a workload is for."""
-    return AdoptingLife if workload == "runs" else Life
+    return {"runs": AdoptingLife, "left_early": LeavingLife}.get(workload, Life)
 
 
 def nothing(_life: Life, _rng: random.Random) -> None:

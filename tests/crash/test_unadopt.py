@@ -24,6 +24,7 @@ from tests.fixtures.storage_harness import (
     LEDGERS,
     AdoptingLife,
     Book,
+    LeavingLife,
     Life,
 )
 
@@ -52,7 +53,7 @@ def adopted(fake: FakeDisk, *, stops: bool = True) -> Book:
     """Live a bookie whose files are logs, some of them more than once; end it."""
     book = Book()
     for number in range(2):
-        life = AdoptingLife(fake, book)
+        life = (LeavingLife if number == 0 else AdoptingLife)(fake, book)
         if number == 0:
             runs(life, random.Random(5))
         else:

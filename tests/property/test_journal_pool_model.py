@@ -11,6 +11,7 @@ from fastbk.storage.journal_pool import JournalPool
 from tests.fixtures.fake_disk import FakeDisk
 
 SIZE = 64 * 1024
+BLOCK = 4096
 
 
 class PoolModel(RuleBasedStateMachine):
@@ -22,12 +23,17 @@ class PoolModel(RuleBasedStateMachine):
         self.disk = self.fake.disk()
         self.disk.make_directory("/j")
         self.content: dict[int, tuple[int, bool]] = {}
+        self.ends: dict[int, int] = {}
+        """Where the last batch of files ends that were left; 0: not known, or they do not adopt."""
+        self.sizes: dict[int, int] = {}
+        """Of the files that were written to, when they were."""
+        self.earlier_end = 0
         self.released: set[int] = set()
         self.mark = self.sequence = 0
         self.current: tuple[int, bool] | None = None
 
-    @initialize(kept=st.sets(st.integers(1, 4)), listed=st.booleans())
-    def begin(self, kept: set[int], listed: bool) -> None:
+    @initialize(kept=st.sets(st.integers(1, 4)), listed=st.booleans(), end=st.integers(0, 15))
+    def begin(self, kept: set[int], listed: bool, end: int) -> None:
         old = []
         for file_id in range(1, 5):
             file = self.disk.open(f"/j/{name_of(file_id)}", create=True)
@@ -42,23 +48,36 @@ class PoolModel(RuleBasedStateMachine):
             "/j",
             next_file_id=5,
             file_size_bytes=SIZE,
-            first_file_size_bytes=SIZE,
+            first_file_size_bytes=SIZE // 4,
             limit_bytes=4 * SIZE,
             old_files=old if listed else [file for file in old if not file.kept],
             in_background=False,
             retry_s=0.0,
         )
+        if 4 in kept and 0 < end < SIZE // BLOCK * 7 // 8:
+            self.earlier_end = end * BLOCK
+            self.pool.cut_earlier(4, self.earlier_end)
 
-    @rule(adopts=st.booleans(), batches=st.integers(0, 5))
-    def roll(self, adopts: bool, batches: int) -> None:
+    @rule(adopts=st.booleans(), batches=st.integers(0, 5), end=st.integers(0, SIZE // BLOCK))
+    def roll(self, adopts: bool, batches: int, end: int) -> None:
         self.pool.update(self.mark)
         file = self.pool.take()
         assert file is not None
         self.sequence += batches
-        self.pool.used(file, self.sequence, adopts=adopts)
+        end_bytes = end * BLOCK
+        if self.current is not None:
+            end_bytes = min(end_bytes, self.sizes[self.current[0]])
+        self.pool.used(file, self.sequence, adopts=adopts, end_bytes=end_bytes)
         if self.current is not None:
             self.content[self.current[0]] = (self.sequence, self.current[1])
+            self.ends[self.current[0]] = end_bytes if self.current[1] else 0
+        elif self.earlier_end:
+            self.ends[4] = self.earlier_end
         self.current = (file.file_id, adopts)
+        self.sizes[file.file_id] = file.size_bytes
+        assert self.size_of(file.file_id) == file.size_bytes, (
+            "it is as long as the journal believes"
+        )
 
     @rule(ahead=st.integers(0, 6))
     def flush(self, ahead: int) -> None:
@@ -74,6 +93,8 @@ class PoolModel(RuleBasedStateMachine):
         ]
         named = data.draw(st.lists(st.sampled_from([*passed, 900]), max_size=4))
         self.released.update(named)
+        if self.current is None and 4 in named:
+            self.earlier_end = 0  # free before it was cut
         self.pool.release(named)
 
     @rule()
@@ -97,7 +118,28 @@ class PoolModel(RuleBasedStateMachine):
             for file_id, (last_sequence, _) in self.content.items()
             if last_sequence > self.mark
         ]
-        assert self.pool.behind_bytes == SIZE * (1 + len(behind))
+        sizes = [self.size_of(file_id) for file_id in (self.current[0], *behind)]
+        assert self.pool.behind_bytes == sum(sizes)
+
+    @invariant()
+    def nothing_is_cut_but_behind_the_end(self) -> None:
+        if self.current is None:
+            return
+        assert self.size_of(self.current[0]) == self.sizes[self.current[0]]
+        names = set(self.disk.list("/j"))
+        for file_id, end_bytes in self.ends.items():
+            if name_of(file_id) in names:
+                whole = self.sizes.get(file_id, SIZE)
+                is_cut = 0 < end_bytes < whole * 7 // 8
+                assert self.size_of(file_id) == (end_bytes if is_cut else whole)
+
+    def size_of(self, file_id: int) -> int:
+        """Return how long the file is."""
+        file = self.disk.open(f"/j/{name_of(file_id)}", read_only=True)
+        try:
+            return self.disk.size(file)
+        finally:
+            self.disk.close(file)
 
     @invariant()
     def no_file_is_held_and_free(self) -> None:

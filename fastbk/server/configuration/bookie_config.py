@@ -138,6 +138,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     old_files: list[dict[str, int]] = msgspec.field(default_factory=list)
     damage: list[Any] = msgspec.field(default_factory=list)
     is_newly_damaged: bool = False
+    predecessor_end_bytes: int = 0
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fastbk.native.index import Index
     from fastbk.native.store import Store
     from fastbk.server.index.background import Background, FlushThread
-    from fastbk.storage.manifest import Damage
+    from fastbk.storage.manifest import Damage, LogEntry
 
 RETRY_DELAY_S = 1.0
 """Pause after a flush has failed as often as a checkpoint tries."""
@@ -129,6 +129,8 @@ class Flusher:
         self.free_files = FreeJournalFiles(store, self.upkeep.is_compacting)
         self.listed_files: frozenset[int] = frozenset()
         """Journal files that a manifest lists which may count after a restart, as of the last installed change."""
+        self.listed_logs: tuple[LogEntry, ...] = ()
+        """Of its manifest."""
 
     @property
     def is_busy(self) -> bool:
@@ -361,6 +363,7 @@ class Flusher:
         change.install(self._store)
         self._checkpoint.installs += 1
         self.listed_files = change.listed_files
+        self.listed_logs = change.manifest.logs
         self._show(change.journal_logs or JournalLogs())
         # Else an older manifest may count after a restart, and what lies behind its mark is replayed.
         if change.is_mirrored and not self._checkpoint.commits.is_held:

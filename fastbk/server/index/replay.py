@@ -167,7 +167,7 @@ def replay(
     # Nothing is written any more to a file that was there: the journal begins another one.
     flusher.flush_now(damage=damage, ended=ended, passed_file_id=end.next_file_id)
     return Replayed(
-        end=end.with_kept(flusher.listed_files),
+        end=end.with_kept(flusher.listed_files, (*manifest.logs, *flusher.listed_logs)),
         batches=sum(each.batches for each in ends),
         records=sum(each.records for each in ends),
         bytes=sum(each.bytes for each in ends),

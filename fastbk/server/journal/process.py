@@ -222,6 +222,8 @@ class JournalLoop:
             return
         reason = self.adoption.reason
         adopts = not reason
+        # Nothing is in flight when the journal asks for another file: only the closing batch follows, one block.
+        end_bytes = self.journal.status.offset_bytes + self.pool.disk.block_size_bytes
         try:
             _, closed_sequence = self.journal.roll(
                 file.file, file.file_id, file.salt, file.size_bytes, adopts=adopts
@@ -232,7 +234,7 @@ class JournalLoop:
             time.sleep(LAG_PAUSE_S)
             return
         kill_point("journal.roll_after_switch")
-        self.pool.used(file, closed_sequence, adopts=adopts)
+        self.pool.used(file, closed_sequence, adopts=adopts, end_bytes=end_bytes)
         if reason != self._adopt_reason:
             self._adopt_reason = reason
             logs.info("journal.adoption_changed", adopts=adopts, reason=reason)
@@ -530,6 +532,8 @@ def main(child: Child) -> None:
         limit_bytes=settings.limit_bytes,
         old_files=old_files(config.replayed, settings.directory),
     )
+    if config.replayed.predecessor_end_bytes:
+        pool.cut_earlier(config.replayed.predecessor_file_id, config.replayed.predecessor_end_bytes)
     if disk.fallback_reason:
         logs.warning("journal.io_uring_refused", reason=disk.fallback_reason, backend=disk.name)
     watch = disk_watch(child, config)

@@ -177,6 +177,11 @@ def test_runs_of_a_journal_file_are_shown_with_their_entries(
     assert items[0].facts["adopts"] is True
     runs = [item for item in items if item.what == "run"]
     assert [run.offset_bytes for run in runs] == [run.offset_bytes for run in logs.runs()]
+    with journal.open("r+b") as file:
+        file.truncate(logs.ends[1])
+    cut = read(journal, read_journal)
+    assert cut[:-1] == items[:-1]
+    assert cut[-1].facts["why"] == "the file was cut here"
     assert [run.facts["first_entry_id"] for run in runs] == [0, 0, RUN_ENTRIES, RUN_ENTRIES]
     entries = entries_of(items)
     for ledger_id in (1, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.hashes import crc32c
+from fastbk.native.journal import JournalScan
 from fastbk.native.scrub import take_damage
 from fastbk.native.store import Compact, CompactOptions, Scope
-from fastbk.storage.directories import log_path
+from fastbk.storage.directories import JOURNALS, log_path
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_logs import (
+    INCARNATION,
     JOURNAL,
     LEDGERS,
     LOG,
@@ -138,6 +141,48 @@ def test_the_page_cache_beside_direct_writes(tmp_path: Path) -> None:
             store.read_ahead(FIRST, 0, 1 << 20)
             assert store.cached(FIRST, 0, scan=True) == stored(FIRST, 0)
             assert take_damage(store) == []
+        logs.close()
+    for disk in disks:
+        disk.destroy()
+
+
+@pytest.mark.parametrize("has_closing_batch", [True, False])
+def test_a_file_that_was_cut_behind_its_last_batch_is_read_as_before(
+    tmp_path: Path, has_closing_batch: bool
+) -> None:
+    """The journal cuts what it left early; without a closing batch a run may end where the file does."""
+    disks: list[Disk] = []
+
+    def new_disk() -> Disk:
+        disks.append(Disk(tmp_path, "plain"))
+        return disks[-1]
+
+    with FakeDisk() as fake:
+        logs = JournalLogs(fake, str(tmp_path), new_disk)
+        logs.begin_file()
+        for _ in range(4):
+            logs.batch(FIRST, SECOND)
+        logs.begin_file()
+        logs.batch(FIRST, SECOND)
+        path = JOURNALS.path(logs.journal, 1)
+        before = logs.runs(1)
+        os.truncate(path, logs.ends[1] + (4096 if has_closing_batch else 0))
+        logs.publish()
+        store = logs.store()
+        for ledger_id in (FIRST, SECOND):
+            for entry_id in range(200):
+                found = store.read(ledger_id, entry_id, entry_id)
+                assert found.entry == stored(ledger_id, entry_id)
+        store.read_ahead(SECOND, 0, 1 << 20)
+        assert store.cached(SECOND, 159, scan=True) == stored(SECOND, 159)
+        assert take_damage(store) == []
+        assert logs.runs(1) == before
+        with logs.scan(1, end_bytes=0) as scan:
+            assert list(scan) == before
+            assert (scan.status.skipped_bytes, scan.status.unreadable_bytes) == (0, 0)
+        with JournalScan(disks[0], path, 1, INCARNATION) as batches:
+            assert len([batch for batch in batches if batch.record_count]) == 4
+            assert batches.end.kind == ("closing" if has_closing_batch else "tail")
         logs.close()
     for disk in disks:
         disk.destroy()

@@ -23,7 +23,7 @@ from fastbk.server.journal.process import (
     record_bytes_max,
 )
 from fastbk.storage.disk_health import Takes
-from fastbk.storage.journal_files import find_files
+from fastbk.storage.journal_files import find_files, name_of
 from fastbk.storage.journal_pool import JournalPool
 from fastbk.units import KIB, MIB
 from tests.fixtures.fake_disk import FakeDisk
@@ -525,12 +525,62 @@ def test_a_journal_writes_its_new_version_from_level_4_on(
     assert bool(service.loop.journal.status.adopts) == (newest == 3)
 
 
+def test_a_file_is_cut_behind_its_last_batch_when_it_is_left_early(tmp_path: Path) -> None:
+    """Nothing that it holds is lost by that, not even where its successor's header is."""
+    with Disk(tmp_path) as disk:
+        harness = JournalHarness(
+            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
+        )
+        assert harness.journal is not None
+        pool = JournalPool(
+            disk,
+            str(tmp_path),
+            next_file_id=1,
+            file_size_bytes=FILE_BYTES,
+            first_file_size_bytes=FILE_BYTES,
+            limit_bytes=LIMIT_BYTES,
+        )
+        adoption = Adoption(harness.journal, obstacle="", level=LEVEL_MAX)
+        adoption._samples[0] = (-100 * MIB, -100 * MIB)
+        loop = JournalLoop(harness.journal, pool, LIMIT_BYTES, adoption=adoption)
+        loop.roll()
+        assert harness.journal.status.adopts
+        put = harness.add(1, 0, bytes(8 * KIB))
+
+        def is_written() -> bool:
+            loop.step()
+            harness.look()
+            return harness.verdict(put) == 0
+
+        wait_until(is_written, "the add")
+        used_bytes = harness.journal.status.offset_bytes
+        path = tmp_path / name_of(1)
+
+        def is_left() -> bool:
+            loop.roll()
+            return harness.journal is not None and harness.journal.status.file_id > 1
+
+        wait_until(is_left, "the next file")
+        wait_until(lambda: path.stat().st_size < FILE_BYTES, "the cut")
+        with JournalScan(disk, str(path), 1, INCARNATION) as scan:
+            records = [record for batch in scan for record in batch.records()]
+            assert scan.end.kind == "closing"
+            assert scan.end.end_bytes == path.stat().st_size == used_bytes + 4096
+        assert [record.ledger_id for record in records] == [1]
+        harness.close()
+        pool.close()
+
+
 def test_a_file_that_adopted_is_kept_by_the_pool(service: Service) -> None:
     """INV-J3."""
     rolled_versions(service, 4)
     service.harness.set_mark(service.loop.journal.status.published_sequence)
     service.loop.poll_files()
-    assert service.pool.kept_bytes == 2 * FILE_BYTES
+    files = [f"/j/{name}" for name in service.disk.list("/j")]
+    sizes = [len(service.disk.read_file(path)) for path in files]
+    cut = [size_bytes for size_bytes in sizes if size_bytes < FILE_BYTES]
+    assert len(cut) == 2, "it left them early"
+    assert service.pool.kept_bytes == sum(cut)
     assert service.pool.behind_bytes == FILE_BYTES
     service.pool.release(range(9))
     assert service.pool.kept_bytes == 0

@@ -201,6 +201,53 @@ def test_the_newest_file_that_is_sealed_is_read() -> None:
     assert passed_files(logs[4:]) == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("end", "adopts", "listed", "cut_at"),
+    [
+        (ended(70, "closing", end_bytes=SIZE // 2), True, {2}, SIZE // 2),
+        (ended(70, end_bytes=SIZE // 2), True, {2}, SIZE // 2),
+        (ended(70, end_bytes=SIZE - SIZE // 8), True, {2}, 0),
+        (ended(70, end_bytes=SIZE // 2), False, {2}, 0),
+        (ended(70, end_bytes=SIZE // 2), True, {1}, 0),
+        (ended(70, "damage", end_bytes=SIZE // 2), True, {2}, 0),
+        (ended(70, end_bytes=SIZE // 2, read_error=-5), True, {2}, 0),
+        (ended(59, end_bytes=SIZE // 2), True, {2}, 0),  # what the mark has passed cannot be read
+    ],
+)
+def test_the_last_file_is_cut_if_it_is_a_log_and_nothing_lies_behind_its_end(
+    end: JournalEnd, adopts: bool, listed: set[int], cut_at: int
+) -> None:
+    last = found(2, 1, 50)
+    last = msgspec.structs.replace(last, header=msgspec.structs.replace(last.header, adopts=adopts))
+    plan = plan_replay([found(1), last], 60, INCARNATION)
+    replayed = conclude_replay(plan, [end]).with_kept(listed)
+    assert replayed.predecessor_end_bytes == cut_at
+    assert replayed.message()["predecessor_end_bytes"] == cut_at
+
+
+@pytest.mark.parametrize(
+    ("counted_bytes", "cut_at"), [(SIZE // 2, SIZE // 2), (SIZE // 2 + 4096, 0)]
+)
+def test_what_a_manifest_counts_is_not_cut_off(counted_bytes: int, cut_at: int) -> None:
+    """Its last batch has a loose record that is damaged, so it ends before it; the runs in it are whole."""
+    last = found(2, 1, 50)
+    last = msgspec.structs.replace(last, header=msgspec.structs.replace(last.header, adopts=True))
+    end = conclude_replay(
+        plan_replay([found(1), last], 60, INCARNATION), [ended(70, end_bytes=SIZE // 2)]
+    )
+    logs = [
+        LogEntry(log_id=JOURNAL_LOG | 1, salt=7, durable_bytes=SIZE, live_bytes=1, sealed=True),
+        LogEntry(
+            log_id=JOURNAL_LOG | 2,
+            salt=7,
+            durable_bytes=counted_bytes,
+            live_bytes=1,
+            sealed=True,
+        ),
+    ]
+    assert end.with_kept({1, 2}, logs).predecessor_end_bytes == cut_at
+
+
 def test_a_file_whose_size_nobody_looked_at_is_told_later() -> None:
     """The journal asks for it before it counts."""
     end = ReplayEnd(9, 8, 70, 1, 9, [OldFile(3, "", 0, 0), OldFile(8, "", 70, SIZE)], [])

@@ -15,7 +15,7 @@ from fastbk.native.journal import ALLOCATES, Prewrite
 from fastbk.storage.journal_files import OldFile, find_files, name_of
 from fastbk.storage.journal_pool import NAMED_A_TURN, JournalPool, ReadyFile
 from tests.fixtures.fake_disk import FakeDisk
-from tests.fixtures.wait import wait_until
+from tests.fixtures.wait import DEADLINE_S, wait_until
 
 SIZE = 256 * 1024
 
@@ -40,10 +40,12 @@ def pool_on(disk: Disk, directory: str = "/j", **more: object) -> JournalPool:
     return JournalPool(disk, directory, **{**arguments, **more})  # type: ignore[arg-type]
 
 
-def use(pool: JournalPool, closed_sequence: int, *, adopts: bool = False) -> ReadyFile:
+def use(
+    pool: JournalPool, closed_sequence: int, *, adopts: bool = False, end_bytes: int = 0
+) -> ReadyFile:
     file = pool.take()
     assert file is not None
-    pool.used(file, closed_sequence, adopts=adopts)
+    pool.used(file, closed_sequence, adopts=adopts, end_bytes=end_bytes)
     return file
 
 
@@ -235,6 +237,120 @@ def test_what_is_to_be_removed_is_not_freed_once_more(
         finally:
             gate.set()
             pool.close()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[JournalPool]:
+    with Disk(tmp_path) as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True, first_file_size_bytes=SIZE // 2)
+        yield pool
+        pool.close()
+
+
+def is_cut(pool: JournalPool, path: str, size_bytes: int) -> None:
+    def has_size() -> bool:
+        pool.update(0)
+        return os.path.getsize(path) == size_bytes and not pool._cutting
+
+    wait_until(has_size, "the file that is cut")
+
+
+def test_a_file_that_adopts_and_is_left_early_gives_the_rest_back(on_disk: JournalPool) -> None:
+    use(on_disk, 0)
+    left = use(on_disk, 1, adopts=True)
+    use(on_disk, 10, end_bytes=SIZE // 2 + 4096)
+    is_cut(on_disk, left.path, SIZE // 2 + 4096)
+    assert on_disk.behind_bytes == SIZE // 2 + SIZE // 2 + 4096 + SIZE
+    on_disk.update(10)
+    assert on_disk.kept_bytes == SIZE // 2 + 4096
+    on_disk.release([left.file_id])
+    assert on_disk.kept_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("adopts", "end_bytes"), [(False, SIZE // 2), (True, SIZE - SIZE // 8), (True, 0)]
+)
+def test_a_file_that_does_not_adopt_or_is_nearly_full_stays_as_it_is(
+    on_disk: JournalPool, adopts: bool, end_bytes: int
+) -> None:
+    use(on_disk, 0)
+    left = use(on_disk, 1, adopts=adopts)
+    use(on_disk, 10, end_bytes=end_bytes)
+    assert not on_disk._cutting
+    on_disk.close()
+    assert os.path.getsize(left.path) == SIZE
+
+
+def test_a_file_is_not_taken_again_while_it_is_cut(
+    on_disk: JournalPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what the journal writes there next would be cut off."""
+    may_cut = threading.Event()
+    cut = on_disk.disk.cut
+
+    def wait_and_cut(path: str, size_bytes: int) -> int:
+        may_cut.wait(DEADLINE_S)
+        return cut(path, size_bytes)
+
+    monkeypatch.setattr(on_disk.disk, "cut", wait_and_cut)
+    use(on_disk, 0)
+    left = use(on_disk, 1, adopts=True)
+    use(on_disk, 10, end_bytes=SIZE // 2)
+    on_disk.update(10)
+    on_disk.release([left.file_id])
+    on_disk.update(10)
+    assert on_disk.kept_bytes == SIZE
+    assert os.path.exists(left.path)
+    may_cut.set()
+
+    def is_taken_again() -> bool:
+        on_disk.update(10)
+        return on_disk.kept_bytes == 0
+
+    wait_until(is_taken_again, "the file that was named while it was cut")
+
+
+def test_a_log_of_an_earlier_start_is_cut_and_can_be_named_meanwhile(on_disk: JournalPool) -> None:
+    path = Path(on_disk.directory, name_of(0))
+    path.write_bytes(bytes(SIZE))
+    on_disk.cut_earlier(0, SIZE // 2)
+    on_disk.update(0)
+    assert not on_disk._cutting, "the first header of this start comes first"
+    use(on_disk, 0)
+    on_disk.update(0)  # the next file is being made: this one is not taken again
+    on_disk.release([0])
+    is_cut(on_disk, str(path), SIZE // 2)
+
+
+def test_a_log_of_an_earlier_start_that_is_named_first_is_taken_again_as_it_is(
+    on_disk: JournalPool,
+) -> None:
+    """Where the disk was full at the start, its first file comes late."""
+    path = Path(on_disk.directory, name_of(0))
+    path.write_bytes(bytes(SIZE))
+    on_disk.cut_earlier(0, SIZE // 2)
+    on_disk.release([0])
+    use(on_disk, 0)
+    assert not on_disk._cutting
+    file = use(on_disk, 1)
+    assert on_disk.recycled == 1
+    assert file.size_bytes == os.path.getsize(file.path) == SIZE
+    assert not path.exists()
+
+
+def test_a_file_that_cannot_be_cut_is_just_larger(
+    on_disk: JournalPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str, size_bytes: int) -> int:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(on_disk.disk, "cut", fail)
+    use(on_disk, 0)
+    left = use(on_disk, 1, adopts=True)
+    use(on_disk, 10, end_bytes=SIZE // 2)
+    is_cut(on_disk, left.path, SIZE)
+    on_disk.update(10)
+    assert on_disk.kept_bytes == SIZE
 
 
 def test_a_file_that_cannot_be_removed_stays_free(fake: FakeDisk) -> None:
