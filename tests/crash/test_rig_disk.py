@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.native.disk import Disk
 from fastbk.storage.checkpoint import Checkpoint
 from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.storage_harness import Life
@@ -65,6 +66,16 @@ def test_a_mark_too_far_ahead_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         lambda self, store, items, mark, **more: real(self, store, items, mark + 2, **more),
     )
     assert not run(3, CASES_OF_A_FAULT).is_good
+
+
+def test_a_cut_into_the_last_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_disk, "ADOPTING_SHARE", 1.0)
+    monkeypatch.setattr(fake_disk, "SETTLES_A_ROLL", (3,))
+    real = Disk.cut
+    monkeypatch.setattr(
+        Disk, "cut", lambda self, path, size_bytes: real(self, path, size_bytes - 2 * 4096)
+    )
+    assert not run(4, CASES_OF_A_FAULT).is_good
 
 
 KNOWN = Known(

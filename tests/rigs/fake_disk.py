@@ -19,7 +19,7 @@ from fastbk.storage import maintenance
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import COMPACTION
 from tests.fixtures.fake_disk import FakeDisk
-from tests.fixtures.storage_harness import KIB, format_disk
+from tests.fixtures.storage_harness import FILE_BYTES, KIB, SMALL_FILE_BYTES, format_disk
 from tests.rigs.doing import do
 from tests.rigs.judge import Known, judge
 from tests.rigs.opening import look, open_whole
@@ -37,6 +37,8 @@ CASES_WITHOUT_RUNS_MAX = 2000
 """A short run may draw no bookie that adopts."""
 RUN_BYTES_MINS = (1, 2 * KIB, 8 * KIB)
 """Of bookies whose journal files adopt: batches have 16 KiB."""
+SETTLES_A_ROLL = (0, 0, 3, 8)
+"""How often a journal leaves its file early: one that adopts is cut then."""
 LEDGERS_BETWEEN_LIVES = 1000
 FAULTS = (
     {"action": "fail", "errno": errno.EIO},
@@ -127,6 +129,8 @@ class Run:
         except AssertionError as error:
             self.report.lose([str(error)], f"seed {self.seed} life {number}")
         finally:
+            if life is not None:
+                self.report.counts["recycled"] += life.pool.recycled
             if life is not None and life.harness is not None:
                 life.look_at_the_end()
                 life.close()
@@ -184,8 +188,13 @@ class Run:
 
 
 def drawn_adoption(rng: random.Random) -> dict[str, Any]:
-    """Draw whether journal files adopt, and with what runs: attributes of a life."""
-    return {"adopts": rng.random() < ADOPTING_SHARE, "run_bytes_min": rng.choice(RUN_BYTES_MINS)}
+    """Draw whether journal files adopt, with what runs, and when they are left early: attributes of a life."""
+    return {
+        "adopts": rng.random() < ADOPTING_SHARE,
+        "run_bytes_min": rng.choice(RUN_BYTES_MINS),
+        "settles_a_roll": rng.choice(SETTLES_A_ROLL),
+        "first_file_bytes": rng.choice((SMALL_FILE_BYTES, FILE_BYTES)),
+    }
 
 
 def run(plan: Plan) -> Report:
@@ -200,11 +209,14 @@ def run(plan: Plan) -> Report:
             one = Run(seed, report, plan)
             with one.fake:
                 one.lives()
+                report.counts["cuts"] += one.fake.operations("truncate")
             report.counts["seeds"] += 1
             seed += 1
     finally:
         maintenance.MERGE_FILES_MIN = usual
     if report.cases > CASES_WITHOUT_RUNS_MAX and not report.counts["adopted_runs"]:
         report.lose(["no journal file stayed as a log"], "the rig itself")
+    if report.cases > CASES_WITHOUT_RUNS_MAX and not report.counts["cuts"]:
+        report.lose(["no journal file was cut"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     return report

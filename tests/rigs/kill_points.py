@@ -70,7 +70,7 @@ PREWRITES = re.compile(r"journal\.prewrite_")
 RECYCLING_SETTINGS = {**SETTINGS, "journal": {**SETTINGS["journal"], "limit": "128MiB"}}
 RECYCLES = re.compile(r"journal\.recycle_")
 # Passed only by a bookie whose journal files stay as logs.
-ADOPTS = re.compile(r"index\.journal_files_free")
+ADOPTS = re.compile(r"index\.journal_files_free|journal\.cut_")
 # For supervisors that have many children die: none of these deaths makes the next start wait.
 PATIENT_SETTINGS = {**SETTINGS, "bookie": {"restarts_max": 50, "restarts_window": "1s"}}
 ENTRY_BYTES_MAX = 8000
@@ -82,13 +82,13 @@ SERVED_S = 40.0
 AWAY_S = 300.0
 PROCESSES = ("worker", "journal", "index", "gc", "supervisor")
 # Passed once in the life of a process, at its start: there is no second pass to ask for.
-ONCE = re.compile(r"(index|journal)\.before_ready|index\.replay_(before|after)_")
+ONCE = re.compile(r"(index|journal)\.before_ready|journal\.cut_|index\.replay_(before|after)_")
 # Passed with each directory at a bookie's start, and never again in the life of its supervisor.
 DIRECTORIES = "supervisor.start_counted"
 # A supervisor passes its other points once a boot, and boots again when a child dies.
 BOOTS = re.compile(r"supervisor\.(?!start_counted)")
-# How often an index passes these hangs on what there is to replay.
-REPLAYS = re.compile(r"index\.replay_")
+# How often an index passes these hangs on what there is to replay, and whether a journal does on where that ends.
+REPLAYS = re.compile(r"index\.replay_|journal\.cut_")
 # Passed with every journal file, of 16 MiB at least.
 BULKY = re.compile(r"journal\.(roll|recycle|prewrite)_")
 

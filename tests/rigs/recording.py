@@ -32,6 +32,8 @@ SIZES_BYTES = {"ext4": 160 << 20, "xfs": 64 << 20}
 OPERATIONS = 80
 LIVES = 2
 RUN_BYTES_MIN = 2 * KIB
+SETTLES_A_ROLL = 3
+"""Files that adopt are left early, and cut then."""
 MEMORY = Path("/dev/shm")
 
 
@@ -57,6 +59,7 @@ def place_at(
             "unsynced": unsynced,
             "adopts": adopts,
             "run_bytes_min": RUN_BYTES_MIN,
+            "settles_a_roll": SETTLES_A_ROLL if adopts else 0,
             "incarnation": incarnation,
             "journal_directory": str(folder / "journal"),
             "ledger_directory": str(folder / "ledgers"),
