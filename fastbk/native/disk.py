@@ -290,6 +290,21 @@ class Disk:
         self.rename(fresh, target)
         self.sync_directory(os.path.dirname(target) or ".")
 
+    def write_again(self, path: Path, data: bytes) -> None:
+        """Make durable what was read from a file, and its name: `data` are its bytes (INV-X7).
+
+        The kernel forgets pages whose write failed: they read as they were meant to, a sync finds nothing to do, and
+        the disk has something else. Written again they are on their way again. A crash meanwhile harms nothing: what is
+        on the disk already is replaced by the same. Raises OSError: then it is as much in doubt as before.
+        """
+        file = self.open(path)
+        try:
+            self.write_all(file, data)
+            self.sync(file)
+        finally:
+            self.close(file)
+        self.sync_directory(os.path.dirname(os.fspath(path)) or ".")
+
     def destroy(self) -> None:
         """Give the backend back, after the writes under way. Files stay open until closed or exit."""
         if self._io is not None:

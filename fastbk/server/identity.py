@@ -11,7 +11,6 @@ send nothing; ledgers that are created meanwhile are in no doubt.
 
 from __future__ import annotations
 
-import errno
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from fastbk.native.process import kill_point
 from fastbk.observe import logs
 from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.storage.cookie_file import read_cookie, write_cookie
-from fastbk.storage.directories import data_in, make_ledger_directory
+from fastbk.storage.directories import NO_ROOM, data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
 from fastbk.storage.identity_check import (
     DirectoryContent,
@@ -57,7 +56,6 @@ LEDGERS_NAMED = 3
 OLD_LEASE_WAIT_S = 30.0
 """A dead bookie's registration runs out within this; one that stays has a living owner."""
 _POLL_S = 0.2
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 class Directory(msgspec.Struct, frozen=True):
@@ -292,7 +290,7 @@ def _count_start(
         try:
             write_identity(each.disk, each.path, msgspec.structs.replace(identity, starts=starts))
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             logs.warning("bookie.start_not_counted", directory=each.path, reason=str(error))
             return known.starts
@@ -324,7 +322,7 @@ def _complete_cookies(
         try:
             write_cookie(each.disk, each.path, cookie)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             logs.warning("bookie.cookie_not_written", directory=each.path, reason=str(error))
             return

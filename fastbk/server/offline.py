@@ -47,7 +47,7 @@ from fastbk.server.identity import (
     stamp_cookies,
 )
 from fastbk.storage.cookie_file import write_cookie
-from fastbk.storage.directories import make_ledger_directory
+from fastbk.storage.directories import make_ledger_directory, settle_names
 from fastbk.storage.identity import Identity, evened, new_identity, read_identity, write_identity
 from fastbk.storage.identity_check import (
     DirectoryContent,
@@ -123,7 +123,10 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Pairs:
-    """All directories of a stopped bookie, locked by the caller, with a disk each."""
+    """All directories of a stopped bookie, locked by the caller, with a disk each.
+
+    Every start has them first, to look for a move that was cut off: what their small files say is durable from then on.
+    """
 
     def __init__(self, config: BookieConfig, stack: ExitStack) -> None:
         self.journals = config.journal.all_directories
@@ -132,6 +135,8 @@ class Pairs:
             path: stack.enter_context(Disk(Path(path), "plain"))
             for path in (*self.journals, *self.ledgers)
         }
+        for path, disk in self.disks.items():
+            settle_names(disk, path)
 
     @property
     def first(self) -> tuple[Disk, str]:

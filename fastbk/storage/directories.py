@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from fastbk.storage.manifest import SLOTS, Manifest, ManifestLost, ManifestMissi
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Errors of a disk that takes nothing: it keeps no bookie from starting, and from serving what it holds."""
 DELETION_LOG_NAME = "audit.log"
 DELETION_LOG_OLD_NAME = "audit.1.log"
 """The name that it had first, on disk. A bookie's audit log (`[audit] file`) is another one."""
@@ -76,6 +79,19 @@ def missing_log(log_id: int) -> str:
     )
 
 
+def settle_names(disk: Disk, directory: str) -> None:
+    """Make durable what a directory shows of renames and removals; before its small files are believed (INV-X7).
+
+    Whoever made them may have died before the sync. A disk that takes nothing keeps nobody from reading. Raises
+    OSError.
+    """
+    try:
+        disk.sync_directory(directory)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
 def make_ledger_directory(disk: Disk, directory: str) -> None:
     """Make the folders and the first manifest of a new ledger directory, durably; again is harmless.
 
@@ -84,16 +100,17 @@ def make_ledger_directory(disk: Disk, directory: str) -> None:
     for files in (LOGS, LOCATIONS):
         disk.make_directory(f"{directory}/{files.folder}")
     disk.sync_directory(directory)
-    if _first_manifest_is_due(disk, directory):
-        slots = ManifestSlots(disk, directory)
-        if not slots.commit(Manifest(generation=1)):
-            raise StorageError(f"could not write the first manifest: {'; '.join(slots.complaints)}")
+    slots = ManifestSlots(disk, directory)
+    if not _first_manifest_is_due(slots, disk, directory):
+        slots.settle()
+    elif not slots.commit(Manifest(generation=1)):
+        raise StorageError(f"could not write the first manifest: {'; '.join(slots.complaints)}")
 
 
-def _first_manifest_is_due(disk: Disk, directory: str) -> bool:
+def _first_manifest_is_due(slots: ManifestSlots, disk: Disk, directory: str) -> bool:
     """Return whether no commit was ever finished here: each fills both slots before it returns, in order."""
     try:
-        ManifestSlots(disk, directory).load()
+        slots.load()
     except ManifestMissing:
         return True
     except ManifestLost:

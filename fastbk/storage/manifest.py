@@ -5,6 +5,9 @@ the only commit point of a flush (INV-X3). Then the same bytes go to the other s
 the journal is told: from then on losing either slot loses nothing. Written by the index (its flush thread), and
 once by the supervisor when a directory is born.
 
+Whoever begins with what a slot says writes that slot again first, and syncs it (INV-X7): its last writer may have died
+before the sync, or of the sync's failure, and then memory has what the disk does not.
+
 Decisions 1 and 16.
 """
 
@@ -185,6 +188,11 @@ class ManifestSlots:
         self._generations = [-1, -1]
         """Generations of the valid content of each slot; -1 = missing, damaged, or in doubt."""
         self._present = [False, False]
+        """Whether each slot's name is durable."""
+        self._found = [False, False]
+        """Whether each slot had a name at `load`."""
+        self._believed: tuple[int, bytes] | None = None
+        """The slot that `load` took for the one that counts, and its bytes, as long as it may not be durable."""
         self._attempted = -1
         self._given = -1
         """The highest generation ever given out."""
@@ -207,22 +215,24 @@ class ManifestSlots:
                 self.complaints.append(f"{path}: missing")
                 continue
             except OSError as error:
-                self._present[slot] = True
+                self._found[slot] = True
                 self.complaints.append(f"{path}: {error}")
                 continue
-            self._present[slot] = True
+            self._found[slot] = True
             try:
                 found = decode(raw, path)
             except CorruptDataError as error:
                 self.complaints.append(str(error))
                 continue
             self._generations[slot] = found.generation
-            if best is None or found.generation > best.generation:
+            # Of equal ones the second: a commit begins with the first.
+            if best is None or found.generation >= best.generation:
                 best = found
+                self._believed = slot, raw
         if best is not None:
             self._attempted = best.generation
             return best
-        if not any(self._present):
+        if not any(self._found):
             raise ManifestMissing(
                 f"{self._directory} holds no manifest; if it ever did, put one of {' and '.join(SLOTS)} back, or run"
                 " `fastbk bookie rebuild-locations`"
@@ -232,6 +242,18 @@ class ManifestSlots:
             " unknown, so nothing is served from here; restore one of the two files, or run"
             " `fastbk bookie rebuild-locations`, or replace this bookie"
         )
+
+    def settle(self) -> None:
+        """Make durable what `load` returned; `commit` does it by itself. Once is enough. Raises OSError.
+
+        For whoever relies on it without a commit of its own. The other slot is left alone: it may be the only one that
+        the disk has.
+        """
+        if self._believed is not None:
+            slot, raw = self._believed
+            self._disk.write_again(f"{self._directory}/{SLOTS[slot]}", raw)
+            self._present = self._found  # it synced the directory
+            self._believed = None
 
     def next_generation(self) -> int:
         """Return a generation that no slot can hold yet, and that is never returned again. Any thread."""
@@ -243,13 +265,19 @@ class ManifestSlots:
         """Make `manifest` the one that counts, in both slots; return whether the second was written, too.
 
         False: it counts, but losing that one slot would lose it; the next commit begins with the other.
-        Raises CommitInDoubt when the first slot failed: after a restart either manifest may count.
+        Raises CommitInDoubt when the first slot failed: after a restart either manifest may count. Or when what was
+        loaded could not be made durable: then nothing was written.
         """
         check_invariant(
             manifest.generation > self._attempted,
             "INV-X3 a generation is never written twice with different content",
         )
         raw = encode(manifest)
+        try:
+            self.settle()
+        except OSError as error:
+            # As good as a commit that failed: what counts after a restart is what counted before, in doubt or not.
+            raise CommitInDoubt(f"what {self._directory} had: {error}") from error
         first = 0 if self._generations[0] <= self._generations[1] else 1
         self._attempted = manifest.generation
         # Whatever happens to it now, this slot no longer holds the old generation for sure.

@@ -58,11 +58,15 @@ class OfflineStore:
         incarnation: int,
         pair: int,
     ) -> None:
-        """Load what the manifest names. The disks stay the caller's. Raises StorageError, OSError."""
+        """Load what the manifest names, and make the manifest durable. The disks stay the caller's.
+
+        Raises StorageError, OSError.
+        """
         self.directory = directory
         self._disk = disk
         slots = ManifestSlots(disk, directory)
         manifest = slots.load()
+        slots.settle()  # another directory is changed by what it says
         options = StoreOptions(
             incarnation=incarnation, pair=pair, journal_directory=journal_directory
         )

@@ -195,10 +195,11 @@ def test_locations_never_point_behind_what_is_synced() -> None:
         for event in world.fake.log(before)
         if event.kind in ("sync", "sync_directory", "write")
     ]
-    # log, logs/; locations, its header, locations/; first slot; second slot
+    # log, logs/; locations, its header, locations/; the slot that was believed; first slot; second slot
     assert kinds == [
         "write", "sync", "sync_directory",
         "write", "write", "sync", "sync_directory",
+        "write", "sync", "sync_directory",
         "write", "sync", "write", "sync",
     ]  # fmt: skip
     assert life.disk.list(f"{DIRECTORY}/locations") == ["0000000000000001.loc"]

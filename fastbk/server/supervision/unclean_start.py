@@ -13,7 +13,6 @@ Decision 37.
 
 from __future__ import annotations
 
-import errno
 import time
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.process import kill_point
 from fastbk.observe import logs
 from fastbk.server.identity import ledgers_of, void_pending_names
+from fastbk.storage.directories import NO_ROOM
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.unclean import Unclean, read_unclean, remove_unclean, write_unclean
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fastbk.meta.api import MetadataStore
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 class LifeBegun(msgspec.Struct, frozen=True):
