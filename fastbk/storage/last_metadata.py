@@ -10,6 +10,9 @@ With a body, that is Apache's bytes of ledger metadata, and the number is the ve
 one, metadata listed no ledger from the id to the number any more. A torn or damaged record ends what is read: what lay
 behind it is seen again in the next round, but for deletions.
 
+So nothing is written behind records that may be missing on the disk although memory has them: whoever opens the file to
+write, and whoever's sync failed, first writes again what it holds (INV-X7).
+
 Decision 108.
 """
 
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING
 from fastbk.model.ids import IdRanges
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
-from fastbk.safe_files import open_found, replaced
+from fastbk.safe_files import open_found, replaced, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -107,37 +110,75 @@ class LastMetadata:
     def __init__(self, directory: str | Path) -> None:
         """Read what is there; a damaged file begins anew. Raises FormatTooNewError, OSError."""
         self._path = Path(directory) / NAME
+        self._file = -1
+        try:
+            self._load()
+        except BaseException:
+            self._close_file()
+            raise
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def _open_file(self) -> None:
+        self._close_file()
+        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+
+    def _load(self) -> None:
+        """Take in what the file holds, whole records only, and make that durable. Raises as the constructor."""
+        self._is_in_doubt = True
         self._buffer = bytearray()
         self._live_bytes = 0
         self._ids, self._offsets = array("q"), array("q")
         self._changed: dict[int, int] = {}
         self.deleted = IdRanges()
-        end = 0
+        self._end = 0
+        self._close_file()
         with suppress(CorruptDataError):
-            for at, ledger_id, number, body in records(self._path):
-                end = at + _RECORD.size + len(body)
-                if body:
-                    self.deleted.remove(ledger_id)
-                    self._changed[ledger_id] = at
-                else:
-                    self.deleted.add(ledger_id, number)
-                if len(self._changed) > CHANGED_MAX:
-                    self._fold()
-        self._fold()
-        if not end:  # by rename: who reads while the bookie runs never meets half a header
+            self._take_in()
+        if not self._end:  # by rename: who reads while the bookie runs never meets half a header
             with replaced(self._path) as draft:
                 draft.write_bytes(_header())
-            end = _HEADER.size
-        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        os.ftruncate(self._file, end)
-        self._end = end
+            self._open_file()
+            self._end = _HEADER.size
+        self._is_in_doubt = False
+
+    def _take_in(self) -> None:
+        """Read all records, and write each again as it was: so what is durable stays so at every moment (INV-X7)."""
+        again, at_again = bytearray(_header()), 0
+        end = 0
+        for at, ledger_id, number, body in records(self._path):
+            if not end:
+                self._open_file()
+            end = at + _RECORD.size + len(body)
+            again += pack(ledger_id, number, body)
+            if len(again) >= BUFFER_BYTES:
+                self._write_at(again, at_again)
+                at_again += len(again)
+                again.clear()
+            if body:
+                self.deleted.remove(ledger_id)
+                self._changed[ledger_id] = at
+            else:
+                self.deleted.add(ledger_id, number)
+            if len(self._changed) > CHANGED_MAX:
+                self._fold()
+        self._fold()
+        if end:
+            self._write_at(again, at_again)
+            os.ftruncate(self._file, end)
+            os.fdatasync(self._file)
+            sync_directory(self._path.parent)
+            self._end = end
 
     def close(self) -> None:
         """Write what is left. Raises OSError."""
         try:
             self.flush()
         finally:
-            os.close(self._file)
+            self._close_file()
 
     @property
     def size_bytes(self) -> int:
@@ -146,6 +187,7 @@ class LastMetadata:
 
     def see(self, ledger_id: int, version: int, body: bytes) -> bool:
         """Note the metadata of a ledger; return whether it is new. Durable after `flush`. Raises OSError."""
+        self._settle()
         if len(body) > BODY_BYTES_MAX or self._body(ledger_id) == (version, body):
             return False
         self._make_room()
@@ -156,6 +198,7 @@ class LastMetadata:
 
     def see_deleted(self, ledger_ids: Sequence[int]) -> None:
         """Note, durably, that metadata lists these ledgers no more. Raises OSError."""
+        self._settle()
         for first, last in IdRanges((ledger_id, ledger_id) for ledger_id in ledger_ids):
             self._make_room()
             self.deleted.add(first, last)
@@ -163,10 +206,21 @@ class LastMetadata:
         self.flush()
 
     def flush(self) -> None:
-        """Make everything durable. Raises OSError."""
-        if self._buffer:
-            self._write()
+        """Make everything durable. Raises OSError: what waited is seen again, unless the disk has it all the same."""
+        self._settle()
+        if not self._buffer:
+            return
+        self._write()
+        try:
             os.fdatasync(self._file)
+        except OSError:
+            self._is_in_doubt = True
+            raise
+
+    def _settle(self) -> None:
+        """After a failed sync: begin anew with what can be read, which may be less than was written. Raises OSError."""
+        if self._is_in_doubt:
+            self._load()
 
     def rewrite_if_due(
         self, is_local: Container[int], *, pause: Callable[[], None] = lambda: None
@@ -184,23 +238,29 @@ class LastMetadata:
         self._fold()
         self.deleted.drop_lowest(DELETED_RANGES_MAX)
         ids, offsets, at = array("q"), array("q"), _HEADER.size
-        with replaced(self._path) as draft, draft.open("r+b") as file:
-            file.write(_header())
-            for first, last in self.deleted:
-                file.write(pack(first, last))
-                at += _RECORD.size
-            for nth, (ledger_id, offset) in enumerate(zip(self._ids, self._offsets, strict=True)):
-                if nth % 1000 == 0:
-                    pause()
-                if ledger_id not in is_local or ledger_id in self.deleted:
-                    continue
-                raw = self._raw(offset)
-                file.write(raw)
-                ids.append(ledger_id)
-                offsets.append(at)
-                at += len(raw)
-        os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            with replaced(self._path) as draft, draft.open("r+b") as file:
+                file.write(_header())
+                for first, last in self.deleted:
+                    file.write(pack(first, last))
+                    at += _RECORD.size
+                for nth, (ledger_id, offset) in enumerate(
+                    zip(self._ids, self._offsets, strict=True)
+                ):
+                    if nth % 1000 == 0:
+                        pause()
+                    if ledger_id not in is_local or ledger_id in self.deleted:
+                        continue
+                    raw = self._raw(offset)
+                    file.write(raw)
+                    ids.append(ledger_id)
+                    offsets.append(at)
+                    at += len(raw)
+        except BaseException:
+            # The new file may have the name, and not for good.
+            self._is_in_doubt = not os.path.samestat(os.stat(self._path), os.fstat(self._file))
+            raise
+        self._open_file()
         self._ids, self._offsets, self._end, self._live_bytes = ids, offsets, at, at
         return True
 
@@ -249,8 +309,11 @@ class LastMetadata:
             self._write()
 
     def _write(self) -> None:
-        written = 0
-        while written < len(self._buffer):
-            written += os.pwrite(self._file, self._buffer[written:], self._end + written)
+        self._write_at(self._buffer, self._end)
         self._end += len(self._buffer)
         self._buffer.clear()
+
+    def _write_at(self, data: bytearray, offset: int) -> None:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._file, data[written:], offset + written)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastbk import safe_files
 from fastbk.model.ids import IdRanges
 from fastbk.native.ffi import CorruptDataError
 from fastbk.storage.last_metadata import (
@@ -162,3 +163,88 @@ def test_a_disk_that_takes_nothing_does_not_fill_the_memory(
     file.close()
     seen, _ = read_last_metadata(tmp_path)
     assert len(seen) == 5000 - failed
+
+
+class Pages:
+    """The file's pages in memory and on the disk. A sync that fails has them forgotten: memory goes on showing them."""
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+        self.disk = bytearray(path.read_bytes())
+        self.fails = False
+        self._dirty: list[tuple[int, bytes]] = []
+        self._path = path
+        self._pwrite = os.pwrite
+        patch.setattr(os, "pwrite", self.write)
+        patch.setattr(os, "fdatasync", self.sync)
+
+    def write(self, file: int, data: bytes, offset: int) -> int:
+        self._dirty.append((offset, bytes(data)))
+        return self._pwrite(file, data, offset)
+
+    def sync(self, file: int) -> None:
+        dirty, self._dirty = self._dirty, []
+        if self.fails:
+            raise OSError(errno.EIO, "Input/output error")
+        size = os.fstat(file).st_size
+        self.disk += bytes(max(0, size - len(self.disk)))
+        for offset, data in dirty:
+            self.disk[offset : offset + len(data)] = data
+        del self.disk[size:]
+
+    def cut_power(self) -> None:
+        self._path.write_bytes(self.disk)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 2 * BUFFER_BYTES // 1000])
+def test_nothing_lies_behind_what_a_failed_sync_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, *, is_restarted: bool
+) -> None:
+    """INV-X7: a deletion that is noted can be read after a power cut, whatever was lost before (INV-M7)."""
+    LastMetadata(tmp_path).close()
+    file = LastMetadata(tmp_path)
+    file.see(1, 0, b"kept")
+    file.flush()
+    pages = Pages(tmp_path / NAME, monkeypatch)
+    pages.fails = True
+    for ledger_id in range(2, 2 + count):
+        file.see(ledger_id, 0, bytes(1000))
+    with pytest.raises(OSError, match="Input/output error"):
+        file.flush()
+    if is_restarted:
+        with pytest.raises(OSError, match="Input/output error"):
+            LastMetadata(tmp_path)
+        pages.fails = False
+        file = LastMetadata(tmp_path)
+    else:
+        with pytest.raises(OSError, match="Input/output error"):
+            file.see_deleted([1])
+        pages.fails = False
+    file.see_deleted([1_000_000])
+    pages.cut_power()
+    seen, deleted = read_last_metadata(tmp_path)
+    assert list(deleted) == [(1_000_000, 1_000_000)]
+    assert seen[1] == (0, b"kept")
+    assert len(seen) == 1 + count, "memory still had them"
+
+
+def test_a_rewrite_whose_name_is_not_durable_goes_on_in_the_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-X7: what is noted next is not written to the file that has no name any more."""
+    file = LastMetadata(tmp_path)
+    for version in range(3 * SLACK_BYTES // 1000):
+        file.see(1, version, bytes(1000))
+    with monkeypatch.context() as patch:
+
+        def fail(path: Path) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        patch.setattr(safe_files, "sync_directory", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            file.rewrite_if_due({1})
+    file.see_deleted([5])
+    file.close()
+    seen, deleted = read_last_metadata(tmp_path)
+    assert seen.keys() == {1}
+    assert list(deleted) == [(5, 5)]
