@@ -17,13 +17,8 @@ import pytest
 from fastbk.errors import Error
 from fastbk.native.journal import JournalScan
 from fastbk.server.journal.process import JournalLoop
-from fastbk.storage.journal_files import (
-    JournalPool,
-    ReplayEnd,
-    conclude_replay,
-    find_files,
-    plan_replay,
-)
+from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
+from fastbk.storage.journal_pool import JournalPool
 from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
 from tests.fixtures.journal_harness import (
     CHECK,
