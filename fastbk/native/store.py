@@ -198,6 +198,10 @@ class Store(NativeObject):
         """Close a log that is about to be deleted, drop its cached runs."""
         lib.fbk_store_forget_log(self.handle, log_id)
 
+    def set_journal_file(self, file_id: int) -> None:
+        """Note that the journal writes to no file before this one any more: these are read ahead like entry logs."""
+        lib.fbk_store_set_journal_file(self.handle, file_id)
+
     def states(self, file_id: int) -> list[LedgerState]:
         """Return the ledger states in a prepared or added file. Raises CorruptDataError if some are lost."""
         count = check(lib.fbk_store_copy_states(self.handle, file_id, ffi.NULL, 0), "read states")

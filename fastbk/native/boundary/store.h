@@ -188,6 +188,8 @@ int32_t fbk_store_remove_locations(struct fbk_store *store, uint64_t file_id);
 void fbk_store_drop_prepared(struct fbk_store *store, uint64_t file_id);
 int32_t fbk_store_set_logs(struct fbk_store *store, const uint64_t *log_ids, uint32_t log_count);
 void fbk_store_forget_log(struct fbk_store *store, uint64_t log_id);
+/* The journal writes to no file before this one any more. */
+void fbk_store_set_journal_file(struct fbk_store *store, uint64_t file_id);
 int32_t fbk_store_read_error(struct fbk_store *store, uint64_t file_id);
 int64_t fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states,
                               uint64_t states_max);

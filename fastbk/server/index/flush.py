@@ -361,6 +361,7 @@ class Flusher:
     def _install(self, change: Change) -> None:
         """Main loop: memory only. What no manifest names any more goes in the flush thread."""
         change.install(self._store)
+        self._store.set_journal_file(change.passed_file_id)
         self._checkpoint.installs += 1
         self.listed_files = change.listed_files
         self.listed_logs = change.manifest.logs

@@ -12,7 +12,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.hashes import crc32c
 from fastbk.native.journal import JournalScan
 from fastbk.native.scrub import take_damage
-from fastbk.native.store import Compact, CompactOptions, Scope
+from fastbk.native.store import Compact, CompactOptions, Scope, Store
 from fastbk.storage.directories import JOURNALS, log_path
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_logs import (
@@ -141,6 +141,48 @@ def test_the_page_cache_beside_direct_writes(tmp_path: Path) -> None:
             store.read_ahead(FIRST, 0, 1 << 20)
             assert store.cached(FIRST, 0, scan=True) == stored(FIRST, 0)
             assert take_damage(store) == []
+        logs.close()
+    for disk in disks:
+        disk.destroy()
+
+
+def test_a_file_is_opened_anew_when_the_journal_has_left_it(tmp_path: Path) -> None:
+    """While it is written to nothing is read ahead in it; from then on it is read ahead as entry logs are."""
+    disks: list[Disk] = []
+
+    def new_disk() -> Disk:
+        disks.append(Disk(tmp_path, "plain"))
+        return disks[-1]
+
+    def read(store: Store, entry_id: int) -> str:
+        """Return the descriptor by which it is read; others have the file open, too."""
+        before = descriptors()
+        assert store.read(FIRST, entry_id, entry_id).entry == stored(FIRST, entry_id)
+        return "".join(descriptors() - before)
+
+    def descriptors() -> set[str]:
+        folder = "/proc/self/fd"
+        links = {one: os.path.realpath(f"{folder}/{one}") for one in os.listdir(folder)}
+        return {one for one, path in links.items() if path.endswith(JOURNALS.name(1))}
+
+    with FakeDisk() as fake:
+        logs = JournalLogs(fake, str(tmp_path), new_disk)
+        logs.begin_file()
+        for _ in range(6):
+            logs.batch(FIRST, SECOND)
+        logs.publish()
+        store = logs.store()
+        first = read(store, 0)
+        assert first, "it is opened"
+        for written in (0, 1, 1):
+            store.set_journal_file(written)
+            assert first in descriptors() and not read(store, 40), "the journal may write to it"
+        store.set_journal_file(2)
+        assert first not in descriptors(), "nobody reads it: it was closed"
+        again = read(store, 80)
+        assert again
+        store.set_journal_file(9)
+        assert again in descriptors() and not read(store, 120), "it was opened for what it is"
         logs.close()
     for disk in disks:
         disk.destroy()

@@ -102,7 +102,9 @@ read_again(struct fbk_compact *compact, const struct fbk_location *run, uint8_t 
     char path[FBK_STORE_PATH_BYTES];
     int32_t result = fbk_log_path(compact->store, path, run->log_id);
     int32_t handle =
-        result < 0 ? result : io->operations->open(io, path, fbk_log_open_flags(run->log_id));
+        result < 0
+            ? result
+            : io->operations->open(io, path, fbk_log_open_flags(compact->store, run->log_id));
     if (handle < 0)
         return handle;
     result = fbk_store_read_all(io, handle, bytes, run->size_bytes, run->offset_bytes);

@@ -45,7 +45,7 @@ open_log(struct fbk_store *store, uint64_t log_id, int32_t *handle, bool *has_sa
     int32_t result = fbk_log_path(store, path, log_id);
     if (result < 0)
         return result;
-    *handle = io->operations->open(io, path, fbk_log_open_flags(log_id));
+    *handle = io->operations->open(io, path, fbk_log_open_flags(store, log_id));
     if (*handle < 0)
         return *handle;
     result = fbk_log_read_salt(io, *handle, log_id, store->options.incarnation, salt);
@@ -132,18 +132,45 @@ fbk_open_logs_close(struct fbk_store *store)
     }
 }
 
-void
-fbk_store_forget_log(struct fbk_store *store, uint64_t log_id)
+/* Mutex held.  Returns what the caller is to close once it is released, -1: nothing. */
+static int32_t
+forget(struct fbk_open_log *log)
 {
     int32_t close_handle = -1;
-    fbk_store_lock(store);
-    struct fbk_open_log *log = find_open_log(store, log_id);
     if (log && log->pins > 0) {
         log->forgotten = true;
     } else if (log) {
         close_handle = log->handle;
         log->handle = -1;
     }
+    return close_handle;
+}
+
+void
+fbk_store_set_journal_file(struct fbk_store *store, uint64_t file_id)
+{
+    const uint64_t before = atomic_load(&store->journal_file_id);
+    if (file_id <= before)
+        return;
+    atomic_store(&store->journal_file_id, file_id);
+    /* Whoever reads such a file next opens it anew. */
+    for (uint32_t i = 0; i < store->options.log_files_max; i++) {
+        struct fbk_open_log *log = &store->logs[i];
+        fbk_store_lock(store);
+        const uint64_t id = log->log_id ^ FBK_LOG_JOURNAL; /* of others it is above all */
+        const bool was_written = log->handle >= 0 && id >= before && id < file_id;
+        int32_t close_handle = was_written ? forget(log) : -1;
+        fbk_store_unlock(store);
+        if (close_handle >= 0)
+            store->reader_io->operations->close(store->reader_io, close_handle);
+    }
+}
+
+void
+fbk_store_forget_log(struct fbk_store *store, uint64_t log_id)
+{
+    fbk_store_lock(store);
+    int32_t close_handle = forget(find_open_log(store, log_id));
     fbk_read_cache_forget_log(&store->read_cache, log_id);
     fbk_store_unlock(store);
     if (close_handle >= 0)

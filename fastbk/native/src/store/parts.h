@@ -137,6 +137,7 @@ struct fbk_store {
     struct fbk_read_cache read_cache;
     struct fbk_open_log *logs;
     uint64_t log_clock;
+    _Atomic uint64_t journal_file_id; /* the journal writes to no file before it; 0: not known */
     struct fbk_fetch *fetches;
 
     struct fbk_read_queue queue;
@@ -186,11 +187,13 @@ fbk_log_path(const struct fbk_store *store, char *path, uint64_t log_id)
 }
 
 /* How a log is opened through the page cache.  The journal may be writing to the end of one of its
- * files, past the cache, while what lies before it is read. */
+ * files, past the cache, while what lies before it is read: nothing is read ahead there. */
 static inline uint32_t
-fbk_log_open_flags(uint64_t log_id)
+fbk_log_open_flags(const struct fbk_store *store, uint64_t log_id)
 {
-    return FBK_IO_READ_ONLY | (log_id & FBK_LOG_JOURNAL ? FBK_IO_RANDOM : 0u);
+    const bool is_written = (log_id & FBK_LOG_JOURNAL) &&
+                            (log_id ^ FBK_LOG_JOURNAL) >= atomic_load(&store->journal_file_id);
+    return FBK_IO_READ_ONLY | (is_written ? FBK_IO_RANDOM : 0u);
 }
 
 /* Reads exactly size_bytes, -ENODATA at a shorter file. */

@@ -24,12 +24,13 @@
  * new. fbk_store_old_sets: sets that are not the current one, and that a job still looks under.
  * fbk_store_forget_ledgers: drops cached runs of these ledgers (ascending).  With no old sets left,
  * nothing that the current set does not name is found any more. fbk_store_forget_log: a log is gone
- * from the manifest: close it, drop its cached runs. fbk_store_load_states / _copy_states: the
- * ledger states in a prepared or added file.  FBK_E_CORRUPT when a part is damaged: fences may be
- * missing, so the caller must not go on as if nothing were.  -errno when nothing is, but the disk
- *   did not give all of it.
- * fbk_store_read_error: whether a prepared or added file counts as damaged because the disk did not
- * give its bytes, which may pass: the errno, 0 = no.
+ * from the manifest: close it, drop its cached runs. fbk_store_set_journal_file: journal files
+ * before this one are complete, and read ahead like entry logs. fbk_store_load_states /
+ * _copy_states: the ledger states in a prepared or added file.  FBK_E_CORRUPT when a part is
+ * damaged: fences may be missing, so the caller must not go on as if nothing were.  -errno when
+ * nothing is, but the disk did not give all of it. fbk_store_read_error: whether a prepared or
+ * added file counts as damaged because the disk did not give its bytes, which may pass: the errno,
+ * 0 = no.
  *
  * Reading
  * fbk_store_submit: asks the readers for the run holding the smallest id in [first, last] on disk.
