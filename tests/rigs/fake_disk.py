@@ -33,8 +33,8 @@ STRIDES = (3, 7, 19)
 RESOLUTIONS = ("lose", "keep", "random", "random")
 WHOLE_EVERY = 25
 ADOPTING_SHARE = 0.6
-CASES_WITHOUT_RUNS_MAX = 2000
-"""A short run may draw no bookie that adopts."""
+SEEDS_WITHOUT_RUNS_MAX = 10
+"""So many may draw no bookie that adopts."""
 RUN_BYTES_MINS = (1, 2 * KIB, 8 * KIB)
 """Of bookies whose journal files adopt: batches have 16 KiB."""
 SETTLES_A_ROLL = (0, 0, 3, 8)
@@ -214,9 +214,9 @@ def run(plan: Plan) -> Report:
             seed += 1
     finally:
         maintenance.MERGE_FILES_MIN = usual
-    if report.cases > CASES_WITHOUT_RUNS_MAX and not report.counts["adopted_runs"]:
+    if report.counts["seeds"] > SEEDS_WITHOUT_RUNS_MAX and not report.counts["adopted_runs"]:
         report.lose(["no journal file stayed as a log"], "the rig itself")
-    if report.cases > CASES_WITHOUT_RUNS_MAX and not report.counts["cuts"]:
+    if report.counts["seeds"] > SEEDS_WITHOUT_RUNS_MAX and not report.counts["cuts"]:
         report.lose(["no journal file was cut"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     return report

@@ -32,6 +32,8 @@ BULKY_EVERY = 2
 """Every second real one has so much load of large entries that the journal changes its files."""
 ADOPTING_SHARE = 0.5
 """Of the recordings: of bookies whose journal files stay as logs."""
+ADOPTING_WITHOUT_MAX = 10
+"""So many of these may draw no batch with a run."""
 WHOLE_EVERY = 10
 FSCK_SHARE = 20
 """At most one of so many images may need the file system's own repair."""
@@ -148,7 +150,8 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
     finally:
         maintenance.MERGE_FILES_MIN = usual
     for what in ("files", "runs"):
-        if report.counts[f"adopting_{what}"] and not report.counts[f"adopted_{what}"]:
+        is_many = report.counts[f"adopting_{what}"] > ADOPTING_WITHOUT_MAX
+        if is_many and not report.counts[f"adopted_{what}"]:
             report.lose([f"no {what} of the journal stayed as logs"], "the rig itself")
     report.seconds = time.monotonic() - began_s
     return report
