@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, Error, MetadataConflict
-from fastbk.meta import format_level, health_records, rollback
+from fastbk.meta import format_level, health_records, placement_record, rollback
 from fastbk.meta.api import BadIdentity, Check, all_ledgers
 from fastbk.meta.records import (
     READ_AT_ONCE,
@@ -60,6 +60,7 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     format_level.LEVEL_PATH: lambda _, raw: format_level.decode(raw),
     rollback.MARK_PATH: lambda _, raw: rollback.decode_mark(raw),
     health_records.BACKUP_PATH: lambda _, raw: health_records.decode_backup(raw),
+    placement_record.PLACEMENT_PATH: lambda _, raw: placement_record.rules_or_default(raw),
 }
 """By kind, or by path. Marks and AutoRecovery's coordination are read by their own calls."""
 

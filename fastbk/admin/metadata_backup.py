@@ -61,6 +61,7 @@ from fastbk.meta.api import (
     all_ledgers,
 )
 from fastbk.meta.format_level import LEVEL_PATH, decode, raise_level, read_or_first
+from fastbk.meta.placement_record import PLACEMENT_PATH
 from fastbk.meta.records import (
     READ_AT_ONCE,
     BadRecord,
@@ -102,7 +103,7 @@ PAGE_ITEMS = 1000
 _PREFIX_BYTES = 8
 PASSING = ("cluster", MARKS, "autorecovery")
 """Folders of records that are not in a backup, but for `KEPT`."""
-KEPT = ("autorecovery/settings", LEVEL_PATH)
+KEPT = ("autorecovery/settings", LEVEL_PATH, PLACEMENT_PATH)
 DELETED_MAX = 1_000_000
 """Ledgers that were deleted while a backup was made: more are refused, for they are held in memory."""
 DIRECTORIES_MAX = 1024

@@ -29,7 +29,6 @@ from fastbk.client.ledger_options import (
     digest_to_open_with,
     new_metadata,
     pacing_of,
-    placement_of,
     shape_of,
     writer_options,
 )
@@ -155,13 +154,11 @@ class Client:
         self,
         requests: LedgerRequests,
         metadata: LedgerMetadata,
-        placement: PlacementConfig | None = None,
     ) -> LedgerIo:
-        config = placement or placement_of(metadata, self.config.placement)
         requests.tag = await self.pool.tags.get(requests.ledger_id, metadata)
 
         async def choose(action: Choose) -> Replaced:
-            return await self._ensembles.replace(action, metadata, config)
+            return await self._ensembles.replace(action, metadata, self.config.placement)
 
         return LedgerIo(
             requests.ledger_id,
@@ -195,8 +192,9 @@ class Client:
 
         Less than a majority is possible, and a WeakQuorumWarning once for each client: see docs/quorums.md.
         `digest`: crc32c, crc32, hmac or none. `explicit_ids`: the caller names the id of each entry. `deferred_sync`:
-        what is appended counts only once `force` has returned. `placement`: in place of the client's; its group is
-        kept in the ledger's custom metadata, so that whoever replaces a bookie later keeps to it.
+        what is appended counts only once `force` has returned. `placement`: in place of the client's. It narrows the
+        cluster's rule, and both are kept in the ledger's custom metadata: whoever replaces a bookie later keeps to
+        them (INV-P3, INV-P4).
 
         `allow_missing_bookies`: begin with fewer bookies, as long as `ack_quorum` of them answer. The ensemble shrinks
         at most to `write_quorum`. Below that it names bookies that are read-only or away: their copies are owed, and
@@ -215,16 +213,17 @@ class Client:
         check_type("publish", publish, Literal["immediate", "piggyback"])
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
-        metadata = custom_of(metadata, wish, self.config.namespace)
+        custom = custom_of(metadata, wish, self.config.namespace)
         # Refuses impossible quorums before anything is asked.
         checked = new_metadata(
-            (), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0
+            (), ensemble, write_quorum, ack_quorum, digest_type, password, custom, 0, 0
         )
         self._warnings.check(checked)
         self.pool.tags.check(checked.namespace)
         await self._watch_bookies()
+        rule = await self._ensembles.wish(wish)
         chosen = await self._ensembles.new(
-            checked, wish, allow_missing_bookies=allow_missing_bookies
+            checked, rule, allow_missing_bookies=allow_missing_bookies
         )
         value = new_metadata(
             chosen.bookies,
@@ -233,7 +232,7 @@ class Client:
             ack_quorum,
             digest_type,
             password,
-            metadata,
+            custom_of(metadata, rule, self.config.namespace),
             int(time.time() * 1000),
             secrets.randbits(62),
         )
@@ -248,7 +247,7 @@ class Client:
         requests = LedgerRequests(ledger_id, digest_type, password, flags, value.creation_token)
         options = writer_options(self.config, deferred_sync, chosen.away)
         machine = WriterMachine(ledger_id, known, options, self.pool.known.describe_trouble)
-        io = await self._io(requests, value, wish)
+        io = await self._io(requests, value)
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         writer.publish_at_once(is_wanted=publish == "immediate")
         if self._lac_guard is not None:
@@ -272,8 +271,8 @@ class Client:
         """Raise NotEnoughBookies or Unauthorized unless such a ledger could be made now; see `create_ledger`."""
         self.pool.tags.check(namespace or self.config.namespace)
         shape = shape_of(ensemble, write_quorum, ack_quorum)
-        wish = placement or self.config.placement
-        await self._ensembles.new(shape, wish, allow_missing_bookies=allow_missing_bookies)
+        rule = await self._ensembles.wish(placement or self.config.placement)
+        await self._ensembles.new(shape, rule, allow_missing_bookies=allow_missing_bookies)
 
     async def _watch_bookies(self) -> None:
         if not self._is_watching:

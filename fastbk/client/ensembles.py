@@ -14,6 +14,7 @@ import msgspec
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, Unauthorized
+from fastbk.meta.placement_record import read_rules
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
@@ -23,7 +24,8 @@ from fastbk.placement.choose_ensemble import (
     choose_partial_ensemble,
     choose_replacements,
 )
-from fastbk.placement.config import BookieView, Chance, PlacementConfig
+from fastbk.placement.config import BookieView, Chance, PlacementConfig, Topology
+from fastbk.placement.rules import ClusterRules, narrowed, rule_of, with_preferences
 from fastbk.replication.metadata_update import Replacement
 from fastbk.replication.procedure import Choose, Replaced
 from fastbk.wire.messages import REPORT, REPORT_BYTES_MAX, Hello, encode_hello, error_text
@@ -36,6 +38,8 @@ T = TypeVar("T")
 
 _log = LibraryLog("fastbk.client")
 REPLACED = "ledger.bookie_replaced"
+RULES_READ_INTERVAL_S = 10.0
+"""The cluster's rules are known since so long at most, where metadata answers."""
 
 
 class Ensembles:
@@ -46,6 +50,28 @@ class Ensembles:
         self._config = pool.config
         self._store = store
         self._rng = random.Random()
+        self._rules: ClusterRules | None = None
+        self._rules_read_s = float("-inf")
+
+    async def wish(self, wish: PlacementConfig) -> PlacementConfig:
+        """Return what a new ledger is to keep to: the cluster's rule, narrowed (INV-P3). Raises ConfigError."""
+        return narrowed(await self._cluster_rule(), wish)
+
+    async def _cluster_rule(self) -> PlacementConfig:
+        now_s = asyncio.get_running_loop().time()
+        if self._rules is None or now_s - self._rules_read_s >= RULES_READ_INTERVAL_S:
+            try:
+                self._rules = await self._store.call(read_rules)
+            except MetadataUnavailable:
+                if self._rules is None:
+                    raise
+            except Unauthorized:
+                self._rules = (
+                    ClusterRules()
+                )  # a gateway of a version before 0.4 does not know the record
+            self._rules_read_s = now_s
+            self._pool.known.locations.cluster = Topology.of(self._rules.locations)
+        return self._rules.rule
 
     async def new(
         self, shape: LedgerMetadata, wish: PlacementConfig, *, allow_missing_bookies: bool
@@ -82,15 +108,17 @@ class Ensembles:
         return chosen
 
     async def replace(
-        self, action: Choose, metadata: LedgerMetadata, config: PlacementConfig
+        self, action: Choose, metadata: LedgerMetadata, preferences: PlacementConfig
     ) -> Replaced:
-        """Choose bookies that answer in place of bad members of a ledger's ensemble."""
+        """Choose bookies that answer in place of bad members of a ledger's ensemble, by the ledger's rule (INV-P4)."""
         try:
             await self._pool.bookies()
         except MetadataUnavailable:
             # The last known list has to do.
             if self._pool.known.age_s(asyncio.get_running_loop().time()) == float("inf"):
                 raise
+        cluster = with_preferences(await self._cluster_rule(), preferences)
+        config = rule_of(metadata.custom, cluster)
         quorums = (metadata.write_quorum, metadata.ack_quorum)
         choosing = replacements(self._views, action, *quorums, config, self._rng)
         return await self._reached(choosing, self._config.probe_timeout)

@@ -358,13 +358,15 @@ class TopologyScript:
 
 
 class BookieLocations:
-    """Both sources together: the table goes before the script."""
+    """What people say of where bookies are: this client's table, then its script, then the cluster's table."""
 
     def __init__(
         self, topology: Topology | None = None, script: TopologyScript | None = None
     ) -> None:
         self.topology = topology if topology is not None else Topology()
         self.script = script
+        self.cluster = Topology()
+        """Of the cluster's rules, as they were read last."""
 
     @classmethod
     def of(cls, table: Mapping[str, str], script: str | None = None) -> BookieLocations:
@@ -376,6 +378,8 @@ class BookieLocations:
         location = self.topology.location_of(bookie_id, host)
         if location is None and self.script is not None:
             location = self.script.location_of(host)
+        if location is None:
+            location = self.cluster.location_of(bookie_id, host)
         return location
 
     def learn_blocking(self, bookies: Collection[tuple[BookieId, str]]) -> None:

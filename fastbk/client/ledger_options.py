@@ -15,6 +15,7 @@ from fastbk.model.ledger import NAMESPACE_KEY, Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import custom_rule
 from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
@@ -23,8 +24,6 @@ from fastbk.retry import jittered
 
 CHECK_TIMEOUT_S = 5.0
 """Timeout of one request of a check after a recovery."""
-GROUP_KEY = "fastbk.group"
-"""Custom metadata of a ledger that is pinned to bookies with a label: `soft:LABEL` or `hard:LABEL`."""
 
 
 def new_metadata(
@@ -175,7 +174,7 @@ def no_bookie_took_lac(
 def custom_of(
     custom: Mapping[str, bytes] | None, placement: PlacementConfig, namespace: str
 ) -> Mapping[str, bytes] | None:
-    """Return the custom metadata of a new ledger, with its group, which whoever replaces a bookie later keeps to.
+    """Return the custom metadata of a new ledger, with its rule of placement (INV-P4).
 
     And with its namespace, unless it names one.
     """
@@ -183,18 +182,8 @@ def custom_of(
     check_type("metadata", custom, Mapping | None)
     if namespace:
         custom = {NAMESPACE_KEY: namespace.encode(), **(custom or {})}
-    if placement.group is None:
-        return custom
-    kind = "hard" if placement.group_is_hard else "soft"
-    return {**(custom or {}), GROUP_KEY: f"{kind}:{placement.group}".encode()}
-
-
-def placement_of(metadata: LedgerMetadata, default: PlacementConfig) -> PlacementConfig:
-    """Return how bookies are chosen for a ledger that exists: as `default`, but of the group that it was pinned to."""
-    kind, colon, group = metadata.custom.get(GROUP_KEY, b"").decode(errors="replace").partition(":")
-    if not colon or not group or kind not in ("soft", "hard"):
-        return default
-    return replace(default, group=group, group_is_hard=kind == "hard")
+    rule = custom_rule(placement)
+    return {**(custom or {}), **rule} if rule else custom
 
 
 def wrong_use_of_ids(ledger_id: LedgerId, entry_id: EntryId | None) -> ConfigError:

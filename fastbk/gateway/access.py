@@ -11,6 +11,7 @@ from fastbk.errors import MetadataUnavailable, StorageError, StreamNotFound, Una
 from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
+from fastbk.meta.placement_record import PLACEMENT_PATH
 from fastbk.meta.rollback import HOLD_PATH
 from fastbk.security.rights import Principal, names_of
 from fastbk.stream.chain import PageRef, Segment, get_page
@@ -181,8 +182,8 @@ class Access:
 
     def check_reading(self, path: str, name: RecordName) -> None:
         """Refuse a client that may not read a record, or what lies below a path."""
-        if path in (HOLD_PATH, LEVEL_PATH):
-            return  # everybody has to stop then, or to know what may be written
+        if path in (HOLD_PATH, LEVEL_PATH, PLACEMENT_PATH):
+            return  # everybody has to stop then, or to know what may be written, and where
         self.check(Need(READ, "read"), f"record {path}")
         if self.is_limited and not self._may_read(name):
             raise Unauthorized(f"{self.principal.name} may not read {name.label}: {self._limit}")

@@ -28,11 +28,12 @@ LAYERS = [
     }
     | {"formats", "limits", "printable_text", "retry"},
     {"model"},
+    {"placement"},
     {"observe"},
     {"security", "web.client"},
     {"native"},
     {"wire", "meta", "storage"},
-    {"replication", "placement", "inspect"},
+    {"replication", "inspect"},
     {"web"},
     {"client", "server", "gc"},
     {"stream"},

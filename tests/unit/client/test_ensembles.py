@@ -8,11 +8,15 @@ import logging
 import pytest
 
 import fastbk
-from fastbk.errors import MetadataUnavailable, NotEnoughBookies
+from fastbk.client import ensembles
+from fastbk.errors import ConfigError, MetadataUnavailable, NotEnoughBookies
+from fastbk.meta.placement_record import PLACEMENT_PATH, change_rules, read_rules
+from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import PLACEMENT_KEY, ClusterRules, decode_rule
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
@@ -230,7 +234,10 @@ async def test_a_ledger_stays_with_the_bookies_of_its_group_whoever_replaces_one
             async with fastbk.connect(store) as other:
                 reader = await other.open_ledger(writer.ledger_id)
                 assert {name for one in reader.metadata.fragments for name in one.ensemble} <= gold
-                assert reader.metadata.custom == {"mine": b"1", "fastbk.group": b"hard:gold"}
+                custom = dict(reader.metadata.custom)
+                stored = decode_rule(custom.pop(PLACEMENT_KEY))
+                assert (stored.group, stored.group_is_hard) == ("gold", True)
+                assert custom == {"mine": b"1", "fastbk.group": b"hard:gold"}
                 assert len([one async for one in reader.read()]) == 3
         finally:
             for lease, fake in zip(leases, fakes, strict=True):
@@ -297,3 +304,104 @@ async def test_a_recovery_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture
         fields = next(one for one in replaced(caplog) if one["cause"] == "recovery")
         assert (fields["bookie"], fields["ledger_id"]) == (lost, writer.ledger_id)
         assert "IO_ERROR" in str(fields["reason"])
+
+
+# The rule of the cluster, and that of each ledger (INV-P3, INV-P4).
+
+
+PLACES = {"b0": "/r1/a", "b1": "/r1/b", "b2": "/r1/c", "b3": "/r2/d", "b4": "/r2/e"}
+REGIONS = PlacementConfig(policy="region", enforce=True)
+
+
+def region_of(bookie_id: str) -> str:
+    return PLACES[bookie_id][:3]
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_a_stranger_keeps_to_the_rule_that_was_stored_with_a_ledger(number: int) -> None:
+    """INV-P4: by the stranger's own wishes and the cluster's, the place may go to any rack."""
+    async with fake_cluster(5) as (client, fakes, store):
+        change_rules(store, lambda rules: ClusterRules(rules.rule, PLACES))
+        writer = await client.create_ledger(placement=REGIONS)
+        await writer.append(b"%d" % number)
+        ensemble = writer.stats().ensemble
+        regions = [region_of(bookie_id) for bookie_id in ensemble]
+        # The one whose loss leaves one region.
+        alone = next(one for one in ensemble if regions.count(region_of(one)) == 1)
+        by_id(fakes, alone).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        async with fastbk.connect(store, placement=PlacementConfig(policy="spread")) as stranger:
+            reader = await stranger.open_ledger(writer.ledger_id)
+        fragment = reader.metadata.fragments[-1]
+        assert alone not in fragment.ensemble, "its copy was written again elsewhere"
+        assert len({region_of(one) for one in fragment.ensemble}) == 2
+        assert decode_rule(reader.metadata.custom[PLACEMENT_KEY]) == REGIONS
+
+
+async def test_without_a_rule_in_the_store_racks_are_kept_apart_where_they_are_known() -> None:
+    racks = {"b0": "/one", "b1": "/one", "b2": "/one", "b3": "/two"}
+    async with fake_cluster(4) as (client, _, store):
+        change_rules(store, lambda rules: ClusterRules(rules.rule, racks))
+        for _ in range(8):
+            async with await client.create_ledger(2, 2) as writer:
+                assert "b3" in writer.stats().ensemble
+                assert not writer.metadata.custom, "the default is not stored with each ledger"
+
+
+async def test_a_calls_wish_narrows_the_clusters_rule_and_never_loosens_it() -> None:
+    """INV-P3"""
+    async with fake_cluster(5, topology=PLACES) as (client, _, store):
+        change_rules(store, lambda _: ClusterRules(REGIONS))
+        for wish in (None, PlacementConfig(), PlacementConfig(policy="rack")):
+            async with await client.create_ledger(2, 2, placement=wish) as writer:
+                assert len({region_of(one) for one in writer.stats().ensemble}) == 2
+                assert decode_rule(writer.metadata.custom[PLACEMENT_KEY]) == REGIONS
+        three = PlacementConfig(policy="region", min_regions_per_write_quorum=3)
+        with pytest.raises(NotEnoughBookies):
+            await client.create_ledger(3, 3, placement=three)
+        with pytest.raises(NotEnoughBookies):
+            await client.check_bookies(3, 3, 2, placement=three)
+        with pytest.raises(ConfigError, match="enforced"):
+            await client.create_ledger(3, 3, placement=PlacementConfig(policy="zone"))
+
+
+async def test_a_rule_that_is_changed_counts_for_clients_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ensembles, "RULES_READ_INTERVAL_S", 0.0)
+    async with fake_cluster(5, topology=PLACES) as (client, _, store):
+        await (await client.create_ledger(3, 3)).close()
+        change_rules(
+            store,
+            lambda _: ClusterRules(
+                PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=6)
+            ),
+        )
+        with pytest.raises(NotEnoughBookies):
+            await client.create_ledger(6, 6)
+        (found,) = store.records.read([PLACEMENT_PATH])
+        assert found is not None
+        store.records.change([Change(PLACEMENT_PATH, b"nobody reads this", found.version)])
+        assert read_rules(store) == ClusterRules(), "named, and without effect (INV-M17)"
+        await (await client.create_ledger(3, 3)).close()
+
+
+async def test_without_metadata_the_rule_that_was_read_last_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ensembles, "RULES_READ_INTERVAL_S", 0.0)
+    async with fake_cluster(5, topology=PLACES) as (client, fakes, store):
+        change_rules(store, lambda _: ClusterRules(REGIONS))
+        writer = await client.create_ledger(2, 2)
+
+        def fails(store: object) -> ClusterRules:
+            raise MetadataUnavailable("nobody answers")
+
+        monkeypatch.setattr(ensembles, "read_rules", fails)
+        bad = by_id(fakes, writer.stats().ensemble[0])
+        bad.faults.refuse_adds = lambda *_: Status.READ_ONLY
+        await writer.append(b"x")
+        assert len({region_of(one) for one in writer.stats().ensemble}) == 2
+        await writer.close()
+        async with fastbk.connect(store) as other:
+            with pytest.raises(MetadataUnavailable):
+                await other.create_ledger(2, 2)
