@@ -198,6 +198,14 @@ def _not_enough(why: str, needed: int, candidates: Candidates) -> NotEnoughBooki
     )
 
 
+class PlacementFault(NamedTuple):
+    """What an ensemble breaks of a rule, as a sentence."""
+
+    reason: str
+    is_enforced: bool
+    """Whether a choice by the same rule would be refused for it."""
+
+
 def placement_faults(
     bookies: Sequence[BookieView],
     ensemble: Sequence[BookieId],
@@ -211,16 +219,28 @@ def placement_faults(
     not in `bookies` counts as being at the default location; whether members are alive is not looked at.
     """
     del ack_quorum  # no policy looks at it; taken so that all calls are alike
+    return [fault.reason for fault in sorted_faults(bookies, ensemble, write_quorum, config)]
+
+
+def sorted_faults(
+    bookies: Sequence[BookieView],
+    ensemble: Sequence[BookieId],
+    write_quorum: int,
+    config: PlacementConfig,
+) -> list[PlacementFault]:
+    """Return what `placement_faults` does, each with whether it is against something enforced."""
     views = {view.bookie_id: view for view in bookies}
     members = [views.get(bookie_id) for bookie_id in ensemble]
     faults = [
-        f"{bookie_id} is {count} times in the ensemble"
+        PlacementFault(f"{bookie_id} is {count} times in the ensemble", is_enforced=True)
         for bookie_id, count in {one: ensemble.count(one) for one in ensemble}.items()
         if count > 1
     ]
     if config.group is not None:
         faults += [
-            f"{view.bookie_id} is not in the group {config.group!r}"
+            PlacementFault(
+                f"{view.bookie_id} is not in the group {config.group!r}", config.group_is_hard
+            )
             for view in members
             if view is not None and config.group not in view.labels
         ]
@@ -236,10 +256,11 @@ def placement_faults(
             if len(names) < rule.target:
                 members_named = ", ".join(ensemble[index] for index in window)
                 plural = "" if len(names) == 1 else "s"
-                faults.append(
+                reason = (
                     f"the write set {members_named} spans {len(names)} {rule.noun}{plural}"
                     f" ({', '.join(names)}), the minimum is {rule.target}"
                 )
+                faults.append(PlacementFault(reason, rule.is_enforced))
     return faults
 
 

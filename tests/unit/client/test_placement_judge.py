@@ -1,0 +1,70 @@
+"""Where bookies are, as metadata says it, and what they cannot keep of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastbk.client.placement_judge import read_judge
+from fastbk.meta import MetadataStore, open_store
+from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import ClusterRules
+from tests.fixtures.placed import TABLE, know, register
+
+RACKS = PlacementConfig(policy="rack", enforce=True)
+SOFT = replace(RACKS, enforce=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetadataStore]:
+    with closing(open_store(f"memory:{tmp_path}")) as opened:
+        yield opened
+
+
+def test_the_table_goes_before_the_bookie_and_only_it_knows_those_that_are_down(
+    store: MetadataStore,
+) -> None:
+    register(store, "b1", "other", location="/own/r9")
+    register(store, "b5", location="no place")
+    register(store, "full", writable=False)
+    know(store, "b1", "b2", "b6", "10.1.2.3:3181")
+    rules = ClusterRules(RACKS, {**TABLE, "10.1.2.3": "/eu/r7", "host-full": "/eu/r8"})
+    places = read_judge(store, rules).places
+    assert {name: (one.state, one.location, one.source) for name, one in places.items()} == {
+        "b1": ("up", "/eu/r1", "table"),
+        "other": ("up", "/own/r9", "bookie"),
+        "b5": ("up", "/default-region/default-rack", "default"),
+        "full": ("read-only", "/eu/r8", "table"),
+        "b2": ("down", "/eu/r1", "table"),
+        "b6": ("down", "", "unknown"),
+        "10.1.2.3:3181": ("down", "/eu/r7", "table"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "minimums"),
+    [
+        (PlacementConfig(), []),
+        (replace(RACKS, min_racks_per_write_quorum=3), []),
+        (replace(RACKS, min_racks_per_write_quorum=4), [("4 racks", True)]),
+        (replace(SOFT, min_racks_per_write_quorum=4), [("4 racks", False)]),
+        (
+            PlacementConfig(policy="region", enforce=True, min_regions_per_write_quorum=3),
+            [("3 regions", True)],
+        ),
+        (PlacementConfig(policy="zone", enforce=True), []),
+        (replace(SOFT, group="ssd", group_is_hard=True), [("group ssd", True)]),
+        (replace(RACKS, group="ssd"), []),
+    ],
+)
+def test_what_the_bookies_that_take_adds_cannot_keep(
+    store: MetadataStore, rule: PlacementConfig, minimums: list[tuple[str, bool]]
+) -> None:
+    register(store, "b1", "b2", "b3", "b4")
+    register(store, "b5", writable=False, location="/eu/r5")
+    unmet = read_judge(store, ClusterRules(rule, TABLE)).unmet(rule)
+    assert [(one.minimum, one.is_enforced) for one in unmet] == minimums
