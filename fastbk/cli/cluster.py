@@ -2,7 +2,8 @@
 
 `under-replicated` says what misses copies, from marks at once, or by asking every bookie. `heal` says what AutoRecovery
 is doing; it pauses or holds it, resumes it, and sets its copy rate. `events` shows what happened between two moments,
-from all processes, by time. `cluster_upgrade.py` has the verbs `roll` and `finalize`.
+from all processes, by time. `cluster_upgrade.py` has the verbs `roll` and `finalize`, `cluster_placement.py` those of
+`placement`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.cli.bookie.running import end_with_bookie, maintenance_lines, read_maintenance
+from fastbk.cli.cluster_placement import add_placement_arguments
 from fastbk.cli.cluster_upgrade import add_finalize_arguments, add_roll_arguments, finalize, roll
 from fastbk.cli.options import (
     add_common,
@@ -100,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_confirmation(cookies)
     add_common(verbs)
+    text = "where copies may lie: the cluster's rule, its racks, and what lies otherwise"
+    add_placement_arguments(verbs.add_parser("placement", help=text, description=text))
 
 
 def _states(

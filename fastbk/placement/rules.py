@@ -38,12 +38,13 @@ RACKS, REGIONS, ZONES, DESIRED_ZONES = COUNTS = (
 )
 FIELDS: Final = ("policy", "enforce", *COUNTS, "group", "group_is_hard")
 """Fields of `PlacementConfig` that are a rule's. The others are preferences of whoever chooses."""
-_COUNTED: Final[Mapping[Policy, tuple[str, ...]]] = {
+COUNTED: Final[Mapping[Policy, tuple[str, ...]]] = {
     "spread": (),
     "rack": (RACKS,),
     "region": (RACKS, REGIONS),
     "zone": (ZONES, DESIRED_ZONES),
 }
+"""Which counts each policy has; the others do nothing there."""
 _STRICTER: Final[tuple[Policy, ...]] = ("spread", "rack", "region")
 """Each of these keeps what those before it keep; `zone` counts other domains."""
 
@@ -128,9 +129,9 @@ def narrowed(rule: PlacementConfig, wish: PlacementConfig) -> PlacementConfig:
     else:
         policy = wish.policy
     counts = {
-        name: max(getattr(one, name) for one in (rule, wish) if name in _COUNTED[one.policy])
-        for name in _COUNTED[policy]
-        if name in _COUNTED[rule.policy] or name in _COUNTED[wish.policy]
+        name: max(getattr(one, name) for one in (rule, wish) if name in COUNTED[one.policy])
+        for name in COUNTED[policy]
+        if name in COUNTED[rule.policy] or name in COUNTED[wish.policy]
     }
     group, is_hard = wish.group or rule.group, wish.group_is_hard
     if rule.group is not None and wish.group in (None, rule.group):
