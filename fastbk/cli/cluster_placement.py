@@ -106,14 +106,15 @@ def warnings_of(judge: PlacementJudge, rule: PlacementConfig) -> list[str]:
     """Return what is not as the rule wants it with the bookies that there are."""
     warnings = []
     if rule.policy != "spread" and (unlocated := judge.unlocated()):
+        noun = rule.policy
         if any(place.source in ("table", "bookie") for place in judge.places.values()):
             named = ", ".join(some_names(unlocated))
             warnings.append(
-                f"nobody says where these are, so they count as one rack: {named} ({HOW_TO_SAY})"
+                f"nobody says where these are, so they count as one {noun}: {named} ({HOW_TO_SAY})"
             )
         else:
             warnings.append(
-                "nobody says where any bookie is, so all count as one rack; what is not enforced does nothing"
+                f"nobody says where any bookie is, so all count as one {noun}; what is not enforced does nothing"
                 f" ({HOW_TO_SAY})"
             )
     for unmet in judge.unmet(rule):
