@@ -85,7 +85,9 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId, check_bookie_id, check_
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.hashes import crc32c
 from fastbk.safe_files import replaced
-from fastbk.stream.paths import CURSORS
+from fastbk.stream.namespace.tree import NamespaceRecord, StreamRecord, get
+from fastbk.stream.paths import CURSORS, kind_at
+from fastbk.stream.policy import level_needed
 from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
@@ -834,6 +836,11 @@ def _level_needed(record: Record) -> int:
     if record.path.startswith(f"{CURSORS}/"):
         return level_of(PATTERN_CURSOR)
     try:
+        kind = kind_at(record.path)
+        if kind == "namespace":
+            return level_needed(get(NamespaceRecord, record.value, record.path).policy)
+        if kind == "stream":
+            return level_needed(get(StreamRecord, record.value, record.path).policy)
         return decode(record.value).level if record.path == LEVEL_PATH else LEVEL_FIRST
     except StorageError:
         return LEVEL_MAX  # whatever it said, no version that could restore it had a higher one

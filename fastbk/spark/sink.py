@@ -51,6 +51,7 @@ from fastbk.model.ledger import custom_of_stream
 from fastbk.model.quorum import check_quorums
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, Column, Table
 from fastbk.observe.library_log import LibraryLog
+from fastbk.placement.config import PlacementConfig
 from fastbk.retry import Retry
 from fastbk.spark.options import COMMON, Option, Values, known
 from fastbk.spark.worker_client import client_of
@@ -446,7 +447,7 @@ class AttemptWriter:
                     policy.digest,
                     metadata=custom_of_stream(self._draft.stream_id, namespace),
                     ledger_id=ledger_id,
-                    placement=policy.placement(),
+                    placement=policy.placement_for(PlacementConfig()),
                     allow_missing_bookies=policy.allow_missing_bookies,
                 )
             except NotEnoughBookies as error:

@@ -48,7 +48,7 @@ async def check_bookies(context: StreamContext, policy: StreamPolicy) -> None:
         policy.ensemble,
         policy.write_quorum,
         policy.ack_quorum,
-        placement=policy.placement(),
+        placement=policy.placement_for(context.client.config.placement),
         allow_missing_bookies=policy.allow_missing_bookies,
         namespace=context.namespace,
     )
@@ -69,7 +69,7 @@ async def create_ledger(
         policy.digest,
         metadata={**custom_of_stream(context.stream_id, context.namespace), **more},
         ledger_id=ledger_id,
-        placement=policy.placement(),
+        placement=policy.placement_for(context.client.config.placement),
         allow_missing_bookies=policy.allow_missing_bookies,
     )
 

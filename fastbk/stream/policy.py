@@ -12,10 +12,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from fastbk.errors import ConfigError, PolicyInvalid
+from fastbk.formats import LEVEL_FIRST, PLACEMENT_POLICY, level_of
 from fastbk.model.entry import DigestType
 from fastbk.model.quorum import check_quorums
-from fastbk.placement.config import PlacementConfig
+from fastbk.placement.config import PlacementConfig, Policy
+from fastbk.placement.rules import narrowed
 
+VERSION = 1
+"""Of what PLACEMENT_FIELDS name: versions of fastbk before format level 4 read no policy that names one."""
 Compression = Literal["none", "lz4", "zstd"]
 Digest = Literal["crc32c", "crc32", "hmac", "dummy"]
 """`none` is accepted for `dummy` where a policy is set."""
@@ -37,7 +41,20 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether a segment may begin while bookies are missing, as long as the ack quorum answers: with fewer bookies, at
     least `write_quorum`, then with some that are read-only or away and owe their copies (docs/quorums.md)."""
     bookie_group: str = ""
-    """Only bookies with this label hold the segments; empty: any (docs of placement: fastbk/placement)."""
+    """Bookies with this label hold the segments; others do where these are too few. Empty: any bookies."""
+    bookie_group_is_hard: bool = False
+    """Whether bookies without that label hold no segment, however few have it."""
+    placement: Policy | Literal[""] = ""
+    """Which domains each write set spans: `rack`, `region` or `zone` (fastbk/placement/README.md). It narrows the
+    cluster's rule. Empty or `spread`: that rule alone."""
+    placement_enforced: bool = False
+    """Whether no segment begins where a minimum cannot be kept, and no bookie is replaced so that one is broken."""
+    racks_min: int = 2
+    """Racks that a write set spans with the placements `rack` and `region`."""
+    regions_min: int = 2
+    """Regions that it spans with `region`."""
+    zones_min: int = 2
+    """Zones that it spans with `zone`."""
     digest: Digest = "crc32c"
     compression: Compression = "none"
     roll_age_s: float = 2 * HOUR_S
@@ -60,9 +77,12 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nothing.
     """
 
-    def placement(self) -> PlacementConfig | None:
-        """Return what is wanted of a segment's bookies; None: what the client says."""
-        return PlacementConfig(group=self.bookie_group) if self.bookie_group else None
+    def placement_for(self, client: PlacementConfig) -> PlacementConfig:
+        """Return what is wanted of a segment's bookies: this, which a client's own wishes narrow (INV-P3).
+
+        Raises ConfigError where nothing can keep to both.
+        """
+        return narrowed(_placement_of(self), client)
 
     def digest_type(self) -> DigestType:
         """Return the digest as ledgers take it."""
@@ -79,6 +99,12 @@ class PolicyPatch(
     ack_quorum: int | None = None
     allow_missing_bookies: bool | None = None
     bookie_group: Annotated[str, msgspec.Meta(max_length=GROUP_CHARACTERS_MAX)] | None = None
+    bookie_group_is_hard: bool | None = None
+    placement: Policy | Literal[""] | None = None
+    placement_enforced: bool | None = None
+    racks_min: int | None = None
+    regions_min: int | None = None
+    zones_min: int | None = None
     digest: Digest | None = None
     compression: Compression | None = None
     roll_age_s: float | None = None
@@ -108,6 +134,24 @@ class PolicyPatch(
                     f"a policy has no field {name!r}: {', '.join(self.__struct_fields__)}"
                 )
         return msgspec.structs.replace(self, **dict.fromkeys(found))
+
+
+PLACEMENT_FIELDS = frozenset(
+    {
+        "bookie_group_is_hard",
+        "placement",
+        "placement_enforced",
+        "racks_min",
+        "regions_min",
+        "zones_min",
+    }
+)
+"""Fields that a cluster's policies have from format level 4 on."""
+
+
+def level_needed(patch: PolicyPatch) -> int:
+    """Return the format level that a cluster with this policy has at least (INV-U1)."""
+    return level_of(PLACEMENT_POLICY) if PLACEMENT_FIELDS & named(patch).keys() else LEVEL_FIRST
 
 
 def checked_patch(patch: PolicyPatch | None) -> PolicyPatch:
@@ -149,6 +193,7 @@ def check(policy: StreamPolicy) -> None:
     except msgspec.ValidationError as error:
         raise PolicyInvalid(f"policy: {error}") from error
     try:
+        _placement_of(policy)
         check_quorums(policy.ensemble, policy.write_quorum, policy.ack_quorum)
     except ConfigError as error:
         raise PolicyInvalid(str(error)) from error
@@ -167,3 +212,19 @@ def check(policy: StreamPolicy) -> None:
             raise PolicyInvalid(
                 f"{hard} must not be less than {soft}: it is what goes although a cursor holds it"
             )
+
+
+def _placement_of(policy: StreamPolicy) -> PlacementConfig:
+    """Return the rule in a policy. Raises ConfigError."""
+    return PlacementConfig(
+        policy=policy.placement or "spread",
+        enforce=policy.placement_enforced,
+        min_racks_per_write_quorum=policy.racks_min,
+        min_regions_per_write_quorum=policy.regions_min,
+        min_zones_per_write_quorum=policy.zones_min,
+        desired_zones_per_write_quorum=max(
+            policy.zones_min, PlacementConfig().desired_zones_per_write_quorum
+        ),
+        group=policy.bookie_group or None,
+        group_is_hard=policy.bookie_group_is_hard and bool(policy.bookie_group),
+    )

@@ -33,7 +33,7 @@ from fastbk.stream.options import (
     CursorOptions,
     ReaderOptions,
 )
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.positions import DLSN, AtSeq, Start, check_start
 from fastbk.stream.reader import search
 from fastbk.stream.reader.search import Position, SegmentInfo, resolve
@@ -327,7 +327,7 @@ class Stream:
 
         Raises PolicyInvalid, StreamNotFound.
         """
-        fields, known = list(inherit), checked_patch(patch)
+        fields, known = list(inherit), await self._catalog.checked_policy(patch)
 
         async def attempt() -> None:
             stream_id = (await self.context()).stream_id

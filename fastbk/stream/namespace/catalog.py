@@ -23,6 +23,7 @@ from fastbk.errors import (
     StorageError,
     StreamNotFound,
 )
+from fastbk.formats import LEVEL_FIRST
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
@@ -44,7 +45,15 @@ from fastbk.stream.namespace.tree import (
     label,
 )
 from fastbk.stream.paths import entry_path, namespace_path, stored_path, stream_path, usage_path
-from fastbk.stream.policy import StreamPolicy, effective
+from fastbk.stream.policy import (
+    PLACEMENT_FIELDS,
+    PolicyPatch,
+    StreamPolicy,
+    checked_patch,
+    effective,
+    level_needed,
+    named,
+)
 
 _log = LibraryLog("fastbk.stream")
 
@@ -71,6 +80,23 @@ class Catalog:
         self._failed_s = float("-inf")
         self._ids: dict[tuple[str, ...], str] = {}
         self._stores: WeakValueDictionary[str, ChainStore] = WeakValueDictionary()
+
+    # --- policies -----------------------------------------------------------------------------------------------
+
+    async def checked_policy(self, patch: PolicyPatch | None) -> PolicyPatch:
+        """Return a patch that was given, or an empty one.
+
+        Raises PolicyInvalid, also where it names what the cluster's format level lacks (INV-U1).
+        """
+        known = checked_patch(patch)
+        needed = level_needed(known)
+        if needed > LEVEL_FIRST and (level := await self.records.format_level()) < needed:
+            fields = ", ".join(sorted(PLACEMENT_FIELDS & named(known).keys()))
+            raise PolicyInvalid(
+                f"policy: {fields}: that needs format level {needed}, and the cluster has {level}. Versions without"
+                " that level cannot read such a policy. Upgrade them, then run `fastbk cluster finalize`"
+            )
+        return known
 
     # --- finding ------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ from fastbk.stream.options import (
     PatternReaderOptions,
 )
 from fastbk.stream.paths import check_name, namespace_path, split_path, stored_path, stream_path
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.stream import Stream
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ class Namespace:
         """
         for depth in range(1, len(self._path)):
             await self._create(self._path[:depth], NO_PATCH, exist_ok=True)
-        await self._create(self._path, checked_patch(policy), exist_ok=exist_ok)
+        await self._create(
+            self._path, await self._catalog.checked_policy(policy), exist_ok=exist_ok
+        )
 
     async def _create(self, path: tuple[str, ...], policy: PolicyPatch, *, exist_ok: bool) -> None:
         # a new id each time: an attempt may have made it, and somebody have deleted it
@@ -211,7 +213,7 @@ class Namespace:
 
         Raises PolicyInvalid, also where a stream or namespace below would have one that cannot be.
         """
-        fields, known = list(inherit), checked_patch(patch)
+        fields, known = list(inherit), await self._catalog.checked_policy(patch)
 
         async def attempt() -> None:
             place = await self._catalog.place(self._path)
@@ -251,9 +253,10 @@ class Namespace:
     ) -> list[Stream]:
         """Create many streams, a hundred at a time: of each hundred all or none. Raises as `create_stream`."""
         every = list(dict.fromkeys(map(check_name, names)))
+        known = await self._catalog.checked_policy(policy)
         for offset in range(0, len(every), STREAMS_AT_ONCE):
             some = every[offset : offset + STREAMS_AT_ONCE]
-            await self._create_some(some, checked_patch(policy), exist_ok=exist_ok)
+            await self._create_some(some, known, exist_ok=exist_ok)
         return [self.stream(name) for name in names]
 
     async def _create_some(

@@ -48,7 +48,10 @@ from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback import RESERVE_IDS, Mark, raise_mark, read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
+from fastbk.stream.namespace.tree import NamespaceRecord, put
+from fastbk.stream.paths import namespace_path
 from fastbk.stream.pattern.store import PatternRecord, path_of, put_pattern
+from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -114,11 +117,21 @@ def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -
     again.close()
 
 
+PATTERN = Change(path_of("aaaa", "c"), put_pattern(PatternRecord("*")))
+PLACED = Change(namespace_path("bbbb"), put(NamespaceRecord(policy=PolicyPatch(placement="rack"))))
+
+
 @pytest.mark.parametrize(
-    ("level", "raised"), [(b"", 3), (b"no json", LEVEL_MAX), (b'{"level": 2}', 3)]
+    ("level", "raised", "record"),
+    [
+        (b"", 3, PATTERN),
+        (b"no json", LEVEL_MAX, PATTERN),
+        (b'{"level": 2}', 3, PATTERN),
+        (b'{"level": 2}', 4, PLACED),
+    ],
 )
 def test_a_restore_raises_the_level_to_what_the_records_need(
-    tmp_path: Path, level: bytes, raised: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, level: bytes, raised: int, record: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-U4: else an older janitor may start, which does not look for the cursors of patterns that came back.
 
@@ -128,7 +141,7 @@ def test_a_restore_raises_the_level_to_what_the_records_need(
     (found,) = store.records.read([LEVEL_PATH])
     assert found is not None
     store.records.change([Change(LEVEL_PATH, level or None, found.version)])
-    store.records.change([Change(path_of("aaaa", "c"), put_pattern(PatternRecord("*")))])
+    store.records.change([record])
     backup(store, file)
     again = remade(store, tmp_path / "new")
 

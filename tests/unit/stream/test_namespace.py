@@ -22,6 +22,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.records import Change
+from fastbk.placement.config import PlacementConfig
 from fastbk.stream.deletion import delete_stream
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
@@ -29,6 +30,7 @@ from fastbk.stream.namespace.tree import ROOT_ID, StreamRecord, get, put
 from fastbk.stream.paths import STREAMS, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
+from tests.fixtures.metadata import set_level
 from tests.fixtures.wait import wait_until_async
 from tests.unit.meta.test_metadata_store import Open, open_driver
 
@@ -194,6 +196,43 @@ async def test_a_policy_that_cannot_be_is_refused_wherever_it_would_hold(open_dr
         with pytest.raises(PolicyInvalid):
             await space.namespace("c").create(PolicyPatch(roll_bytes=-1))
         assert await top.policy() == PolicyPatch() and await space.stream_count() == 1
+
+
+@pytest.mark.parametrize("open_driver", ["memory", "sqlite", "zookeeper"], indirect=True)
+async def test_a_policy_that_places_segments_waits_for_the_level_of_its_readers(
+    open_driver: Open,
+) -> None:
+    """INV-U1: versions before level 4 could read no record that names such a field."""
+    store = open_driver()
+    places = PolicyPatch(placement="rack", placement_enforced=True, racks_min=3)
+    async with fastbk.connect(store) as client:
+        top = client.namespace("a")
+        await top.create()
+        stream = await top.create_stream("s")
+        set_level(store, 3)
+        for refused in (
+            top.set_policy(places),
+            top.namespace("b").create(PolicyPatch(bookie_group_is_hard=True)),
+            top.create_stream("t", PolicyPatch(regions_min=1)),
+            stream.set_policy(PolicyPatch(zones_min=1)),
+        ):
+            with pytest.raises(PolicyInvalid, match="needs format level 4, and the cluster has 3"):
+                await refused
+        await top.set_policy(PolicyPatch(bookie_group="ssd"))
+        set_level(store, 4)
+        await top.set_policy(places)
+        await stream.set_policy(PolicyPatch(racks_min=2))
+        found = (await stream.effective_policy()).placement_for(PlacementConfig(local_first=True))
+        assert found == PlacementConfig(
+            policy="rack",
+            enforce=True,
+            min_racks_per_write_quorum=2,
+            group="ssd",
+            local_first=True,
+        )
+        for wrong in ({"placement": "moon"}, {"racks_min": 0}, {"zones_min": 65}):
+            with pytest.raises(PolicyInvalid, match=next(iter(wrong)).removesuffix("_min")):
+                await stream.set_policy(PolicyPatch(**wrong))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("open_driver", ["memory", "sqlite", "zookeeper"], indirect=True)

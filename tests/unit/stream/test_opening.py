@@ -12,6 +12,8 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
 from fastbk.meta.records import Change
+from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import PLACEMENT_KEY, decode_rule
 from fastbk.stream import opening
 from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.chain_store import ChainStore
@@ -19,10 +21,11 @@ from fastbk.stream.context import StreamContext
 from fastbk.stream.opening import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.paths import chain_path
-from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.unit.client.fake_cluster import fake_cluster
 from tests.unit.stream.test_writer_engine import PATIENCE_S, Harness
 
 
@@ -119,3 +122,34 @@ async def test_only_some_segments_are_made_at_once() -> None:
     await asyncio.wait_for(asyncio.gather(*map(one, range(STREAMS))), 60)
     assert plan.all >= 4 * STREAMS
     assert 1 < plan.most <= SLOTS_MAX
+
+
+PLACES = {"b0": "/r1/a", "b1": "/r1/b", "b2": "/r1/c", "b3": "/r2/d"}
+
+
+async def test_segments_are_where_their_namespace_and_the_client_want_them() -> None:
+    """INV-P3: a namespace's policy does not replace a client's own wishes, nor the other way round."""
+    async with fake_cluster(4, topology=PLACES, placement=PlacementConfig(policy="rack")) as (
+        client,
+        _,
+        store,
+    ):
+        shop = client.namespace("shop")
+        await shop.create(
+            PolicyPatch(placement="region", placement_enforced=True, ensemble=2, write_quorum=2)
+        )
+        for number in range(6):
+            stream = await shop.create_stream(f"s{number}")
+            async with stream.writer() as writer:
+                await writer.append(b"x")
+            (segment,) = await stream.segments()
+            metadata = store.read_ledger(segment.ledger_id).metadata
+            assert "b3" in metadata.fragments[0].ensemble
+            rule = decode_rule(metadata.custom[PLACEMENT_KEY])
+            assert (rule.policy, rule.enforce) == ("region", True)
+        await shop.set_policy(
+            PolicyPatch(regions_min=3, write_quorum=3, ensemble=3, allow_missing_bookies=False)
+        )
+        with pytest.raises(NotEnoughBookies):
+            async with (await shop.create_stream("t")).writer() as writer:
+                await writer.append(b"x")
