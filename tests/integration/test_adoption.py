@@ -109,7 +109,8 @@ async def test_what_comes_in_large_pieces_stays_in_the_journals_files() -> None:
         assert log_bytes + adopted_bytes < 176 * MIB, "each byte once"
         _, shown, _ = await Cli(cluster.metadata_uri).answer_async("top", "--interval", "0.5")
         files = shown["bookies"][0]["journal_files"]
-        assert (files["adopted_bytes"], files["reason"]) == (adopted_bytes, "")
+        # what lay below a MiB behind may have been flushed meanwhile
+        assert files["adopted_bytes"] >= adopted_bytes and files["reason"] == ""
         assert files["entry_bytes"] >= 160 * MIB and files["free_bytes"] > 0
         await check_whole(client, first, 160)
         await cluster.kill_async(0)
