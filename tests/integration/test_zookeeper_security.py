@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.protocol.states import KeeperState
 
 import fastbk
 from fastbk.devcluster.cluster import ZooKeeperServer
@@ -19,7 +21,7 @@ from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import admin as zookeeper_admin
 from fastbk.meta.zookeeper import security as zookeeper_security
 from fastbk.meta.zookeeper.security import VARIABLE
-from fastbk.meta.zookeeper.session import server_zxid
+from fastbk.meta.zookeeper.session import Call, Session, server_zxid
 from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority
 from fastbk.testing import LocalCluster
@@ -254,6 +256,18 @@ def test_sasl_is_spoken_and_a_wrong_password_is_refused(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "bad.toml"))
     with pytest.raises(ConfigError, match="does not accept this process's user"):
         open_store(uri, 30.0)  # it says so as soon as the server does
+
+
+def test_a_login_that_is_refused_while_no_call_is_under_way_is_told_by_the_next_one(
+    server: ZooKeeperServer,
+) -> None:
+    """kazoo tells it only to requests that wait, and never connects again: calls waited for their deadline."""
+    with closing(Session((server.address,), 30.0)) as session:
+        session.client._session_callback(KeeperState.AUTH_FAILED)
+        began_s = time.monotonic()
+        with pytest.raises(ConfigError, match="does not accept this process's user"):
+            Call(session, "look", 30.0).get("/")
+        assert time.monotonic() - began_s < 15
 
 
 def test_a_cluster_is_not_made_with_rights_that_leave_its_maker_out(

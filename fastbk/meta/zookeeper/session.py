@@ -24,7 +24,7 @@ from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import int_struct, write_string
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
@@ -42,6 +42,8 @@ _RECONNECT_PAUSE_MAX_S = 1.0
 _STOP_TIMEOUT_S = 2.0
 _REPEATED_TIMEOUT_S = 2.0
 _PATIENCE_S = 0.5
+_LOGIN_CHECK_S = 0.1
+"""How often whoever waits for a connection checks whether there will never be one."""
 """A server that is left for another one is replaced well within this."""
 
 # kazoo tells of each attempt to connect. What matters of that is said here, once.
@@ -89,6 +91,9 @@ class Session:
         self.last_id = 0
         """The id of the session that was connected last, also while its connection is away; 0 once it expired."""
         self._log = SessionLog(self.servers, session_timeout_s)
+        self.is_login_refused = False
+        """Whether a server has refused the login: kazoo does not connect again. It may be told before or after the
+        session is there, and while no call is under way."""
         self._connected = threading.Event()
         self._on_connected: list[Callable[[], None]] = []
         self._on_rolled_back: Callable[[str], None] | None = None
@@ -100,7 +105,10 @@ class Session:
         )
         self._hosts = ",".join(servers)
         self._client = self._begin()
-        if not self._connected.wait(timeout_s):
+        if not self.wait_connected(timeout_s):
+            if self.is_login_refused:
+                self.close()
+                raise login_refused(f"ZooKeeper {self.servers}")
             why = self._security.why_silent(self._client.handler)
             self.close()
             raise MetadataUnavailable(
@@ -225,8 +233,14 @@ class Session:
                 self._is_telling = False
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Wait for a connection; return whether there is one."""
-        return self._connected.wait(max(0.0, timeout_s))
+        """Wait for a connection; return whether there is one. Not any longer once a server has refused the login."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if self._connected.wait(max(0.0, min(left_s, _LOGIN_CHECK_S))):
+                return True
+            if self.is_login_refused or left_s <= _LOGIN_CHECK_S:
+                return False
 
     def close(self) -> None:
         """End the session: its ephemeral nodes go, if a server hears of it. A second call does nothing."""
@@ -258,11 +272,20 @@ class Session:
         else:
             self._connected.clear()
             self._refusals.disconnected(client.last_zxid)
+            if client.client_state == KeeperState.AUTH_FAILED:
+                self.is_login_refused = True
             if state == KazooState.LOST:
                 self.last_id = 0
                 self._log.expired()
             else:
                 self._log.suspended()
+
+
+def login_refused(where: str) -> ConfigError:
+    """Return the error of a login that a server does not take; `where`: which one."""
+    return ConfigError(
+        f"{where} does not accept this process's user or password: check FASTBK_ZOOKEEPER_FILE, and start anew"
+    )
 
 
 def _stop(client: Any) -> None:  # noqa: ANN401 -- kazoo has no types
@@ -575,6 +598,8 @@ class Call:
 
     def _connected(self) -> Any:  # noqa: ANN401 -- kazoo has no types
         if not self.session.wait_connected(min(self.left_s, self._patience_s)):
+            if self.session.is_login_refused:
+                raise self._not_allowed(exceptions.AuthFailedError())
             raise self._too_late("there is no connection", min(self._timeout_s, self._patience_s))
         self.session.report_rolled_back()
         return self.session.client
@@ -597,9 +622,7 @@ class Call:
     def _not_allowed(self, error: Exception) -> ConfigError:
         where = f"{self._what}: ZooKeeper {self.session.servers}"
         if isinstance(error, exceptions.AuthFailedError):
-            return ConfigError(
-                f"{where} does not accept this process's user or password: check FASTBK_ZOOKEEPER_FILE, and start anew"
-            )
+            return login_refused(where)
         if isinstance(error, exceptions.InvalidACLError):
             return ConfigError(
                 f"{where} does not accept an id of [acl]: check them in FASTBK_ZOOKEEPER_FILE, and whether ZooKeeper"
