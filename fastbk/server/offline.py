@@ -125,7 +125,7 @@ class Moved(msgspec.Struct, frozen=True):
 class Pairs:
     """All directories of a stopped bookie, locked by the caller, with a disk each.
 
-    Every start has them first, to look for a move that was cut off: what their small files say is durable from then on.
+    What their small files say is durable.
     """
 
     def __init__(self, config: BookieConfig, stack: ExitStack) -> None:
@@ -167,10 +167,13 @@ class Pairs:
 def end_move(config: BookieConfig) -> str:
     """Undo or finish a move that was cut off; return what was done, empty for nothing.
 
-    The directories exist and are locked. Where they are not those of the move (one is not mounted, say) nothing is
-    done: the rules of the start refuse them, with the reason. Raises StorageError, OSError.
+    Every start does this first: what small files say is durable from then on (INV-X7). The directories exist and are
+    locked. Where they are not those of the move (one is not mounted, say) nothing is done: the rules of the start
+    refuse them, with the reason. Raises StorageError, OSError.
     """
     with Disk.of_small_files() as disk:  # as a rule there is none, and a start waits for this
+        for path in (*config.journal.all_directories, *config.ledgers.all_directories):
+            settle_names(disk, path)
         move = read_move(disk, config.ledgers.all_directories[0])
     if move is None:
         return ""

@@ -171,3 +171,23 @@ def test_directories_that_are_not_that_bookies_are_refused(harness: Harness) -> 
     with pytest.raises(IdentityError):
         rename(harness.config, harness.store, OLD, NEW)
     assert harness.known() == [OLD]
+
+
+def test_a_start_makes_durable_what_its_directories_show_before_it_reads_any_of_their_files(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-X7: also where no move was cut off, as in nearly every start."""
+    synced: list[str] = []
+    read_move = offline.read_move
+
+    def sync(disk: Disk, path: str) -> None:
+        synced.append(path)
+
+    def read(disk: Disk, path: str) -> object:
+        assert synced == harness.paths, "in this order"
+        return read_move(disk, path)
+
+    monkeypatch.setattr(offline, "settle_names", sync)
+    monkeypatch.setattr(offline, "read_move", read)
+    assert offline.end_move(harness.config) == ""
+    assert synced == harness.paths
