@@ -150,11 +150,7 @@ class Client:
             writer.bookies_changed(self.pool.known.read_only())
         self.repairs.bookies_changed()
 
-    async def _io(
-        self,
-        requests: LedgerRequests,
-        metadata: LedgerMetadata,
-    ) -> LedgerIo:
+    async def _io(self, requests: LedgerRequests, metadata: LedgerMetadata) -> LedgerIo:
         requests.tag = await self.pool.tags.get(requests.ledger_id, metadata)
 
         async def choose(action: Choose) -> Replaced:
@@ -221,7 +217,7 @@ class Client:
         self._warnings.check(checked)
         self.pool.tags.check(checked.namespace)
         await self._watch_bookies()
-        rule = await self._ensembles.wish(wish)
+        rule = await self._ensembles.rule_of_new(wish)
         chosen = await self._ensembles.new(
             checked, rule, allow_missing_bookies=allow_missing_bookies
         )
@@ -271,7 +267,7 @@ class Client:
         """Raise NotEnoughBookies or Unauthorized unless such a ledger could be made now; see `create_ledger`."""
         self.pool.tags.check(namespace or self.config.namespace)
         shape = shape_of(ensemble, write_quorum, ack_quorum)
-        rule = await self._ensembles.wish(placement or self.config.placement)
+        rule = await self._ensembles.rule_of_new(placement or self.config.placement)
         await self._ensembles.new(shape, rule, allow_missing_bookies=allow_missing_bookies)
 
     async def _watch_bookies(self) -> None:

@@ -53,25 +53,28 @@ class Ensembles:
         self._rules: ClusterRules | None = None
         self._rules_read_s = float("-inf")
 
-    async def wish(self, wish: PlacementConfig) -> PlacementConfig:
+    async def rule_of_new(self, wish: PlacementConfig) -> PlacementConfig:
         """Return what a new ledger is to keep to: the cluster's rule, narrowed (INV-P3). Raises ConfigError."""
         return narrowed(await self._cluster_rule(), wish)
 
     async def _cluster_rule(self) -> PlacementConfig:
-        now_s = asyncio.get_running_loop().time()
-        if self._rules is None or now_s - self._rules_read_s >= RULES_READ_INTERVAL_S:
-            try:
-                self._rules = await self._store.call(read_rules)
-            except MetadataUnavailable:
-                if self._rules is None:
-                    raise
-            except Unauthorized:
-                self._rules = (
-                    ClusterRules()
-                )  # a gateway of a version before 0.4 does not know the record
-            self._rules_read_s = now_s
-            self._pool.known.locations.cluster = Topology.of(self._rules.locations)
-        return self._rules.rule
+        known, now_s = self._rules, asyncio.get_running_loop().time()
+        if known is not None and now_s - self._rules_read_s < RULES_READ_INTERVAL_S:
+            return known.rule
+        self._rules_read_s = now_s  # others go by what is known meanwhile
+        try:
+            rules = await self._store.call(read_rules)
+        except MetadataUnavailable:
+            if known is None:
+                raise
+            return known.rule
+        except Unauthorized:
+            # A gateway of a version before 0.4 does not know the record.
+            rules = ClusterRules()
+        if rules != self._rules:
+            self._rules = rules
+            self._pool.known.locations.cluster = Topology.of(rules.locations)
+        return rules.rule
 
     async def new(
         self, shape: LedgerMetadata, wish: PlacementConfig, *, allow_missing_bookies: bool

@@ -27,8 +27,8 @@ PLACEMENT_KEY = "fastbk.placement"
 GROUP_KEY = "fastbk.group"
 """And its group under this one, `hard:NAME` or `soft:NAME`: versions before 0.4 know no more of a rule."""
 RULE_BYTES_MAX = 1024
-LOCATIONS_MAX = 5_000
-"""Rows of the cluster's table of locations: with names of 150 bytes the record stays below 1 MiB."""
+LOCATIONS_BYTES_MAX = 512 * 1024
+"""Of the cluster's table as it is stored: ZooKeeper takes records of 1 MiB."""
 
 RACKS, REGIONS, ZONES, DESIRED_ZONES = COUNTS = (
     "min_racks_per_write_quorum",
@@ -60,10 +60,11 @@ class ClusterRules(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         Topology.of(self.locations)
-        if len(self.locations) > LOCATIONS_MAX:
+        size_bytes = len(msgspec.json.encode(dict(self.locations)))
+        if size_bytes > LOCATIONS_BYTES_MAX:
             raise ConfigError(
-                f"{len(self.locations):,} locations: at most {LOCATIONS_MAX:,} fit into the record; name whole"
-                " networks (`10.1.*`), or let bookies say where they are (`[bookie] location`)"
+                f"{len(self.locations):,} locations of {size_bytes:,} bytes: {LOCATIONS_BYTES_MAX:,} fit into the"
+                " record; name whole networks (`10.1.*`), or let bookies say where they are (`[bookie] location`)"
             )
 
 

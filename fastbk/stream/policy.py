@@ -44,9 +44,9 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bookies with this label hold the segments; others do where these are too few. Empty: any bookies."""
     bookie_group_is_hard: bool = False
     """Whether bookies without that label hold no segment, however few have it."""
-    placement: Policy | Literal[""] = ""
+    placement: Policy = "spread"
     """Which domains each write set spans: `rack`, `region` or `zone` (fastbk/placement/README.md). It narrows the
-    cluster's rule. Empty or `spread`: that rule alone."""
+    cluster's rule. `spread`: that rule alone."""
     placement_enforced: bool = False
     """Whether no segment begins where a minimum cannot be kept, and no bookie is replaced so that one is broken."""
     racks_min: int = 2
@@ -100,7 +100,7 @@ class PolicyPatch(
     allow_missing_bookies: bool | None = None
     bookie_group: Annotated[str, msgspec.Meta(max_length=GROUP_CHARACTERS_MAX)] | None = None
     bookie_group_is_hard: bool | None = None
-    placement: Policy | Literal[""] | None = None
+    placement: Policy | None = None
     placement_enforced: bool | None = None
     racks_min: int | None = None
     regions_min: int | None = None
@@ -217,7 +217,7 @@ def check(policy: StreamPolicy) -> None:
 def _placement_of(policy: StreamPolicy) -> PlacementConfig:
     """Return the rule in a policy. Raises ConfigError."""
     return PlacementConfig(
-        policy=policy.placement or "spread",
+        policy=policy.placement,
         enforce=policy.placement_enforced,
         min_racks_per_write_quorum=policy.racks_min,
         min_regions_per_write_quorum=policy.regions_min,

@@ -14,7 +14,7 @@ from fastbk.placement.config import BookieView, PlacementConfig
 from fastbk.placement.rules import (
     DEFAULT_RULE,
     GROUP_KEY,
-    LOCATIONS_MAX,
+    LOCATIONS_BYTES_MAX,
     PLACEMENT_KEY,
     RULE_BYTES_MAX,
     ClusterRules,
@@ -182,7 +182,12 @@ def test_a_clusters_rules_are_stored_and_found_again(
 
 
 @pytest.mark.parametrize(
-    "locations", [{"b1": "rack"}, {"a*b": "/r"}, {f"b{n}": "/r" for n in range(LOCATIONS_MAX + 1)}]
+    "locations",
+    [
+        {"b1": "rack"},
+        {"a*b": "/r"},
+        {"b" * 400 + str(n): "/r" for n in range(LOCATIONS_BYTES_MAX // 400)},
+    ],
 )
 def test_a_table_that_is_wrong_is_refused(locations: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
