@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +53,24 @@ def logs() -> Iterator[JournalLogs]:
         logs.publish()
         yield logs
         logs.close()
+
+
+@contextmanager
+def real_logs(path: Path) -> Iterator[JournalLogs]:
+    """Begin a file on a real disk."""
+    disks: list[Disk] = []
+
+    def new_disk() -> Disk:
+        disks.append(Disk(path, "plain"))
+        return disks[-1]
+
+    with FakeDisk() as fake:
+        logs = JournalLogs(fake, str(path), new_disk)
+        logs.begin_file()
+        yield logs
+        logs.close()
+    for disk in disks:
+        disk.destroy()
 
 
 def test_the_path_of_a_log_that_is_a_journal_file() -> None:
@@ -121,15 +140,7 @@ def test_it_is_read_while_the_journal_writes_on(logs: JournalLogs) -> None:
 
 def test_the_page_cache_beside_direct_writes(tmp_path: Path) -> None:
     """INV-J7: each batch is read through the page cache at once, while blocks behind it are still to be written."""
-    disks: list[Disk] = []
-
-    def new_disk() -> Disk:
-        disks.append(Disk(tmp_path, "plain"))
-        return disks[-1]
-
-    with FakeDisk() as fake:
-        logs = JournalLogs(fake, str(tmp_path), new_disk)
-        logs.begin_file()
+    with real_logs(tmp_path) as logs:
         for n in range(12):
             logs.batch(FIRST, SECOND, loose=n % 3)
             logs.publish(sealed=False)
@@ -141,18 +152,10 @@ def test_the_page_cache_beside_direct_writes(tmp_path: Path) -> None:
             store.read_ahead(FIRST, 0, 1 << 20)
             assert store.cached(FIRST, 0, scan=True) == stored(FIRST, 0)
             assert take_damage(store) == []
-        logs.close()
-    for disk in disks:
-        disk.destroy()
 
 
 def test_a_file_is_opened_anew_when_the_journal_has_left_it(tmp_path: Path) -> None:
     """While it is written to nothing is read ahead in it; from then on it is read ahead as entry logs are."""
-    disks: list[Disk] = []
-
-    def new_disk() -> Disk:
-        disks.append(Disk(tmp_path, "plain"))
-        return disks[-1]
 
     def read(store: Store, entry_id: int) -> str:
         """Return the descriptor by which it is read; others have the file open, too."""
@@ -165,9 +168,7 @@ def test_a_file_is_opened_anew_when_the_journal_has_left_it(tmp_path: Path) -> N
         links = {one: os.path.realpath(f"{folder}/{one}") for one in os.listdir(folder)}
         return {one for one, path in links.items() if path.endswith(JOURNALS.name(1))}
 
-    with FakeDisk() as fake:
-        logs = JournalLogs(fake, str(tmp_path), new_disk)
-        logs.begin_file()
+    with real_logs(tmp_path) as logs:
         for _ in range(6):
             logs.batch(FIRST, SECOND)
         logs.publish()
@@ -183,9 +184,6 @@ def test_a_file_is_opened_anew_when_the_journal_has_left_it(tmp_path: Path) -> N
         assert again
         store.set_journal_file(9)
         assert again in descriptors() and not read(store, 120), "it was opened for what it is"
-        logs.close()
-    for disk in disks:
-        disk.destroy()
 
 
 @pytest.mark.parametrize("has_closing_batch", [True, False])

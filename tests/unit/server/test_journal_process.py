@@ -48,25 +48,33 @@ FILE_BYTES = 96 * KIB
 LIMIT_BYTES = 4 * FILE_BYTES
 
 
+def journal_on(
+    disk: Disk, directory: str, *, in_background: bool = True
+) -> tuple[JournalHarness, JournalPool]:
+    """Return a journal of small batches, and the pool of its files."""
+    harness = JournalHarness(
+        disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
+    )
+    pool = JournalPool(
+        disk,
+        directory,
+        next_file_id=1,
+        file_size_bytes=FILE_BYTES,
+        first_file_size_bytes=FILE_BYTES,
+        limit_bytes=LIMIT_BYTES,
+        in_background=in_background,
+    )
+    return harness, pool
+
+
 class Service:
     def __init__(self, fake: FakeDisk) -> None:
         self.fake = fake
         disk = fake.disk()
         disk.make_directory("/j")
         self.disk = disk
-        self.harness = JournalHarness(
-            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
-        )
+        self.harness, self.pool = journal_on(disk, "/j", in_background=False)
         assert self.harness.journal is not None
-        self.pool = JournalPool(
-            disk,
-            "/j",
-            next_file_id=1,
-            file_size_bytes=FILE_BYTES,
-            first_file_size_bytes=FILE_BYTES,
-            limit_bytes=LIMIT_BYTES,
-            in_background=False,
-        )
         self.loop = JournalLoop(self.harness.journal, self.pool, LIMIT_BYTES)
         self.loop.roll()
         self.entry_id = 0
@@ -228,18 +236,8 @@ def test_a_file_that_is_still_being_made_is_not_waited_for(
 ) -> None:
     """On a disk that hangs the loop goes on hearing what it is asked; nothing is refused meanwhile."""
     with Disk(tmp_path, "plain") as disk:
-        harness = JournalHarness(
-            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
-        )
+        harness, pool = journal_on(disk, str(tmp_path))
         assert harness.journal is not None
-        pool = JournalPool(
-            disk,
-            str(tmp_path),
-            next_file_id=1,
-            file_size_bytes=FILE_BYTES,
-            first_file_size_bytes=FILE_BYTES,
-            limit_bytes=LIMIT_BYTES,
-        )
         loop = JournalLoop(harness.journal, pool, LIMIT_BYTES)
         loop.roll()
         first = harness.journal.status.file_id
@@ -528,18 +526,8 @@ def test_a_journal_writes_its_new_version_from_level_4_on(
 def test_a_file_is_cut_behind_its_last_batch_when_it_is_left_early(tmp_path: Path) -> None:
     """Nothing that it holds is lost by that, not even where its successor's header is."""
     with Disk(tmp_path) as disk:
-        harness = JournalHarness(
-            disk, ring_bytes=256 * KIB, batch_size_bytes_max=32 * KIB, record_bytes_max=40 * KIB
-        )
+        harness, pool = journal_on(disk, str(tmp_path))
         assert harness.journal is not None
-        pool = JournalPool(
-            disk,
-            str(tmp_path),
-            next_file_id=1,
-            file_size_bytes=FILE_BYTES,
-            first_file_size_bytes=FILE_BYTES,
-            limit_bytes=LIMIT_BYTES,
-        )
         adoption = Adoption(harness.journal, obstacle="", level=LEVEL_MAX)
         adoption._samples[0] = (-100 * MIB, -100 * MIB)
         loop = JournalLoop(harness.journal, pool, LIMIT_BYTES, adoption=adoption)
