@@ -101,6 +101,10 @@ class DiskWatch:
         """What may be written."""
         return self.health.takes
 
+    def room_bytes(self) -> int:
+        """Return how much is free above the room that replay's flush needs: what merges may take."""
+        return self.health.sample.free_bytes - self.health.thresholds.reserve_bytes
+
     @property
     def is_gone(self) -> bool:
         """Whether the path leads elsewhere: nothing may be made there (INV-D2)."""

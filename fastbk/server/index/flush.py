@@ -12,6 +12,7 @@ Decision 41.
 from __future__ import annotations
 
 import select
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class Flusher:
         *,
         background: Background | DirectBackground | None = None,
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
+        room_bytes: Callable[[], int] = lambda: sys.maxsize,
         on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None,
         log: Callable[..., None] = lambda event, **values: None,
         clock_s: Callable[[], float] = time.time,
@@ -79,6 +81,7 @@ class Flusher:
             disk: the one that `checkpoint` writes with. log: called with an event and its values.
             background: where merges are done; None: at once, in this thread.
             merge_bytes_per_s: read by merges and recounts, at most.
+            room_bytes: how much of the disk merges may take.
             on_damage: told (ledger, first id, last id) of what a compaction found damaged.
         """
         self.failure = ""
@@ -123,6 +126,7 @@ class Flusher:
             on_damage=on_damage,
             on_forgotten=self._forgotten,
             merge_bytes_per_s=merge_bytes_per_s,
+            room_bytes=room_bytes,
         )
         self.journal_logs = JournalLogs()
         """Journal files that are entry logs, as of the last installed change."""

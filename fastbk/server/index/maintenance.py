@@ -13,7 +13,6 @@ its end. A crash on the way is harmless: a start knows what the files know.
 
 from __future__ import annotations
 
-import sys
 import time
 from array import array
 from typing import TYPE_CHECKING
@@ -70,10 +69,12 @@ class MaintenanceLoop:
         on_damage: Callable[[list[tuple[int, int, int]]], None],
         on_forgotten: Callable[[array[int]], None],
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
+        room_bytes: Callable[[], int],
     ) -> None:
         """Begin with nothing to do.
 
         Args:
+            room_bytes: how much of the disk merges may take: what is above the floor.
             on_damage: told (ledger, first id, last id) of what a compaction found damaged, once it counts.
             on_forgotten: told which deleted ledgers are not known any more: their ids may be new ledgers' again.
         """
@@ -83,8 +84,7 @@ class MaintenanceLoop:
         self._on_damage = on_damage
         self._on_forgotten = on_forgotten
         self.forgetting = Forgetting(index, store, clock_s, monotonic_s)
-        self.room_bytes: Callable[[], int] = lambda: sys.maxsize
-        """How much of the disk merges may take: what is above the floor."""
+        self._room_bytes = room_bytes
         self._index = index
         self._store = store
         self._checkpoint = checkpoint
@@ -217,7 +217,7 @@ class MaintenanceLoop:
     def _begin_merges(self) -> None:
         while (merging := self._checkpoint.plan_merge(self.deleted)) is not None:
             # With so many files that no flush begins, the floor is no reason to wait any more.
-            if merging.size_bytes > self.room_bytes() and not self.lags:
+            if merging.size_bytes > self._room_bytes() and not self.lags:
                 self._give_up(merging)
                 self._merge_not_before_s = self._monotonic_s() + RETRY_S
                 return
@@ -253,7 +253,7 @@ class MaintenanceLoop:
         merging = self._checkpoint.plan_merge(
             self.deleted, everything=True, dropped=drop.ledger_ids
         )
-        if merging is None or merging.size_bytes > self.room_bytes():
+        if merging is None or merging.size_bytes > self._room_bytes():
             self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
             self._log("drop.impossible", reason="a locations file is damaged, or there is no room")
             if merging is not None:
@@ -404,7 +404,7 @@ class MaintenanceLoop:
 
     def _forget(self, before_s: int) -> None:
         merging = self.forgetting.plan(self._checkpoint, self.deleted, before_s)
-        if merging is not None and merging.size_bytes > self.room_bytes():
+        if merging is not None and merging.size_bytes > self._room_bytes():
             self._give_up(merging)
         elif merging is not None:
             self._submit_merge(merging)

@@ -203,6 +203,7 @@ class Parts:
             settings.directory,
             background=self.background,
             merge_bytes_per_s=settings.merge_rate_bytes,
+            room_bytes=self.disk_watch.room_bytes,
             on_damage=partial(self.scrubber.quarantine, reason="found damaged by a compaction"),
             log=logs.warning,
         )
@@ -280,7 +281,6 @@ class IndexLoop:
         self.is_draining = False
         self._next_look_s = 0.0
         self._disk_written_bytes = 0
-        parts.flusher.upkeep.room_bytes = self.room_bytes
 
     def step(self, timeout_ms: int) -> int:
         """One step and what follows from it. Returns the step's reasons."""
@@ -317,13 +317,6 @@ class IndexLoop:
             total_bytes=report.free_bytes + report.used_bytes,
             floor_bytes=self.disk.watch.health.thresholds.reserve_bytes,
             is_full=self.disk.watch.takes is not Takes.ALL,
-        )
-
-    def room_bytes(self) -> int:
-        """Return how much merges may take."""
-        return (
-            self.disk.watch.health.sample.free_bytes
-            - self.disk.watch.health.thresholds.reserve_bytes
         )
 
     def receive(self) -> None:

@@ -298,7 +298,7 @@ def test_no_merge_takes_what_lies_below_the_floor(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A13: that is for what was acknowledged. When no flush could begin any more, merges have to."""
-    life.flusher.upkeep.room_bytes = lambda: 1 << 10
+    life.room_bytes = lambda: 1 << 10
     for entry_id in range(2 * MERGE_FILES_MIN):
         life.add(1, entry_id, bytes(300))
         life.settle()
@@ -311,7 +311,7 @@ def test_no_merge_takes_what_lies_below_the_floor(
     life.flusher.poll()
     life.flusher.poll()
     assert len(life.checkpoint.manifest.locations) == 1
-    life.flusher.upkeep.room_bytes = lambda: 1 << 30
+    life.room_bytes = lambda: 1 << 30
     for entry_id in range(100, 100 + 2 * MERGE_FILES_MIN):
         life.add(1, entry_id, bytes(300))
         life.settle()

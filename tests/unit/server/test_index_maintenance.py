@@ -431,20 +431,16 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
     assert in_memory(timed)[0] <= (600 + merge_s) / 10 + 2, "those of the last pause"
 
 
-def test_a_merge_that_fails_is_tried_again_ever_later(
-    fake: FakeDisk, timed: Timed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_fails_is_tried_again_ever_later(fake: FakeDisk, timed: Timed) -> None:
     haunt(timed, 1, 2)
     tries: list[float] = []
-    monkeypatch.setattr(
-        timed.flusher.upkeep, "room_bytes", lambda: tries.append(timed.clock_s) or 0
-    )
+    timed.room_bytes = lambda: tries.append(timed.clock_s) or 0
     expire(timed, 1, 2)
     pass_time(timed, 3000)
     pauses = [b - a for a, b in pairwise(tries)]
     assert pauses[0] == 10
     assert pauses[-1] == 600
     assert pauses == sorted(pauses)
-    monkeypatch.setattr(timed.flusher.upkeep, "room_bytes", lambda: 1 << 40)
+    timed.room_bytes = lambda: 1 << 40
     pass_time(timed, 610)
     assert in_memory(timed) == (0, 0)
