@@ -14,7 +14,14 @@ from unittest.mock import patch
 
 from tests.fixtures.fake_ledgers import FakeClient
 from tests.simulation.planting import Mutation, planted
-from tests.simulation.streams import mutations, mutations_names, mutations_patterns, mutations_whole
+from tests.simulation.streams import (
+    mutations,
+    mutations_names,
+    mutations_patterns,
+    mutations_producers,
+    mutations_whole,
+    producers,
+)
 from tests.simulation.streams.naming import run_names
 from tests.simulation.streams.patterns import run_patterns
 from tests.simulation.streams.whole import run_whole
@@ -27,13 +34,16 @@ KINDS: dict[str, Callable[[int], None]] = {
     "whole": run_whole,
     "names": run_names,
     "patterns": run_patterns,
+    "producers": producers.run_producers,
 }
-"""Worlds of writers alone, of all that uses a stream, of names that come, go and change, and of a pattern's cursor."""
+"""Worlds of writers alone, of all that uses a stream, of names that come, go and change, of a pattern's cursor, and of
+many producers."""
 MUTATIONS_OF: dict[str, tuple[Mutation, ...]] = {
     "writers": mutations.MUTATIONS,
     "whole": mutations_whole.MUTATIONS,
     "names": mutations_names.MUTATIONS,
     "patterns": mutations_patterns.MUTATIONS,
+    "producers": mutations_producers.MUTATIONS,
 }
 """The planted faults of each kind, each with the seed of a world that finds it."""
 
@@ -118,5 +128,8 @@ def traced() -> Iterator[None]:
                 f"{loop.time():10.3f} {took_s:8.3f}  {client.name:10}  {what:20}{outcome}".rstrip()
             )
 
-    with patch.object(FakeClient, "call", call):
+    def note(seconds: float, who: str, what: str) -> None:
+        print(f"{seconds:10.3f} {'':8}  {who:10}  {what}")
+
+    with patch.object(FakeClient, "call", call), patch.object(producers, "note", note):
         yield

@@ -17,8 +17,8 @@ from tests.simulation.planting import Mutation
 from tests.simulation.streams.loop import Clock, Stuck, run_simulated
 from tests.simulation.streams.running import KINDS, MUTATIONS_OF
 
-FRESH_SEEDS = {"writers": 60, "whole": 8, "names": 8, "patterns": 4}
-WORLDS_MAX = {"writers": 100, "whole": 100, "names": 300, "patterns": 100}
+FRESH_SEEDS = {"writers": 60, "whole": 8, "names": 8, "patterns": 4, "producers": 200}
+WORLDS_MAX = {"writers": 100, "whole": 100, "names": 300, "patterns": 100, "producers": 100}
 FOUND = {
     "writers": (400433623918,),
     "whole": (828373148677,),

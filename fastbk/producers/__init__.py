@@ -1,0 +1,1 @@
+"""Many producers for one stream: see README.md. Begin with `table.py`."""

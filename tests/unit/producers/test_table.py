@@ -1,0 +1,62 @@
+"""The owner's table: what bounds it, and what it says where no world looks. Worlds judge all else, INV-S26 among it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.producers.table import (
+    NO_NUMBER,
+    Frame,
+    NotNext,
+    OwnerTable,
+    Provenance,
+    Row,
+    TableOptions,
+    TooManyProducers,
+    read_table,
+)
+
+DAY_US = 24 * 3600 * 1_000_000
+
+
+def test_a_full_table_refuses_an_opening_until_a_name_is_old() -> None:
+    """INV-S27. The name that is left out is in no whole table any more."""
+    table = OwnerTable({}, 1, TableOptions(names_max=2, age_us=DAY_US))
+    for name in (b"a", b"b"):
+        table.open(name, 0)
+    table.entry(0, 0)
+    table.take(Frame(b"b", 1 << 32 | 2, NO_NUMBER, (0,)), DAY_US)
+    with pytest.raises(TooManyProducers):
+        table.open(b"c", DAY_US)
+    table.open(b"c", DAY_US + 1)
+    provenance = table.entry(0, DAY_US + 1)
+    assert [row.name for row in provenance.rows] == [b"b", b"c"]
+    assert provenance.distance == 0
+
+
+def test_a_takeover_reads_no_more_than_its_bound() -> None:
+    """INV-S23: in entries, and in bytes with those of the entry that has the whole table."""
+    table = OwnerTable({}, 1, TableOptions(entries_max=5, bytes_max=1000))
+    row = table.open(b"a", 0)
+    entries: list[tuple[int, Provenance]] = []
+    for number in range(200):
+        table.take(Frame(b"a", row.incarnation, number - 1, (number,)), 0)
+        entry_bytes = 10 if number < 100 else 400
+        entries.append((entry_bytes, table.entry(entry_bytes, 0)))
+        distance = entries[-1][1].distance
+        back = entries[len(entries) - 1 - distance :]
+        assert len(back) <= 5
+        assert sum(size for size, _ in back) <= 1000
+        rows = read_table(back[-1][1], lambda before: entries[-1 - before][1])
+        assert rows == {b"a": Row(b"a", row.incarnation, number, 0)}
+    assert {provenance.distance for _, provenance in entries[:100]} == set(range(5))
+    assert max(provenance.distance for _, provenance in entries[101:]) == 1
+
+
+def test_a_frame_that_was_stored_in_part_is_completed() -> None:
+    """INV-S24, INV-S25."""
+    table = OwnerTable({b"a": Row(b"a", 7, 12, 0)}, 1)
+    assert table.take(Frame(b"a", 7, 9, (10, 11, 12, 15)), 0) == 3
+    assert table.take(Frame(b"a", 7, 9, (10, 11, 12, 15)), 0) == 4
+    with pytest.raises(NotNext):
+        table.take(Frame(b"a", 7, 16, (17,)), 0)
