@@ -6,7 +6,7 @@
     SHRINK=seed        the fewest faults and pieces of work that still break the same invariant; not of theirs
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl
     HEALING=n          worlds of AutoRecovery instead
-    STREAMS=n          worlds of streams instead; WORLDS=writers|whole|names  of one kind
+    STREAMS=n          worlds of streams instead; WORLDS=writers|whole|names|patterns|producers  of one kind
     MUTATIONS=1        looks for a seed that finds each planted fault (ONLY=text, SECONDS_EACH=60): for finders.py;
                        with HEALING=1 or STREAMS=1 for a quick one of theirs: for mutations*.py there
 
