@@ -239,7 +239,7 @@ class Client:
         if ledger_id is None:
             ledger_id = await self.records.draw_ledger_id()
         known = await self._create(ledger_id, value)
-        self._ensembles.note_created(ledger_id, value, rule)
+        await self._ensembles.note_created(ledger_id, value, rule)
         if chosen.away:
             await self.marks.update(ledger_id, add=owed_by(chosen.away))
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0

@@ -7,6 +7,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -56,7 +57,7 @@ class Ensembles:
         self._rng = random.Random()
         self._rules: ClusterRules | None = None
         self._rules_read_s = float("-inf")
-        self.short = ShortPlacements(pool)
+        self.short = ShortPlacements(pool, store)
 
     async def rule_of_new(self, wish: PlacementConfig) -> PlacementConfig:
         """Return what a new ledger is to keep to: the cluster's rule, narrowed (INV-P3). Raises ConfigError."""
@@ -146,15 +147,15 @@ class Ensembles:
                 replaced.chosen.get(index, one) for index, one in enumerate(action.ensemble)
             ]
             among = frozenset(replaced.chosen)
-            self.short.check(ledger_id, ensemble, metadata.write_quorum, config, among)
+            await self.short.check(ledger_id, ensemble, metadata.write_quorum, config, among)
         return replaced
 
-    def note_created(
+    async def note_created(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, rule: PlacementConfig
     ) -> None:
         """Note whether a new ledger keeps less than its rule's minimums."""
         ensemble = metadata.fragments[0].ensemble
-        self.short.check(ledger_id, ensemble, metadata.write_quorum, rule)
+        await self.short.check(ledger_id, ensemble, metadata.write_quorum, rule)
 
     def _views(self) -> Sequence[BookieView]:
         return self._pool.known.views(asyncio.get_running_loop().time())
@@ -236,16 +237,17 @@ class ShortPlacements:
         count: of such choices since the client was made.
     """
 
-    def __init__(self, pool: BookiePool) -> None:
+    def __init__(self, pool: BookiePool, store: MetadataCalls) -> None:
         self.count = 0
         self._pool = pool
+        self._store = store
         self._source: Source | None = None
         self._untold = 0
         self._limit = RateLimit(TOLD_PER_S, burst_s=TOLD_BURST_S, is_rested=True)
         self._attainable: tuple[object, PlacementConfig] | None = None
-        """What of the last rule the bookies could keep that this client has ever seen."""
+        """What of the last rule the cluster's bookies could keep, those included that are down."""
 
-    def check(
+    async def check(
         self,
         ledger_id: LedgerId,
         ensemble: Sequence[BookieId],
@@ -253,9 +255,10 @@ class ShortPlacements:
         rule: PlacementConfig,
         among: frozenset[int] | None = None,
     ) -> None:
-        """Count and tell a choice that falls short of what the bookies that this client knows could keep.
+        """Count and tell a choice that falls short of what the cluster's bookies could keep if all were up.
 
-        `among`: the indexes that were chosen; None: all.
+        Where those are that are down, the cluster's table says, or this client has seen it. `among`: the indexes that
+        were chosen; None: all.
         """
         views = self._pool.known.members(ensemble)
 
@@ -263,7 +266,7 @@ class ShortPlacements:
             found = sorted_faults(views, ensemble, write_quorum, wanted, among)
             return [fault.reason for fault in found if not fault.is_enforced]
 
-        if faults(rule) and (short := faults(self._as_far_as_possible(rule))):
+        if faults(rule) and (short := faults(await self._as_far_as_possible(rule))):
             self.count += 1
             self._measure()
             self._tell(ledger_id, ensemble, short)
@@ -281,12 +284,16 @@ class ShortPlacements:
     def _figures(self) -> Figures:
         return {"fastbk.client.placements.short": self.count}
 
-    def _as_far_as_possible(self, rule: PlacementConfig) -> PlacementConfig:
+    async def _as_far_as_possible(self, rule: PlacementConfig) -> PlacementConfig:
         known = self._pool.known
         depends_on = known.updates, known.locations.cluster, rule
         if self._attainable is None or self._attainable[0] != depends_on:
-            everyone = known.members([one.service.bookie_id for one in known.listed()])
-            self._attainable = depends_on, attainable(everyone, rule)
+            everyone = {one.service.bookie_id for one in known.listed()}
+            if known.locations.cluster != Topology():
+                with suppress(MetadataUnavailable, Unauthorized):
+                    identities = await self._store.call(lambda store: store.list_identities())
+                    everyone.update(identity.bookie_id for identity in identities)
+            self._attainable = depends_on, attainable(known.members(everyone), rule)
         return self._attainable[1]
 
     def _tell(

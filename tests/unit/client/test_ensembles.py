@@ -10,10 +10,11 @@ import pytest
 import fastbk
 from fastbk.client import ensembles
 from fastbk.errors import ConfigError, MetadataUnavailable, NotEnoughBookies
+from fastbk.meta.api import BookieIdentity
 from fastbk.meta.placement_record import PLACEMENT_PATH, change_rules, read_rules
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.placement.config import PlacementConfig
 from fastbk.placement.rules import PLACEMENT_KEY, ClusterRules, decode_rule
@@ -435,6 +436,19 @@ async def test_a_new_ledger_with_less_than_its_rule_wants_is_counted_and_told(
         assert client.placements_short == 1, "nothing was made"
         await writer.close()
         assert store.read_ledger(writer.ledger_id).metadata.is_closed
+
+
+async def test_a_client_that_never_saw_the_lost_rack_knows_it_from_the_clusters_table() -> None:
+    async with fake_cluster(2) as (client, _, store):
+        change_rules(
+            store, lambda rules: ClusterRules(rules.rule, {"b0": "/r1", "b1": "/r1", "gone": "/r2"})
+        )
+        await (await client.create_ledger(2, 2)).close()
+        assert client.placements_short == 0, "no bookie of that name is known"
+        store.write_identity(BookieIdentity(BookieId("gone"), 1, ()), None)
+        async with fastbk.connect(store) as other:
+            await (await other.create_ledger(2, 2)).close()
+            assert other.placements_short == 1
 
 
 async def test_where_no_bookie_says_where_it_is_nothing_falls_short(
