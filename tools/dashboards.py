@@ -293,6 +293,10 @@ def healing() -> list[Panel]:
             "{{le}}"),
         Panel("Ledgers with too few live copies", "Of those with a mark.", "none", tuple(
             Query(highest(f"auditor_NUM_LEDGERS_HAVING_{what}_OF_AN_ENTRY"), text) for what, text in lacks)),
+        one("Misplaced ledgers", "Copies lie otherwise than a rule wants it; enforced: than it allows.", "none",
+            highest("fastbk_misplaced_ledgers", "kind"), "{{kind}}"),
+        one("Choices that kept less than a rule", "Of bookies, where the rule is not enforced.", "ops",
+            of_all("fastbk_autorecovery_placements_short_total")),
         one("Repairs under way", "Of each process.", "none", gauge("fastbk_autorecovery_repairs_active", CLUSTER)),
         Panel("Copied", "Bytes of entries, and the limit.", "Bps", (
             Query(f"rate(replication_worker_NUM_BYTES_WRITTEN_sum{{{CLUSTER}}}{PER})", "{{instance}}"),

@@ -60,6 +60,9 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     format_level.LEVEL_PATH: lambda _, raw: format_level.decode(raw),
     rollback.MARK_PATH: lambda _, raw: rollback.decode_mark(raw),
     health_records.BACKUP_PATH: lambda _, raw: health_records.decode_backup(raw),
+    health_records.PLACEMENT_FAULTS_PATH: lambda _, raw: health_records.decode_placement_faults(
+        raw
+    ),
     placement_record.PLACEMENT_PATH: lambda _, raw: placement_record.rules_or_default(raw),
 }
 """By kind, or by path. Marks and AutoRecovery's coordination are read by their own calls."""

@@ -131,13 +131,14 @@ def check_placement(
 
 @dataclass(frozen=True, slots=True)
 class MemberFacts:
-    """A bookie of an ensemble."""
+    """A bookie of an ensemble. `reason`: what it is there for, by its ledger's rule."""
 
     bookie_id: BookieId
     state: State
     location: str
     source: Source
     labels: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ def explain_ledger(
             FragmentPlacement(
                 fragment.first_entry_id,
                 last_of_fragment(metadata, index),
-                tuple(_member(judge.place(bookie_id)) for bookie_id in ensemble),
+                tuple(_member(judge, bookie_id, ensemble, rule) for bookie_id in ensemble),
                 verdict.enforced,
                 verdict.soft,
                 verdict.is_unsure,
@@ -238,9 +239,24 @@ def rule_origin(custom: Mapping[str, bytes]) -> str:
     return "the cluster's"
 
 
-def _member(place: BookiePlace) -> MemberFacts:
+def _member(
+    judge: PlacementJudge, bookie_id: BookieId, ensemble: Sequence[BookieId], rule: PlacementConfig
+) -> MemberFacts:
+    place = judge.place(bookie_id)
     labels = tuple(sorted(place.view.labels))
-    return MemberFacts(place.view.bookie_id, place.state, place.location, place.source, labels)
+    reasons = []
+    if rule.policy != "spread" and place.source != "unknown":
+        own, same = _domain_mates(judge, bookie_id, ensemble, rule)
+        with_whom = f"shares the {rule.policy} {own} with {', '.join(same)}"
+        reasons.append(with_whom if same else f"the only one in the {rule.policy} {own}")
+    if rule.group is not None and place.state != "down":
+        reasons.append(
+            f"of the group {rule.group!r}"
+            if rule.group in labels
+            else f"not of the group {rule.group!r}"
+        )
+    reason = "; ".join(reasons) or ("" if rule.policy != "spread" else "its rule takes any bookie")
+    return MemberFacts(bookie_id, place.state, place.location, place.source, labels, reason)
 
 
 def _others(
@@ -309,14 +325,21 @@ def _sharing(
     judge: PlacementJudge, bookie_id: BookieId, ensemble: Sequence[BookieId], rule: PlacementConfig
 ) -> str:
     """Return with whom a bookie shares its rack or zone, as the end of a sentence."""
-    noun = rule.policy
-    if noun == "spread":
+    if rule.policy == "spread":
         return ""
+    own, same = _domain_mates(judge, bookie_id, ensemble, rule)
+    return f"; the same {rule.policy} ({own}) as {', '.join(same)}" if same else ""
+
+
+def _domain_mates(
+    judge: PlacementJudge, bookie_id: BookieId, ensemble: Sequence[BookieId], rule: PlacementConfig
+) -> tuple[str, list[BookieId]]:
+    """Return the rack, region or zone that a bookie is in, and which others of an ensemble are there."""
 
     def domain(place: BookiePlace) -> str:
         upper, whole = domains_of_view(place.view, rule.policy)
-        return whole if noun == "rack" else upper
+        return whole if rule.policy == "rack" else upper
 
     own = domain(judge.place(bookie_id))
-    same = [member for member in ensemble if domain(judge.place(member)) == own]
-    return f"; the same {noun} ({own}) as {', '.join(same)}" if same else ""
+    others = [member for member in ensemble if member != bookie_id]
+    return own, [member for member in others if domain(judge.place(member)) == own]

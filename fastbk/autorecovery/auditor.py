@@ -3,7 +3,8 @@ rate.
 
 One process is elected (`fastbk.autorecovery.healer`). Its passes are independent: one that fails or
 takes long stops no other one. What they have done is kept in metadata, so the next auditor goes on
-there. There are two long ones:
+there. `PlacementAudit` beside this compares where copies are with the rules. There are two more long
+ones:
 
 `MarkingScan` marks the ledgers of due bookies, by a scan over all metadata.
 
@@ -30,6 +31,8 @@ from fastbk.autorecovery.lost_bookies import (
     delay_of,
     judge,
 )
+from fastbk.autorecovery.placement_audit import INTERVAL_S as PLACEMENT_INTERVAL_S
+from fastbk.autorecovery.placement_audit import PlacementAudit
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
 from fastbk.autorecovery.state import (
     SUSPECTS_MAX,
@@ -62,6 +65,8 @@ _log = LibraryLog("fastbk.autorecovery")
 FORGET_WORKERS_INTERVAL_S = 60.0
 MARKS_AT_ONCE = 8
 RUN_S = 20.0
+PLACES_PASSES = 3
+"""Passes over the bookies between two looks at where they are."""
 REASON = "its bookie is lost"
 LEDGERS_PER_S = 500.0
 """Checked at most, so that a cycle over many small ledgers leaves metadata and bookies alone."""
@@ -82,13 +87,19 @@ PAGE_LEDGERS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditorOptions:
-    """How often the auditor looks. Seconds between the end of a pass and the next one."""
+    """How often the auditor looks. Seconds between the end of a pass and the next one.
+
+    Attributes:
+        placement_interval_s: between two rounds over all closed ledgers that compare where their copies are with their
+            rules; 0: there are none.
+    """
 
     bookie_interval_s: float = 5.0
     verify_interval_s: float = 5.0
     verify_ledgers_per_s: float = LEDGERS_PER_S
     cycle_interval_s: float = CYCLE_INTERVAL_S
     confirm_after_s: float = CONFIRM_AFTER_S
+    placement_interval_s: float = PLACEMENT_INTERVAL_S
 
 
 class Auditor:
@@ -96,6 +107,7 @@ class Auditor:
 
     Attributes:
         pass_ended_s: when each kind of pass ended last, by the loop's clock; for liveness.
+        placement: its `misplaced` has the ledgers that were found to lie otherwise than their rules want it.
     """
 
     def __init__(
@@ -126,6 +138,9 @@ class Auditor:
             confirm_after_s=options.confirm_after_s,
             counts=self.counts.verification,
         )
+        self.placement = PlacementAudit(
+            client, interval_s=options.placement_interval_s, counts=self.counts.placement
+        )
         self._is_enabled = False
         self._holds: dict[BookieId | None, HealingHold] = {}
         self._due: frozenset[BookieId] = frozenset()
@@ -143,6 +158,7 @@ class Auditor:
             ("bookies", self.audit_bookies, options.bookie_interval_s),
             ("marking", self._mark, options.bookie_interval_s),
             ("verification", self._verify, options.verify_interval_s),
+            ("placement", self._check_placement, PLACES_PASSES * options.bookie_interval_s),
             ("leases", lambda: self._grant(leases), ANNOUNCE_INTERVAL_S),
             ("workers", self._forget_workers, FORGET_WORKERS_INTERVAL_S),
         ]
@@ -326,6 +342,10 @@ class Auditor:
             await self._client.call_store(
                 lambda store: store.coordination.set_check_time(Check.ALL_LEDGERS, now_ms)
             )
+
+    async def _check_placement(self) -> None:
+        if self._is_enabled:
+            await self.placement.run(self._may_work)
 
     async def _grant(self, leases: RateLeases) -> None:
         reports = await self._state.workers()

@@ -8,6 +8,7 @@ autorecovery/maintenance       bookies that may be away for a while: `fastbk boo
 autorecovery/lost_bookies      lost bookies with their times of loss: the auditor writes it, and an operator's `resume`
 autorecovery/audit             where the auditor's passes are, and when they ended: the auditor writes it
 autorecovery/recoveries        ledgers in recovery (`fastbk.meta.health_records`): the auditor writes it
+autorecovery/placement         how many ledgers are misplaced (`fastbk.meta.health_records`): the auditor writes it
 autorecovery/leases            how the copy rate is divided: the auditor writes it
 autorecovery/workers/<name>    what a worker is doing: that worker writes it
 """
@@ -343,6 +344,31 @@ class VerificationCounts:
 
 
 @dataclass(slots=True)
+class PlacementCounts:
+    """Counts of the rounds over all closed ledgers that compare their bookies with their rules.
+
+    Attributes:
+        rounds: whole ones. ledgers: that were judged, in all rounds.
+        enforced, soft: ledgers that the last round found against an enforced rule, or otherwise than wanted.
+        unsure: ledgers of which it could not say, since nobody knows where bookies are that are down.
+        ended_ms: when it ended, in ms since 1970; 0: none has.
+    """
+
+    rounds: int = 0
+    ledgers: int = 0
+    enforced: int = 0
+    soft: int = 0
+    unsure: int = 0
+    ended_ms: int = 0
+    round_ms: OpStats = field(default_factory=OpStats)
+
+    def ended(self, enforced: int, soft: int, unsure: int, now_ms: int) -> None:
+        """Count a round."""
+        self.rounds += 1
+        self.enforced, self.soft, self.unsure, self.ended_ms = enforced, soft, unsure, now_ms
+
+
+@dataclass(slots=True)
 class AuditorCounts:
     """Counts of the auditor's passes. `backup`: the newest one of metadata, as of the last pass; None: none was
     taken.
@@ -356,6 +382,7 @@ class AuditorCounts:
     audit_ms: OpStats = field(default_factory=OpStats)
     marking: MarkingCounts = field(default_factory=MarkingCounts)
     verification: VerificationCounts = field(default_factory=VerificationCounts)
+    placement: PlacementCounts = field(default_factory=PlacementCounts)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from fastbk.cli.options import (
     recorded_events,
 )
 from fastbk.errors import ConfigError, os_errors_as
+from fastbk.units import parse_duration_us
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.event_log import EventLog
     from fastbk.web.page_admission import PageAdmission
+
+
+PLACEMENT_KEY = "auditorPeriodicPlacementPolicyCheckInterval"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         metavar="SECONDS",
         help="how long the writer of an open ledger has to replace a lost bookie (30)",
+    )
+    parser.add_argument(
+        "--placement-interval",
+        metavar="TIME",
+        help="between two rounds over all closed ledgers that compare where their copies are with their rules, beside"
+        " those after changes of bookies and rules (1h); 0: no such rounds",
+    )
+    parser.add_argument(
+        "--apache-config",
+        type=Path,
+        metavar="FILE",
+        help=f"Apache's file, of which {PLACEMENT_KEY} counts here, where --placement-interval is not given",
     )
     parser.add_argument(
         "--audit",
@@ -67,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.admin.healing import RequestedRecoveries
+    from fastbk.autorecovery.auditor import AuditorOptions
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.meta.uri import is_gateway
@@ -80,6 +97,7 @@ async def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--ledgers-at-once {options.ledgers_at_once}: must be 1 to 64")
     if options.grace < 0:
         raise ConfigError(f"--grace {options.grace:g}: must be 0 or more seconds")
+    auditing = AuditorOptions(placement_interval_s=_placement_interval_s(options))
     chosen = WorkerOptions(ledgers_at_once=options.ledgers_at_once, grace_s=options.grace)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -99,7 +117,7 @@ async def _run(options: argparse.Namespace) -> int:
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(uri))
         await client.records.check_level()
-        healer = Healer(client, worker_options=chosen)
+        healer = Healer(client, auditor_options=auditing, worker_options=chosen)
         events.source = f"autorecovery@{healer.name}"
         recoveries = RequestedRecoveries(client, uri, healer.worker.rate)
         cluster_ids.append(await client.call_store(lambda store: store.instance_id()))
@@ -117,6 +135,24 @@ async def _run(options: argparse.Namespace) -> int:
                 await asyncio.wait([recovering])
         logs.info("autorecovery.ended", name=healer.name)
     return 0
+
+
+def _placement_interval_s(options: argparse.Namespace) -> float:
+    """Return how often all closed ledgers' places are checked, 0 for never. Raises ConfigError."""
+    from fastbk.apache.configuration import source
+    from fastbk.autorecovery.placement_audit import INTERVAL_S
+
+    if options.placement_interval is not None:
+        if options.placement_interval == "0":
+            return 0.0
+        return parse_duration_us(options.placement_interval) / 1e6
+    if options.apache_config is None:
+        return INTERVAL_S
+    found = source.read(options.apache_config, os.environ)
+    seconds = found.integer(PLACEMENT_KEY)
+    if seconds is not None and seconds < 0:
+        raise found.fault(PLACEMENT_KEY, "must be 0 or more seconds")
+    return INTERVAL_S if seconds is None else float(seconds)
 
 
 async def _audit(

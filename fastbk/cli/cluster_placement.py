@@ -519,11 +519,12 @@ def _fragment_lines(fragment: FragmentPlacement, limit: int) -> Iterator[str]:
         yield f"from entry {first}, without entries:"
     else:
         yield f"entries {first} to {last}:"
-    rows = [("bookie", "state", "location", "according to", "labels")]
+    rows = [("bookie", "state", "location", "according to", "labels", "why it")]
     for member in fragment.members:
         words = (painted(member.state), member.location or "-", SOURCES[member.source])
-        rows.append((member.bookie_id, *words, ", ".join(member.labels) or "-"))
-    yield from (f"  {line}" for line in table(rows, "<<<<<"))
+        labels = ", ".join(member.labels) or "-"
+        rows.append((member.bookie_id, *words, labels, member.reason or "-"))
+    yield from (f"  {line}" for line in table(rows, "<<<<<<"))
     yield from (f"  {painted('problem')}: {reason} (enforced)" for reason in fragment.enforced)
     yield from (f"  {painted('problem')}: {reason} (not enforced)" for reason in fragment.soft)
     if fragment.is_unsure:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from fastbk.autorecovery.state import MARK_AGES_S, MarkCounts
+from fastbk.autorecovery.state import MARK_AGES_S, MarkCounts, PlacementCounts
 from fastbk.observe.prometheus import family, number, quoted, single
 from fastbk.web.page_server import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
@@ -65,7 +65,10 @@ def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
     worker, marks = healer.worker, healer.worker.marks
     lines = [
         *_auditor_lines(healer.auditor_counts),
-        *_apache_gauges(marks.counts),
+        *_apache_gauges(
+            marks.counts,
+            PlacementCounts() if healer.auditor is None else healer.auditor_counts.placement,
+        ),
         *_worker_lines(worker.counts),
     ]
     late = healer.late_passes()
@@ -84,6 +87,19 @@ def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
          healer.auditor_counts.verification.holes),
         ("list_requests_total", "counter", "lists of entries that checks took from bookies",
          healer.auditor_counts.verification.requests),
+        ("placement_rounds_total", "counter",
+         "rounds over all closed ledgers that compared where their copies are with their rules",
+         healer.auditor_counts.placement.rounds),
+        ("placement_ledgers_checked_total", "counter", "ledgers that these rounds judged",
+         healer.auditor_counts.placement.ledgers),
+        ("placement_ledgers_unsure", "gauge",
+         "ledgers of which the last round could not say: nobody knows where bookies are that are down",
+         _of_last_round(healer, "unsure")),
+        ("placement_round_age_seconds", "gauge",
+         "since the last round ended; NaN: this process is not the auditor, or none has ended", _round_age(healer)),
+        ("placements_short_total", "counter",
+         "choices of bookies by this process that kept less than a rule's minimum, or left its group: not enforced",
+         healer.client.placements_short),
         ("repairs_active", "gauge", "ledgers that are being repaired here", worker.active),
         ("parked_ledgers", "gauge", "marked ledgers that no bookie has a good copy for, or that cannot be repaired",
          worker.parked),
@@ -112,6 +128,12 @@ def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
     ]
     series.append(('le="+Inf"', marks.counts.ledgers))
     lines += family("fastbk_underreplicated_ledgers", "gauge", text, series)
+    text = (
+        "closed ledgers whose copies lie otherwise than their rule wants it, by the last round over all:"
+        " kind=enforced, those that the rule forbids; kind=soft, the others; NaN: this process is not the auditor"
+    )
+    kinds = [(f'kind="{kind}"', _of_last_round(healer, kind)) for kind in ("enforced", "soft")]
+    lines += family("fastbk_misplaced_ledgers", "gauge", text, kinds)
     return "\n".join(lines) + "\n"
 
 
@@ -124,6 +146,20 @@ def _backup_age(healer: Healer) -> str:
         if counts.backup is None
         else number(counts.backup.age_s(time.time_ns() // 1_000_000))
     )
+
+
+def _of_last_round(healer: Healer, name: Literal["enforced", "soft", "unsure"]) -> object:
+    """Return what the last round over all closed ledgers found, while this process is the auditor."""
+    counts = healer.auditor_counts.placement
+    is_known = healer.auditor is not None and counts.ended_ms
+    return getattr(counts, name) if is_known else "NaN"
+
+
+def _round_age(healer: Healer) -> str:
+    ended_ms = healer.auditor_counts.placement.ended_ms
+    if healer.auditor is None or not ended_ms:
+        return "NaN"
+    return number(max(0, time.time_ns() // 1_000_000 - ended_ms) / 1000)
 
 
 def _auditor_lines(counts: AuditorCounts) -> list[str]:
@@ -148,6 +184,11 @@ def _auditor_lines(counts: AuditorCounts) -> list[str]:
         ("AUDIT_BOOKIES_TIME", counts.audit_ms, "Milliseconds to find lost bookies."),
         ("CHECK_ALL_LEDGERS_TIME", checks.cycle_ms, "Milliseconds of a cycle over all ledgers."),
         ("REPLICAS_CHECK_TIME", checks.cycle_ms, "The same: one check does both."),
+        (
+            "PLACEMENT_POLICY_CHECK_TIME",
+            counts.placement.round_ms,
+            "Milliseconds of a round over all closed ledgers that checks where their copies are.",
+        ),
         ("NUM_FRAGMENTS_PER_LEDGER", checks.fragments, "Of ledgers that were checked."),
         ("NUM_BOOKIES_PER_LEDGER", checks.bookies, "Of ledgers that were checked."),
     ]
@@ -179,7 +220,7 @@ def _auditor_lines(counts: AuditorCounts) -> list[str]:
     ]
 
 
-def _apache_gauges(marks: MarkCounts) -> list[str]:
+def _apache_gauges(marks: MarkCounts, placement: PlacementCounts) -> list[str]:
     rows = [
         ("HAVING_NO_REPLICA_OF_AN_ENTRY", marks.no_copy, "without a live copy of an entry."),
         (
@@ -198,6 +239,20 @@ def _apache_gauges(marks: MarkCounts) -> list[str]:
         for name, count, text in rows
         for line in single(f"auditor_NUM_LEDGERS_{name}", "gauge", f"Marked ledgers {text}", count)
     ]
+    for name, count, text in (
+        ("NOT_ADHERING", placement.enforced, "lie as an enforced rule of placement forbids it."),
+        (
+            "SOFTLY_ADHERING",
+            placement.soft,
+            "lie otherwise than a rule wants it that is not enforced.",
+        ),
+    ):
+        lines += single(
+            f"auditor_NUM_LEDGERS_{name}_TO_PLACEMENT_POLICY",
+            "gauge",
+            f"Closed ledgers that {text}",
+            count,
+        )
     name = "auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"
     return lines + single(
         name, "gauge", "Ledgers that are marked for more than an hour.", marks.late

@@ -154,7 +154,9 @@ class Client:
         requests.tag = await self.pool.tags.get(requests.ledger_id, metadata)
 
         async def choose(action: Choose) -> Replaced:
-            return await self._ensembles.replace(action, metadata, self.config.placement)
+            return await self._ensembles.replace(
+                requests.ledger_id, action, metadata, self.config.placement
+            )
 
         return LedgerIo(
             requests.ledger_id,
@@ -237,6 +239,7 @@ class Client:
         if ledger_id is None:
             ledger_id = await self.records.draw_ledger_id()
         known = await self._create(ledger_id, value)
+        await self._ensembles.note_created(ledger_id, value, rule)
         if chosen.away:
             await self.marks.update(ledger_id, add=owed_by(chosen.away))
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
@@ -526,6 +529,11 @@ class Client:
         """Return the bookies that are registered now."""
         return await self.pool.bookies()
 
+    @property
+    def placements_short(self) -> int:
+        """How often this client chose bookies that keep less than a rule's minimum, which was not enforced."""
+        return self._ensembles.short.count
+
     # --- life --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, object]:
@@ -534,6 +542,7 @@ class Client:
         return {
             "writers": writers,
             "under_replicated": sum(sum(one.under_replicated.values()) for one in writers.values()),
+            "placements_short": self.placements_short,
         }
 
     def _report(self, error: BaseException) -> None:
@@ -593,6 +602,7 @@ class Client:
                 )
             )
         self._refreshing.cancel()
+        self._ensembles.short.close()
         if self._lac_guard is not None:
             await self._lac_guard.end(limit_s)
         await self.pool.close(limit_s)

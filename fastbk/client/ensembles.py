@@ -7,6 +7,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -14,15 +15,19 @@ import msgspec
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, Unauthorized
+from fastbk.limits import RateLimit
 from fastbk.meta.placement_record import read_rules
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
+from fastbk.observe.meter import Figures, Source, meter_of
 from fastbk.placement.choose_ensemble import (
     ChosenEnsemble,
+    attainable,
     choose_ensemble,
     choose_partial_ensemble,
     choose_replacements,
+    sorted_faults,
 )
 from fastbk.placement.config import BookieView, Chance, PlacementConfig, Topology
 from fastbk.placement.rules import ClusterRules, narrowed, rule_of, with_preferences
@@ -52,6 +57,7 @@ class Ensembles:
         self._rng = random.Random()
         self._rules: ClusterRules | None = None
         self._rules_read_s = float("-inf")
+        self.short = ShortPlacements(pool, store)
 
     async def rule_of_new(self, wish: PlacementConfig) -> PlacementConfig:
         """Return what a new ledger is to keep to: the cluster's rule, narrowed (INV-P3). Raises ConfigError."""
@@ -111,9 +117,16 @@ class Ensembles:
         return chosen
 
     async def replace(
-        self, action: Choose, metadata: LedgerMetadata, preferences: PlacementConfig
+        self,
+        ledger_id: LedgerId,
+        action: Choose,
+        metadata: LedgerMetadata,
+        preferences: PlacementConfig,
     ) -> Replaced:
-        """Choose bookies that answer in place of bad members of a ledger's ensemble, by the ledger's rule (INV-P4)."""
+        """Choose bookies that answer in place of bad members of a ledger's ensemble, by the ledger's rule (INV-P4).
+
+        A member that is not registered counts as being where it was seen last: it may come back.
+        """
         try:
             await self._pool.bookies()
         except MetadataUnavailable:
@@ -123,8 +136,26 @@ class Ensembles:
         cluster = with_preferences(await self._cluster_rule(), preferences)
         config = rule_of(metadata.custom, cluster)
         quorums = (metadata.write_quorum, metadata.ack_quorum)
-        choosing = replacements(self._views, action, *quorums, config, self._rng)
-        return await self._reached(choosing, self._config.probe_timeout)
+
+        def views() -> Sequence[BookieView]:
+            return [*self._pool.known.members(action.ensemble), *self._views()]
+
+        choosing = replacements(views, action, *quorums, config, self._rng)
+        replaced = await self._reached(choosing, self._config.probe_timeout)
+        if replaced.chosen:
+            ensemble = [
+                replaced.chosen.get(index, one) for index, one in enumerate(action.ensemble)
+            ]
+            among = frozenset(replaced.chosen)
+            await self.short.check(ledger_id, ensemble, metadata.write_quorum, config, among)
+        return replaced
+
+    async def note_created(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, rule: PlacementConfig
+    ) -> None:
+        """Note whether a new ledger keeps less than its rule's minimums."""
+        ensemble = metadata.fragments[0].ensemble
+        await self.short.check(ledger_id, ensemble, metadata.write_quorum, rule)
 
     def _views(self) -> Sequence[BookieView]:
         return self._pool.known.views(asyncio.get_running_loop().time())
@@ -185,6 +216,102 @@ def drain(replacements: list[Replacement]) -> list[Replacement]:
     taken = replacements[:]
     replacements.clear()
     return taken
+
+
+# --- choices that keep less than a rule's minimum ------------------------------------------------
+#
+# Where a rule is not enforced, a ledger is created and a bookie is replaced with whatever is left.
+# That is counted and told. Nothing is written down for it: the ledger's metadata say all that the
+# auditor needs to find it again (`fastbk.autorecovery.placement_audit`).
+
+
+PLACED_SHORT = "ledger.placed_short"
+TOLD_PER_S, TOLD_BURST_S = 1.0, 20.0
+"""So many are told; all are counted."""
+
+
+class ShortPlacements:
+    """What one client chose with less than a rule's minimum, or outside its group, since neither is enforced.
+
+    Attributes:
+        count: of such choices since the client was made.
+    """
+
+    def __init__(self, pool: BookiePool, store: MetadataCalls) -> None:
+        self.count = 0
+        self._pool = pool
+        self._store = store
+        self._source: Source | None = None
+        self._untold = 0
+        self._limit = RateLimit(TOLD_PER_S, burst_s=TOLD_BURST_S, is_rested=True)
+        self._attainable: tuple[object, PlacementConfig] | None = None
+        """What of the last rule the cluster's bookies could keep, those included that are down."""
+
+    async def check(
+        self,
+        ledger_id: LedgerId,
+        ensemble: Sequence[BookieId],
+        write_quorum: int,
+        rule: PlacementConfig,
+        among: frozenset[int] | None = None,
+    ) -> None:
+        """Count and tell a choice that falls short of what the cluster's bookies could keep if all were up.
+
+        Where those are that are down, the cluster's table says, or this client has seen it. `among`: the indexes that
+        were chosen; None: all.
+        """
+        views = self._pool.known.members(ensemble)
+
+        def faults(wanted: PlacementConfig) -> list[str]:
+            found = sorted_faults(views, ensemble, write_quorum, wanted, among)
+            return [fault.reason for fault in found if not fault.is_enforced]
+
+        if faults(rule) and (short := faults(await self._as_far_as_possible(rule))):
+            self.count += 1
+            self._measure()
+            self._tell(ledger_id, ensemble, short)
+
+    def close(self) -> None:
+        """Measure nothing more."""
+        if self._source is not None:
+            self._source.close()
+
+    def _measure(self) -> None:
+        meter = meter_of(self._pool.config.tracing)
+        if meter is not None and self._source is None:
+            self._source = meter.add({"messaging.system": "fastbk"}, self._figures)
+
+    def _figures(self) -> Figures:
+        return {"fastbk.client.placements.short": self.count}
+
+    async def _as_far_as_possible(self, rule: PlacementConfig) -> PlacementConfig:
+        known = self._pool.known
+        depends_on = known.updates, known.locations.cluster, rule
+        if self._attainable is None or self._attainable[0] != depends_on:
+            everyone = {one.service.bookie_id for one in known.listed()}
+            if known.locations.cluster != Topology():
+                with suppress(MetadataUnavailable, Unauthorized):
+                    identities = await self._store.call(lambda store: store.list_identities())
+                    everyone.update(identity.bookie_id for identity in identities)
+            self._attainable = depends_on, attainable(known.members(everyone), rule)
+        return self._attainable[1]
+
+    def _tell(
+        self, ledger_id: LedgerId, ensemble: Sequence[BookieId], faults: Sequence[str]
+    ) -> None:
+        if self._limit.wait_s() > 0:
+            self._untold += 1
+            return
+        self._limit.take(1)
+        fields: dict[str, Any] = {
+            "ledger_id": ledger_id,
+            "reason": "; ".join(faults),
+            "more": self._untold,
+            "client": client_name(),
+        }
+        self._untold = 0
+        _log.warning(PLACED_SHORT, **fields)
+        any(send_report(self._pool, bookie_id, PLACED_SHORT, fields) for bookie_id in ensemble)
 
 
 # --- reports of changes ---------------------------------------------------------------------------

@@ -59,6 +59,8 @@ class KnownBookies:
         self._listed: dict[BookieId, BookieRegistration] = {}
         self._registered: frozenset[BookieId] = frozenset()
         self._listed_s: float | None = None
+        self.updates = 0
+        """How often the list was read."""
         self._incarnations: dict[BookieId, int] = {}
         self._gone: set[BookieId] = set()
         self._counting_on_old: dict[BookieId, frozenset[int]] = {}
@@ -77,6 +79,7 @@ class KnownBookies:
     def update(self, found: Sequence[BookieRegistration], now_s: float) -> bool:
         """Take the list of those registered now; return whether another set of them takes adds than before."""
         before = self._writable()
+        self.updates += 1
         self._listed.update({one.service.bookie_id: one for one in found})
         self._registered = frozenset(one.service.bookie_id for one in found)
         self._listed_s = now_s
@@ -208,6 +211,17 @@ class KnownBookies:
             location = self.locations.location_of(bookie_id, "")
             views.append(BookieView(bookie_id, location=location or DEFAULT_LOCATION))
         return [replace(view, writable=True) for view in views]
+
+    def members(self, bookie_ids: Collection[BookieId]) -> list[BookieView]:
+        """Return where the bookies of an ensemble are, or were when they were registered, as far as that is known."""
+        views = []
+        for bookie_id in bookie_ids:
+            listed = self._listed.get(bookie_id)
+            if listed is not None:
+                views.append(view_of(listed, location_of=self.locations.location_of))
+            elif (location := self.locations.location_of(bookie_id, "")) is not None:
+                views.append(BookieView(bookie_id, location=location))
+        return [replace(view, writable=False) for view in views]
 
     def expect(self, identities: Sequence[BookieIdentity | BadIdentity]) -> None:
         """Have writers count on the data that these bookies have now.

@@ -18,17 +18,25 @@ For `fastbk cluster placement` and for whoever walks all ledgers anyway.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from fastbk.client.known_bookies import LOCATION_PROPERTY, view_of
-from fastbk.meta.api import BookieRegistration
+from fastbk.meta.api import BookieRegistration, VersionedLedger
+from fastbk.meta.health_records import read_placement_faults
 from fastbk.meta.placement_record import read_rules
+from fastbk.model.health import NONE_MISPLACED, MisplacedFacts
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.placement.choose_ensemble import MINIMUM, domains_of_view, rules_of, sorted_faults
+from fastbk.placement.choose_ensemble import (
+    MINIMUM,
+    attainable,
+    domains_of_view,
+    rules_of,
+    sorted_faults,
+)
 from fastbk.placement.config import (
     DEFAULT_LOCATION,
     BookieView,
@@ -36,7 +44,7 @@ from fastbk.placement.config import (
     Topology,
     valid_location,
 )
-from fastbk.placement.rules import RACKS, REGIONS, ZONES, ClusterRules, rule_of
+from fastbk.placement.rules import ClusterRules, rule_of
 from fastbk.replication.copy_check import last_of_fragment
 from fastbk.units import format_count
 
@@ -97,8 +105,16 @@ def unregistered_place(bookie_id: BookieId, table: Topology) -> BookiePlace:
     return BookiePlace(BookieView(bookie_id, writable=False, location=nowhere), "unknown", "down")
 
 
-def read_judge(store: MetadataStore, rules: ClusterRules | None = None) -> PlacementJudge:
-    """Return what judges by the cluster's rules, or by `rules` in their place. Raises MetadataUnavailable."""
+def read_judge(
+    store: MetadataStore,
+    rules: ClusterRules | None = None,
+    seen: Mapping[BookieId, BookiePlace] | None = None,
+) -> PlacementJudge:
+    """Return what judges by the cluster's rules, or by `rules` in their place. Raises MetadataUnavailable.
+
+    `seen`: where the caller saw bookies when they were registered. It counts for those that are not, and of which the
+    cluster's table says nothing.
+    """
     rules = read_rules(store) if rules is None else rules
     table = Topology.of(rules.locations)
     places = {
@@ -106,7 +122,14 @@ def read_judge(store: MetadataStore, rules: ClusterRules | None = None) -> Place
         for registration in store.list_bookies()
     }
     for identity in store.list_identities():
-        places.setdefault(identity.bookie_id, unregistered_place(identity.bookie_id, table))
+        if identity.bookie_id in places:
+            continue
+        place = unregistered_place(identity.bookie_id, table)
+        before = None if seen is None else seen.get(identity.bookie_id)
+        if place.source == "unknown" and before is not None:
+            view = msgspec.structs.replace(before.view, writable=False)
+            place = BookiePlace(view, before.source, "down")
+        places[identity.bookie_id] = place
     return PlacementJudge(rules, places)
 
 
@@ -280,12 +303,8 @@ class PlacementJudge:
             return self._attainable[rule]
         if len(self._attainable) >= RULES_KEPT_MAX:
             self._attainable.clear()
-        known = [place for place in self._of_hard_group(rule) if place.source != "unknown"]
-        counts = {
-            name: max(1, min(getattr(rule, name), len(self._domains(known, rule, level))))
-            for name, level in ((RACKS, "whole"), (REGIONS, "upper"), (ZONES, "upper"))
-        }
-        self._attainable[rule] = replace(rule, **counts)
+        known = [place.view for place in self.places.values() if place.source != "unknown"]
+        self._attainable[rule] = attainable(known, rule)
         return self._attainable[rule]
 
     def _of_hard_group(self, rule: PlacementConfig) -> list[BookiePlace]:
@@ -308,3 +327,31 @@ def fragments_with_entries(metadata: LedgerMetadata) -> list[Fragment]:
         for fragment, last in zip(metadata.fragments, lasts, strict=True)
         if last is None or last >= fragment.first_entry_id
     ]
+
+
+def misplaced_ledgers(store: MetadataStore) -> MisplacedFacts:
+    """Return what the auditor's last round found misplaced, without the named ledgers that are well placed by now.
+
+    Raises MetadataUnavailable.
+    """
+    found = read_placement_faults(store)
+    if found is None or not found.first:
+        return NONE_MISPLACED
+    judge = read_judge(store)
+    counts = {True: found.enforced, False: found.soft}
+    left: list[LedgerId] = []
+    reason = ""
+    ledgers = store.read_ledgers(found.first)
+    for number, (ledger_id, ledger) in enumerate(zip(found.first, ledgers, strict=True)):
+        verdict = LedgerVerdict()
+        if isinstance(ledger, VersionedLedger):
+            verdict = judge.judge_ledger(ledger_id, ledger.metadata)
+        misplaced = verdict.enforced or verdict.soft
+        if misplaced or verdict.unsure:
+            left.append(ledger_id)
+            reason = reason or (misplaced[0].reasons[0] if misplaced else found.reason)
+        else:
+            counts[number < found.enforced] -= 1
+    return MisplacedFacts(
+        enforced=counts[True], soft=counts[False], first=tuple(left), reason=reason or found.reason
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fastbk.client.placement_judge import misplaced_ledgers
 from fastbk.config import is_unspecified, resolves_to_loopback_only, split_address
 from fastbk.doctor import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
@@ -483,6 +484,7 @@ class Cluster:
             facts = ClusterFacts(
                 backup_age_s=backup_age_s(store, time.time_ns() // 1_000_000),
                 ledgers=OpenLedgerFacts(unfinished=unfinished_recoveries(store)),
+                misplaced=misplaced_ledgers(store),
             )
         yield from map(_judged, reasons_of_cluster(facts))
         for one in bad:

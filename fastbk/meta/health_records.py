@@ -6,6 +6,8 @@ the cluster has no backup yet.
 A recovery takes seconds. The auditor's check of all ledgers notes the ledgers that it finds in recovery. Those that the
 check before it had noted, and that are in recovery still, wait for somebody to close them.
 
+The auditor's rounds over all closed ledgers note how many of them lie otherwise than their rules want it.
+
 Decision 146.
 """
 
@@ -145,3 +147,66 @@ def _in_recovery(store: MetadataStore, ledger_ids: Sequence[LedgerId]) -> list[L
         and not isinstance(ledger, BadRecord)
         and ledger.metadata.state is LedgerState.IN_RECOVERY
     ]
+
+
+PLACEMENT_FAULTS_PATH = "autorecovery/placement"
+MISPLACED_NAMED_MAX = 20
+"""So many misplaced ledgers are named, the worst first."""
+REASON_CHARACTERS_MAX = 500
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PlacementFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last whole round over all closed ledgers found.
+
+    Attributes:
+        ended_ms: since 1970. ledgers: that were judged.
+        enforced: of them, those that lie as an enforced rule forbids it. soft: those that lie otherwise than wanted.
+        first: some of them, those of `enforced` first. reason: of the first.
+    """
+
+    ended_ms: _Count = 0
+    ledgers: _Count = 0
+    enforced: _Count = 0
+    soft: _Count = 0
+    first: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=0, le=ID_MAX)], ...],
+        msgspec.Meta(max_length=MISPLACED_NAMED_MAX),
+    ] = ()
+    reason: str = ""
+
+
+def read_placement_faults(store: MetadataStore) -> PlacementFaults | None:
+    """Return what the last round found; None: none has ended, or nobody can read it (INV-M17).
+
+    Raises MetadataUnavailable.
+    """
+    (stored,) = store.records.read([PLACEMENT_FAULTS_PATH])
+    return None if stored is None else decode_placement_faults(stored.value)
+
+
+def note_placement_faults(store: MetadataStore, faults: PlacementFaults) -> None:
+    """Store what a round found. Raises MetadataUnavailable, MetadataConflict."""
+    bounded = msgspec.structs.replace(faults, reason=faults.reason[:REASON_CHARACTERS_MAX])
+    for _ in range(TRIES_MAX):
+        (stored,) = store.records.read([PLACEMENT_FAULTS_PATH])
+        version = None if stored is None else stored.version
+        try:
+            store.records.change(
+                [Change(PLACEMENT_FAULTS_PATH, msgspec.json.encode(bounded), version)]
+            )
+        except MetadataConflict:
+            continue
+        return
+    raise MetadataConflict(
+        f"record {PLACEMENT_FAULTS_PATH}: others change it again and again: try again"
+    )
+
+
+def decode_placement_faults(value: bytes) -> PlacementFaults | None:
+    """Return what the record says; None: nobody can read it."""
+    try:
+        return msgspec.json.decode(value, type=PlacementFaults)
+    except (ValueError, RecursionError) as error:
+        bad_record(PLACEMENT_FAULTS_PATH, f"{error}; the auditor's next round writes it anew")
+        return None

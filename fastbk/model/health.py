@@ -127,6 +127,24 @@ NO_OPEN_LEDGERS = OpenLedgerFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MisplacedFacts:
+    """What the auditor's last round over all closed ledgers found.
+
+    Attributes:
+        enforced: how many lie as an enforced rule forbids it. soft: how many lie otherwise than a rule wants it.
+        first: some of them, those of `enforced` first. reason: of the first.
+    """
+
+    enforced: int = 0
+    soft: int = 0
+    first: Sequence[LedgerId] = ()
+    reason: str = ""
+
+
+NONE_MISPLACED = MisplacedFacts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """What is known beside the bookies; None: not known.
 
@@ -135,6 +153,7 @@ class ClusterFacts:
         marked: ledgers that miss copies. parked: of these, that cannot be repaired now.
         heals: False: an operator has paused AutoRecovery. has_auditor: somebody runs it.
         lost: bookies that are lost.
+        misplaced: ledgers whose copies are elsewhere than their rule wants them.
         backup_age_s: of the newest backup of metadata; infinite: none was taken.
     """
 
@@ -145,6 +164,7 @@ class ClusterFacts:
     has_auditor: bool | None = None
     lost: Sequence[str] = ()
     ledgers: OpenLedgerFacts = NO_OPEN_LEDGERS
+    misplaced: MisplacedFacts = NONE_MISPLACED
     backup_age_s: float | None = None
 
 
@@ -258,6 +278,7 @@ def reasons_of_cluster(facts: ClusterFacts) -> Iterator[Reason]:
             Verdict.IN_DANGER, "bookie_lost", one, "lost: its copies are to be made anew", heal
         )
     yield from _of_ledgers(facts.ledgers)
+    yield from _of_placement(facts.misplaced)
     yield from _of_backup(facts.backup_age_s)
 
 
@@ -281,10 +302,31 @@ def _of_ledgers(facts: OpenLedgerFacts) -> Iterator[Reason]:
         yield Reason(Verdict.DEGRADED, "unfinished_recovery", "ledgers", short(text), step)
 
 
-def _ledgers(found: Sequence[LedgerId]) -> str:
-    named = ", ".join(map(str, found[:NAMED_MAX]))
-    noun = "ledger" if len(found) == 1 else f"{len(found):,} ledgers:"
-    return f"{noun} {named}" + (", ..." if len(found) > NAMED_MAX else "")
+def _of_placement(facts: MisplacedFacts) -> Iterator[Reason]:
+    """Yield what is misplaced. All copies are there: only what a rule forbids speaks against "well"."""
+    step = "fastbk cluster placement check lists them and says why"
+    if facts.enforced:
+        some = facts.first[: min(facts.enforced, NAMED_MAX)]
+        verb = "lies" if facts.enforced == 1 else "lie"
+        text = (
+            f"{_ledgers(some, facts.enforced)} {verb} against an enforced rule of placement:"
+            f" {facts.reason}"
+        )
+        yield Reason(Verdict.DEGRADED, "placement_enforced", "placement", short(text), step)
+    if facts.soft:
+        some = facts.first[facts.enforced :][:NAMED_MAX]
+        verb = "lies" if facts.soft == 1 else "lie"
+        text = f"{_ledgers(some, facts.soft)} {verb} otherwise than a rule wants it, not enforced"
+        yield Reason(Verdict.WELL, "placement_soft", "placement", short(text), step)
+
+
+def _ledgers(found: Sequence[LedgerId], count: int = 0) -> str:
+    """Return some of them by id. `count`: how many there are, where `found` has not all."""
+    named, count = ", ".join(map(str, found[:NAMED_MAX])), max(count, len(found))
+    if not named:
+        return f"{count:,} {'ledger' if count == 1 else 'ledgers'}"
+    noun = "ledger" if count == 1 else f"{count:,} ledgers:"
+    return f"{noun} {named}" + (", ..." if count > min(len(found), NAMED_MAX) else "")
 
 
 def accept_loss(ledger_id: LedgerId) -> str:

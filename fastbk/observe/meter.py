@@ -193,6 +193,11 @@ INSTRUMENTS = {
     "fastbk.client.send.duration.p99": Instrument(
         "highest", "s", "99 of 100 appends in the last minutes took less"
     ),
+    "fastbk.client.placements.short": Instrument(
+        "counter",
+        "{choice}",
+        "Choices of bookies that kept less than a rule's minimum, which was not enforced",
+    ),
     "fastbk.client.receive.size": Instrument("counter", "By", "Bytes of what readers handed out"),
     "fastbk.client.receive.buffered": Instrument("sum", "By", "Bytes that were read ahead"),
     "fastbk.client.receive.lag": Instrument(

@@ -25,6 +25,7 @@ import msgspec
 
 from fastbk.admin.cluster import uncloseable
 from fastbk.autorecovery.state import ClusterState
+from fastbk.client.placement_judge import misplaced_ledgers
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta.api import (
     HTTP_PROTOCOL,
@@ -37,7 +38,12 @@ from fastbk.meta.api import (
 from fastbk.meta.health_records import backup_age_s, unfinished_recoveries
 from fastbk.meta.records import VersionedRecord
 from fastbk.meta.rollback import read_hold
-from fastbk.model.health import NO_OPEN_LEDGERS, OpenLedgerFacts
+from fastbk.model.health import (
+    NO_OPEN_LEDGERS,
+    NONE_MISPLACED,
+    MisplacedFacts,
+    OpenLedgerFacts,
+)
 from fastbk.model.ids import MEANT_BOOKIE, BookieId, LedgerId
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.overview.bookie_history import NAMES, BookieHistory, BookieSample, MetricText
@@ -225,6 +231,14 @@ class OverviewPoller:
             "ledgers that cannot be closed", lambda: read_open_ledgers(client), NO_OPEN_LEDGERS,
             interval_s=OPEN_LEDGERS_INTERVAL_S, timeout_s=open_ledgers_timeout_s,
         )  # fmt: skip
+
+        async def misplaced() -> MisplacedFacts:
+            return await client.call_store(misplaced_ledgers)
+
+        self._misplaced: BackgroundValue[MisplacedFacts] = BackgroundValue(
+            "misplaced ledgers", misplaced, NONE_MISPLACED,
+            interval_s=HEALING_INTERVAL_S, timeout_s=METADATA_TIMEOUT_S,
+        )  # fmt: skip
         self._values: list[BackgroundValue[Any]] = [
             self._bookies,
             self._identities,
@@ -232,6 +246,7 @@ class OverviewPoller:
             self._hold,
             self._backup_age,
             self._open_ledgers,
+            self._misplaced,
         ]
         if cursors_max:
             self._values.append(self._cursors)
@@ -295,6 +310,7 @@ class OverviewPoller:
             self._hold.value,
             self._backup_age.value,
             self._open_ledgers.value,
+            self._misplaced.value,
         )
 
     def _note_unregistered(self, listed: list[BookieRegistration], now_s: float) -> None:

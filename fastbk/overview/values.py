@@ -8,8 +8,10 @@ from enum import IntEnum
 
 from fastbk.model.health import (
     NO_OPEN_LEDGERS,
+    NONE_MISPLACED,
     BookieFacts,
     ClusterFacts,
+    MisplacedFacts,
     OpenLedgerFacts,
     Reason,
     Verdict,
@@ -250,6 +252,7 @@ class ClusterOverview:
         errors: what could not be read, for people; the parts concerned are of an earlier poll, or empty.
         backup_age_s: of the newest backup of metadata; infinite: none was taken; None: not known yet.
         open_ledgers: ledgers that wait to be closed.
+        misplaced: ledgers whose copies are elsewhere than their rule wants them.
     """
 
     at_s: float
@@ -264,13 +267,17 @@ class ClusterOverview:
     hold: str = ""
     backup_age_s: float | None = None
     open_ledgers: OpenLedgerFacts = NO_OPEN_LEDGERS
+    misplaced: MisplacedFacts = NONE_MISPLACED
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """What speaks against the cluster, the worst first; empty: all is well."""
         healing = self.healing
         facts = ClusterFacts(
-            hold=self.hold, backup_age_s=self.backup_age_s, ledgers=self.open_ledgers
+            hold=self.hold,
+            backup_age_s=self.backup_age_s,
+            ledgers=self.open_ledgers,
+            misplaced=self.misplaced,
         )
         if healing is not None:
             facts = replace(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from itertools import combinations, islice
 from statistics import median
@@ -227,8 +227,12 @@ def sorted_faults(
     ensemble: Sequence[BookieId],
     write_quorum: int,
     config: PlacementConfig,
+    among: frozenset[int] | None = None,
 ) -> list[PlacementFault]:
-    """Return what `placement_faults` does, each with whether it is against something enforced."""
+    """Return what `placement_faults` does, each with whether it is against something enforced.
+
+    `among`: indexes of the ensemble; only faults of these members and of write sets with one of them count.
+    """
     views = {view.bookie_id: view for view in bookies}
     members = [views.get(bookie_id) for bookie_id in ensemble]
     faults = [
@@ -241,8 +245,9 @@ def sorted_faults(
             PlacementFault(
                 f"{view.bookie_id} is not in the group {config.group!r}", config.group_is_hard
             )
-            for view in members
+            for index, view in enumerate(members)
             if view is not None and config.group not in view.labels
+            if among is None or index in among
         ]
     places = [
         domains_of(DEFAULT_LOCATION if view is None else view.location, config.policy)
@@ -252,6 +257,8 @@ def sorted_faults(
         if rule.cost < MINIMUM:
             continue
         for window in windows_of(len(ensemble), write_quorum):
+            if among is not None and among.isdisjoint(window):
+                continue
             names = sorted({getattr(places[index], rule.level) for index in window})
             if len(names) < rule.target:
                 members_named = ", ".join(ensemble[index] for index in window)
@@ -262,6 +269,27 @@ def sorted_faults(
                 )
                 faults.append(PlacementFault(reason, rule.is_enforced))
     return faults
+
+
+def attainable(bookies: Iterable[BookieView], config: PlacementConfig) -> PlacementConfig:
+    """Return a rule with minimums that these bookies could keep, whether they take adds or not; enforced ones stay.
+
+    Where nobody said where bookies are, all are in one rack, and no minimum above 1 is wanted.
+    """
+    if config.enforce or config.policy == "spread":
+        return config
+    places = [
+        domains_of_view(view, config.policy)
+        for view in bookies
+        if not config.group_is_hard or config.group in view.labels
+    ]
+    racks, uppers = len({one.whole for one in places}), len({one.upper for one in places})
+    return replace(
+        config,
+        min_racks_per_write_quorum=max(1, min(config.min_racks_per_write_quorum, racks)),
+        min_regions_per_write_quorum=max(1, min(config.min_regions_per_write_quorum, uppers)),
+        min_zones_per_write_quorum=max(1, min(config.min_zones_per_write_quorum, uppers)),
+    )
 
 
 # --- ensembles with fewer bookies --------------------------------------------------------------------------------

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk.sync
+from fastbk.devcluster import DevService
 from fastbk.placement.config import PlacementConfig
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.exposition import scraped_at
+from tests.fixtures.pages import json_page, page_at
+from tests.fixtures.wait import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +73,57 @@ def test_what_was_made_before_the_rule_is_found(four: LocalCluster) -> None:
     cli(*place, "set", "--location", f"{first}=")
     code, report, _ = cli.answer(*place, "check")
     assert (code, report["unsure"] > 0) == (0, True)
+
+
+@pytest.mark.waits
+def test_the_auditor_tells_what_lies_otherwise_and_a_choice_that_keeps_less_is_told_at_once() -> (
+    None
+):
+    """In the verdict, on the page of metrics, and among the events."""
+    place = ("cluster", "placement")
+    with LocalCluster(3) as cluster:
+        cli = Cli(cluster.metadata_uri)
+
+        def reasons() -> dict[str, dict[str, str]]:
+            answer = cli.answer("cluster", "status")[1]
+            return {one["name"]: one for one in answer["reasons"]}
+
+        ledger_id = make_ledger(cluster.metadata_uri)
+        first, second = bookies_of(cli, ledger_id)
+        (third,) = {"bookie-1", "bookie-2", "bookie-3"} - {first, second}
+        where = {first: "/r1", second: "/r1", third: "/r2"}
+        rows = [word for name, rack in where.items() for word in ("--location", f"{name}={rack}")]
+        cli(*place, "set", "--enforce", *rows)
+        assert "placement_enforced" not in reasons(), "nobody has checked it yet"
+        words = ("--placement-interval", "1s")
+        healer = DevService("autorecovery", cluster.data, cluster.metadata_uri, *words)
+        healer.start()
+        try:
+            wait_until(lambda: "placement_enforced" in reasons(), "the auditor has found it", 60)
+            found = reasons()["placement_enforced"]
+            assert (found["verdict"], found["subject"]) == ("degraded", "placement")
+            assert found["text"].startswith(f"ledger {ledger_id} lies against an enforced rule")
+            metrics = scraped_at(healer.http_port)
+            assert metrics.value("fastbk_misplaced_ledgers", kind="enforced") == 1
+            assert metrics.value("auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY") == 1
+            status, events = page_at(healer.http_port, "/events?kind=placement")
+            assert (status, "autorecovery.ledgers_misplaced" in events) == (200, True)
+            # What is well again by its metadata is not told of, also before the next round.
+            cli(*place, "set", "--no-enforce", "--policy", "spread")
+            assert "placement_enforced" not in reasons()
+        finally:
+            healer.stop()
+
+        cli(*place, "set", "--policy", "rack")
+        cluster.stop_bookie(int(third.removeprefix("bookie-")) - 1)
+        with fastbk.sync.connect(cluster.metadata_uri) as client:
+            with client.create_ledger(2, 2, 2) as writer:
+                writer.append(b"one")
+            assert client.stats()["placements_short"] == 1
+        alive = [one for one in cluster.bookies if one.name != third]
+
+        def told() -> list[int]:
+            pages = [json_page(one, "/events?kind=ledger.placed_short") for one in alive]
+            return [event["values"]["ledger_id"] for page in pages for event in page["events"]]
+
+        wait_until(lambda: told() == [writer.ledger_id], "a bookie has the event")

@@ -35,6 +35,7 @@ ALLOWED = {
     '"gateway.started"': "once",
     '"http.ledger_deleted"': "once for each ledger that is gone, by who may delete them",
     '"ledger.bookie_replaced"': "an event; who sends more than REPORTS_PER_S is refused",
+    '"ledger.placed_short"': "an event; who sends more than REPORTS_PER_S is refused",
     '"quota.kept_again"': "at most one in KEPT_S",
     '"quota.reached"': "at most one in KEPT_S",
     '"tls.files_not_taken"': "once for each change of the files",

@@ -362,7 +362,7 @@ IGNORED: tuple[tuple[str, str], ...] = (
     (
         "a bookie runs no AutoRecovery inside: run `fastbk autorecovery`, or Apache's daemon, beside it",
         "autoRecoveryDaemonEnabled=false auditorPeriodicBookieCheckInterval=86400 auditorPeriodicCheckInterval=604800"
-        " auditorPeriodicPlacementPolicyCheckInterval=0 auditorReplicasCheckInterval=0"
+        " auditorReplicasCheckInterval=0"
         " auditorLedgerVerificationPercentage=0 auditorMaxNumberOfConcurrentOpenLedgerOperations=500"
         " auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec=120000"
         " repairedPlacementPolicyNotAdheringBookieEnabled=false lostBookieRecoveryDelay=0"
@@ -371,6 +371,10 @@ IGNORED: tuple[tuple[str, str], ...] = (
         " replicationRateByBytes=-1 zkReplicationTaskRateLimit=0 inFlightReadEntryNumInLedgerChecker=-1"
         " storeSystemTimeAsLedgerUnderreplicatedMarkTime=true digestType=CRC32 passwd=~"
         " enableDigestTypeAutodetection=true",
+    ),
+    (
+        "a bookie runs no AutoRecovery inside; `fastbk autorecovery --apache-config FILE` takes this key from the file",
+        "auditorPeriodicPlacementPolicyCheckInterval=0",
     ),
     (
         "clients choose ensembles, bookies do not; in this file it is for AutoRecovery's client",

@@ -159,6 +159,22 @@ class BookieReplaced(
     client: str
 
 
+class PlacedShort(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ledger.placed_short"
+):
+    """Bookies were chosen for a ledger that keep less than its rule's minimum, which is not enforced.
+
+    Attributes:
+        more: choices like this that the client reported to nobody before, since they were too many.
+        client: its host and process.
+    """
+
+    ledger_id: int
+    reason: str
+    more: int
+    client: str
+
+
 class LedgerEvents:
     """Fences and recoveries that one worker saw; what is too much is counted in the next event."""
 
@@ -221,7 +237,7 @@ class ClientReports:
         try:
             if len(payload) > REPORT_BYTES_MAX:
                 raise msgspec.ValidationError(f"more than {REPORT_BYTES_MAX} bytes")
-            report = msgspec.json.decode(payload, type=BookieReplaced)
+            report = msgspec.json.decode(payload, type=BookieReplaced | PlacedShort)
         except (ValueError, RecursionError) as error:
             return _error(
                 request_id, Status.BAD_REQUEST, f"no report that this bookie knows: {error}"
@@ -230,12 +246,11 @@ class ClientReports:
             name: printable(value, TEXT_CHARACTERS_MAX) if isinstance(value, str) else value
             for name, value in msgspec.structs.asdict(report).items()
         }
-        logs.info(
-            "ledger.bookie_replaced",
-            **values,
-            address=client.address,
-            principal=client.principal.name,
-        )
+        values |= {"address": client.address, "principal": client.principal.name}
+        if isinstance(report, BookieReplaced):
+            logs.info("ledger.bookie_replaced", **values)
+        else:
+            logs.info("ledger.placed_short", **values)
         return self._accept(request_id, b"")
 
 

@@ -230,6 +230,26 @@ def test_groups_keep_others_out_or_come_first(store: MetadataStore) -> None:
     )
 
 
+def test_each_member_says_what_it_is_there_for(store: MetadataStore) -> None:
+    register(store, "b1", "b3", labels="ssd")
+    register(store, "b2")
+    know(store, "away")
+    make_ledger(store, 1, ("b1", "b2", "b3", "away"))
+
+    def reasons(rule: PlacementConfig) -> dict[str, str]:
+        members = explained(store, rule, 1).fragments[0].members
+        return {member.bookie_id: member.reason for member in members}
+
+    assert reasons(replace(RACKS, group="ssd")) == {
+        "b1": "shares the rack /eu/r1 with b2; of the group 'ssd'",
+        "b2": "shares the rack /eu/r1 with b1; not of the group 'ssd'",
+        "b3": "the only one in the rack /eu/r2; of the group 'ssd'",
+        "away": "",
+    }
+    assert reasons(PlacementConfig(policy="region"))["b3"] == "shares the region /eu with b1, b2"
+    assert set(reasons(PlacementConfig()).values()) == {"its rule takes any bookie"}
+
+
 def test_no_place_is_left_where_every_rack_is_needed(store: MetadataStore) -> None:
     register(store, *TABLE)
     register(store, "b4x", location="/us/r1")

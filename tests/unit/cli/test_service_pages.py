@@ -184,6 +184,9 @@ APACHES = {
     "auditor_BOOKIE_TO_LEDGERS_MAP_CREATION_TIME": "summary",
     "auditor_CHECK_ALL_LEDGERS_TIME": "summary",
     "auditor_REPLICAS_CHECK_TIME": "summary",
+    "auditor_PLACEMENT_POLICY_CHECK_TIME": "summary",
+    "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY": "gauge",
+    "auditor_NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY": "gauge",
     "auditor_AUDIT_BOOKIES_TIME": "summary",
     "auditor_NUM_FRAGMENTS_PER_LEDGER": "summary",
     "auditor_NUM_BOOKIES_PER_LEDGER": "summary",
@@ -216,6 +219,7 @@ def page(
         auditor=object() if is_auditor else None,
         auditor_counts=auditor,
         elections=0,
+        client=SimpleNamespace(placements_short=3),
         late_passes=lambda: {"marks": 400.0},
         worker=SimpleNamespace(
             counts=worker,
@@ -273,6 +277,26 @@ def test_marks_are_counted_by_age_and_by_live_copies() -> None:
     assert ages == {"60": 2, "3600": 3, "+Inf": 4}
     late = "auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"
     assert found.value(late) == 1
+
+
+def test_misplaced_ledgers_are_those_of_the_auditors_last_round() -> None:
+    seen = AuditorCounts()
+    name, age = "fastbk_misplaced_ledgers", "fastbk_autorecovery_placement_round_age_seconds"
+    apaches = "auditor_NUM_LEDGERS_{}_ADHERING_TO_PLACEMENT_POLICY"
+    before = page(seen, WorkerCounts(), MarkCounts(), is_auditor=True)
+    assert math.isnan(before.value(name, kind="enforced"))
+    assert math.isnan(before.value(age))
+    assert before.value("fastbk_autorecovery_placements_short_total") == 3
+    seen.placement.ended(2, 5, 1, time.time_ns() // 1_000_000 - 60_000)
+    found = page(seen, WorkerCounts(), MarkCounts(), is_auditor=True)
+    assert (found.value(name, kind="enforced"), found.value(name, kind="soft")) == (2, 5)
+    assert found.value("fastbk_autorecovery_placement_ledgers_unsure") == 1
+    assert 60 <= found.value(age) < 120
+    assert found.value(apaches.format("NOT")) == 2
+    assert found.value("auditor_NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY") == 5
+    other = page(seen, WorkerCounts(), MarkCounts())
+    assert math.isnan(other.value(name, kind="enforced")), "it is the auditor no more"
+    assert other.value(apaches.format("NOT")) == 0
 
 
 def test_quantiles_are_of_the_last_minute_and_take_bounded_memory() -> None:

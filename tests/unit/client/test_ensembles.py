@@ -10,10 +10,11 @@ import pytest
 import fastbk
 from fastbk.client import ensembles
 from fastbk.errors import ConfigError, MetadataUnavailable, NotEnoughBookies
+from fastbk.meta.api import BookieIdentity
 from fastbk.meta.placement_record import PLACEMENT_PATH, change_rules, read_rules
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.placement.config import PlacementConfig
 from fastbk.placement.rules import PLACEMENT_KEY, ClusterRules, decode_rule
@@ -405,3 +406,106 @@ async def test_without_metadata_the_rule_that_was_read_last_counts(
         async with fastbk.connect(store) as other:
             with pytest.raises(MetadataUnavailable):
                 await other.create_ledger(2, 2)
+
+
+# Choices that keep less than a rule's minimum.
+
+
+def short(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    return [
+        one.fields  # type: ignore[attr-defined]
+        for one in caplog.records
+        if getattr(one, "event", "") == "ledger.placed_short"
+    ]
+
+
+async def test_a_new_ledger_with_less_than_its_rule_wants_is_counted_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fake_cluster(4, topology={"b3": "/two", "*": "/one"}) as (client, fakes, store):
+        await (await client.create_ledger(2, 2)).close()
+        assert (client.placements_short, short(caplog)) == (0, [])
+        alone = by_id(fakes, "b3")
+        await alone.stop()
+        writer = await client.create_ledger(2, 2)
+        assert client.stats()["placements_short"] == 1
+        (fields,) = short(caplog)
+        assert fields["ledger_id"] == writer.ledger_id
+        assert "spans 1 rack" in str(fields["reason"])
+        await client.check_bookies(2, 2, 2)
+        assert client.placements_short == 1, "nothing was made"
+        await writer.close()
+        assert store.read_ledger(writer.ledger_id).metadata.is_closed
+
+
+async def test_a_client_that_never_saw_the_lost_rack_knows_it_from_the_clusters_table() -> None:
+    async with fake_cluster(2) as (client, _, store):
+        change_rules(
+            store, lambda rules: ClusterRules(rules.rule, {"b0": "/r1", "b1": "/r1", "gone": "/r2"})
+        )
+        await (await client.create_ledger(2, 2)).close()
+        assert client.placements_short == 0, "no bookie of that name is known"
+        store.write_identity(BookieIdentity(BookieId("gone"), 1, ()), None)
+        async with fastbk.connect(store) as other:
+            await (await other.create_ledger(2, 2)).close()
+            assert other.placements_short == 1
+
+
+async def test_where_no_bookie_says_where_it_is_nothing_falls_short(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fake_cluster(3) as (client, _, _):
+        await (await client.create_ledger(3, 3)).close()
+        assert (client.placements_short, short(caplog)) == (0, [])
+
+
+async def test_a_replacement_with_less_than_the_rule_wants_is_counted_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    racks = {"b0": "/one", "b1": "/one", "b2": "/one", "b3": "/two"}
+    async with fake_cluster(4, topology=racks) as (client, fakes, _):
+        writer = await client.create_ledger(2, 2)
+        by_id(fakes, "b3").faults.refuse_adds = lambda *_: Status.READ_ONLY
+        await writer.append(b"x")
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        assert client.placements_short == 1
+        other = next(one for one in writer.stats().ensemble if one != "b3")
+        by_id(fakes, other).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        await writer.append(b"y")
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 2, "another one")
+        assert client.placements_short == 2
+        assert len(short(caplog)) == 2
+        await writer.close()
+
+
+async def test_a_member_that_is_down_is_where_it_was_seen_last() -> None:
+    """INV-P4: it would count as being in a rack of its own, and return to the rack of the one that came."""
+    racks = {"b0": "/one", "b1": "/two", "b2": "/one", "b3": "/two", "b4": "/two"}
+    rule = PlacementConfig(policy="rack", enforce=True)
+    async with fake_cluster(0) as (client, _, store):
+        fakes = [FakeBookie(name) for name in racks]
+        leases = []
+        for fake in fakes:
+            await fake.start()
+            leases.append(fake.register(store, location=racks[fake.bookie_id]))
+        try:
+            for _ in range(6):
+                writer = await client.create_ledger(2, 2, placement=rule)
+                stays, goes = writer.stats().ensemble
+                await writer.append(b"x")
+                lease = leases[[fake.bookie_id for fake in fakes].index(stays)]
+                lease.close()
+                by_id(fakes, goes).faults.refuse_adds = lambda *_: Status.READ_ONLY
+                await writer.append(b"y")
+                await wait_until_async(
+                    lambda writer=writer: writer.stats().ensemble_changes == 1, "a replacement"
+                )
+                assert {racks[one] for one in writer.stats().ensemble} == {"/one", "/two"}
+                await writer.close()
+                by_id(fakes, goes).faults.refuse_adds = None
+                again = by_id(fakes, stays)
+                leases[fakes.index(again)] = again.register(store, location=racks[stays])
+        finally:
+            for lease, fake in zip(leases, fakes, strict=True):
+                lease.close()
+                await fake.stop()

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.client.placement_judge import read_judge
+from fastbk.client.placement_judge import misplaced_ledgers, read_judge
 from fastbk.meta import MetadataStore, open_store
+from fastbk.meta.health_records import PlacementFaults, note_placement_faults
+from fastbk.meta.placement_record import change_rules
+from fastbk.model.health import NONE_MISPLACED, MisplacedFacts
 from fastbk.placement.config import PlacementConfig
 from fastbk.placement.rules import ClusterRules
-from tests.fixtures.placed import TABLE, know, register
+from tests.fixtures.placed import TABLE, know, make_ledger, register
 
 RACKS = PlacementConfig(policy="rack", enforce=True)
 SOFT = replace(RACKS, enforce=False)
@@ -68,3 +71,36 @@ def test_what_the_bookies_that_take_adds_cannot_keep(
     register(store, "b5", writable=False, location="/eu/r5")
     unmet = read_judge(store, ClusterRules(rule, TABLE)).unmet(rule)
     assert [(one.minimum, one.is_enforced) for one in unmet] == minimums
+
+
+def test_where_a_bookie_was_seen_counts_while_it_is_down_unless_the_table_says_it(
+    store: MetadataStore,
+) -> None:
+    register(store, "x1", "b1", location="/own/r9", labels="ssd")
+    seen = read_judge(store, ClusterRules(RACKS)).places
+    with closing(open_store("memory:another")) as other:
+        know(other, "x1", "b1", "x2")
+        places = read_judge(other, ClusterRules(RACKS, TABLE), seen).places
+    assert {name: (one.state, one.location) for name, one in places.items()} == {
+        "x1": ("down", "/own/r9"),
+        "b1": ("down", "/eu/r1"),
+        "x2": ("down", ""),
+    }
+    assert places["x1"].view.labels == {"ssd"}
+
+
+def test_what_was_mended_since_the_auditors_round_is_not_told(store: MetadataStore) -> None:
+    assert misplaced_ledgers(store) == NONE_MISPLACED
+    register(store, "b1", "b2", "b3")
+    change_rules(store, lambda _: ClusterRules(RACKS, TABLE))
+    make_ledger(store, 1, ("b1", "b2"))
+    make_ledger(store, 2, ("b1", "b3"))
+    make_ledger(store, 4, ("b2", "b1"))
+    note_placement_faults(
+        store, PlacementFaults(ended_ms=1, enforced=3, soft=50, first=(2, 1, 3, 4), reason="what")
+    )
+    reason = "the write set b1, b2 spans 1 rack (/eu/r1), the minimum is 2"
+    # 2 lies well by now, 3 is gone; 4 is the first of those that were not enforced then
+    assert misplaced_ledgers(store) == MisplacedFacts(
+        enforced=1, soft=50, first=(1, 4), reason=reason
+    )

@@ -12,6 +12,7 @@ from fastbk.model.health import (
     BookieFacts,
     ClusterFacts,
     DiskFacts,
+    MisplacedFacts,
     OpenLedgerFacts,
     Verdict,
     reasons_of_all,
@@ -83,12 +84,35 @@ def test_each_fact_of_a_bookie_has_its_verdict(
             Verdict.IN_DANGER,
             "uncloseable",
         ),
+        (
+            ClusterFacts(misplaced=MisplacedFacts(enforced=1, first=[7], reason="one rack")),
+            Verdict.DEGRADED,
+            "placement_enforced",
+        ),
+        (
+            ClusterFacts(misplaced=MisplacedFacts(soft=1, first=[7], reason="one rack")),
+            Verdict.WELL,
+            "placement_soft",
+        ),
     ],
 )
 def test_each_fact_of_a_cluster_has_its_verdict(
     facts: ClusterFacts, verdict: Verdict, name: str
 ) -> None:
     assert decided(facts) == (verdict, [name])
+
+
+def test_misplaced_ledgers_are_named_and_counted() -> None:
+    facts = MisplacedFacts(enforced=2, soft=100, first=[7, 9, *range(100, 118)], reason="one rack")
+    enforced, soft = reasons_of_cluster(ClusterFacts(misplaced=facts))
+    assert enforced.text == "2 ledgers: 7, 9 lie against an enforced rule of placement: one rack"
+    assert soft.text == (
+        "100 ledgers: 100, 101, 102, 103, 104, ... lie otherwise than a rule wants it, not enforced"
+    )
+    many = MisplacedFacts(enforced=1_000, soft=1, first=range(20), reason="one rack")
+    enforced, soft = reasons_of_cluster(ClusterFacts(misplaced=many))
+    assert enforced.text.startswith("1,000 ledgers: 0, 1, 2, 3, 4, ... lie against")
+    assert soft.text.startswith("1 ledger lies otherwise")
 
 
 def test_copies_that_nobody_heals_name_who_has_to_be_started() -> None:

@@ -105,6 +105,15 @@ def test_a_report_is_logged_with_who_made_it(clock: Clock, logged: Logged) -> No
     ]
 
 
+def test_a_choice_that_keeps_less_than_a_rule_is_logged_too(clock: Clock, logged: Logged) -> None:
+    values = {"ledger_id": 17, "reason": "one rack", "more": 2, "client": "app-7:4711"}
+    payload = json.dumps({"event": "ledger.placed_short", **values}).encode()
+    assert report(ClientReports(accept, clock.now), payload)[0] == Status.OK
+    ((level, event, found),) = logged
+    assert (level, event) == ("info", "ledger.placed_short")
+    assert found.items() >= values.items()
+
+
 def test_what_a_terminal_would_obey_is_escaped(clock: Clock, logged: Logged) -> None:
     """A reason is kept as an event, and shown to operators."""
     hostile = {**REPORT, "reason": "\x1b]0;owned\x07\x1b[2J\u202e", "client": "app\r\n\x9b1m"}
