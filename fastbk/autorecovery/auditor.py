@@ -21,6 +21,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from fastbk.autorecovery.lost_bookies import (
     HealingHold,
@@ -45,6 +46,7 @@ from fastbk.autorecovery.state import (
     clock_ms,
 )
 from fastbk.client import Client, LedgerInfo
+from fastbk.client.bookie_locations import refresh_locations
 from fastbk.errors import Error, NoSuchLedger, StorageError
 from fastbk.limits import RateLimit
 from fastbk.meta.api import BookieService, Check, MetadataStore, VersionedLedger, Watch
@@ -68,6 +70,7 @@ LEDGERS_PER_S = 500.0
 CYCLE_INTERVAL_S = 600.0
 """Pause between the beginnings of two cycles, at least."""
 CONFIRM_AFTER_S = 60.0
+LOCATIONS_INTERVAL_S = 60.0
 SUSPECTS_INTERVAL_S = 1800.0
 """Ledgers of which not all copies were found are checked again so often, however long a cycle takes."""
 LEDGERS_AT_ONCE = 8
@@ -89,6 +92,9 @@ class AuditorOptions:
     verify_ledgers_per_s: float = LEDGERS_PER_S
     cycle_interval_s: float = CYCLE_INTERVAL_S
     confirm_after_s: float = CONFIRM_AFTER_S
+    topology_script: Path | None = None
+    """A program of this machine's operator that says where bookies are: the cluster's table gets it."""
+    locations_interval_s: float = LOCATIONS_INTERVAL_S
 
 
 class Auditor:
@@ -146,6 +152,8 @@ class Auditor:
             ("leases", lambda: self._grant(leases), ANNOUNCE_INTERVAL_S),
             ("workers", self._forget_workers, FORGET_WORKERS_INTERVAL_S),
         ]
+        if options.topology_script is not None:
+            kinds.append(("locations", self.refresh_locations, options.locations_interval_s))
         for name, *_ in kinds:
             self.pass_ended_s[name] = loop.time()
 
@@ -302,6 +310,14 @@ class Auditor:
                 held=dict(judged.held),
             )
         )
+
+    async def refresh_locations(self) -> None:
+        """Have the cluster's table say what the operator's script says."""
+        script = self._options.topology_script
+        assert script is not None
+        changed = await self._client.call_store(lambda store: refresh_locations(store, script))
+        if changed:
+            _log.info("autorecovery.locations_changed", bookies=", ".join(changed[:LISTED_MAX]))
 
     # --- the other passes --------------------------------------------------------------------------------------
 

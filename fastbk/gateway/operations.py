@@ -43,7 +43,13 @@ from fastbk.gateway.rules import (
     needs_of_deletion,
     needs_of_update,
 )
-from fastbk.meta.api import VersionedLedger, one_ledger, service_text
+from fastbk.meta.api import (
+    BadIdentity,
+    VersionedLedger,
+    identity_text,
+    one_ledger,
+    service_text,
+)
 from fastbk.meta.format_level import check_level
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.messages import (
@@ -133,6 +139,10 @@ def result_of(
             return draw_id(store, access)
         case messages.ListBookies():
             return list_bookies(store)
+        case messages.ListIdentities():
+            return list_identities(store, access)
+        case messages.PulsarRacks():
+            return store.pulsar_racks()  # everybody has to know where bookies are, as by the cluster's rules
         case messages.InstanceId():
             return store.instance_id()
         case messages.CreateLedger():
@@ -671,6 +681,17 @@ def list_bookies(store: MetadataStore) -> Sequence[messages.BookieRow]:
     return [
         messages.BookieRow(service_text(bookie.service), bookie.writable)
         for bookie in store.list_bookies()
+    ]
+
+
+def list_identities(store: MetadataStore, access: Access) -> Sequence[messages.IdentityRow]:
+    """Return all bookies that ever were. Raises Unauthorized."""
+    access.check(Need(READ | WRITE, "list"), "bookies that are away")
+    return [
+        messages.IdentityRow(identity.bookie_id, "", identity.bad.reason)
+        if isinstance(identity, BadIdentity)
+        else messages.IdentityRow(identity.bookie_id, identity_text(identity), "")
+        for identity in store.list_identities()
     ]
 
 
