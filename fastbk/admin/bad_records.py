@@ -75,6 +75,7 @@ def find_bad_records(store: MetadataStore) -> list[BadRecord]:
             pass
         store.list_bookies()
         store.list_identities()
+        placement_record.read_rules(store)
         for _ in store.marks.list():
             pass
         coordination = store.coordination

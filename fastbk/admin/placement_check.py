@@ -26,6 +26,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.placement.choose_ensemble import Domains, domains_of_view
 from fastbk.placement.config import PlacementConfig
+from fastbk.placement.pulsar_racks import GROUP_KEY as PULSAR_GROUP_KEY
 from fastbk.placement.rules import GROUP_KEY, PLACEMENT_KEY, decode_rule, rule_of
 from fastbk.replication.copy_check import last_of_fragment
 
@@ -233,6 +234,8 @@ def rule_origin(custom: Mapping[str, bytes]) -> str:
             return "the cluster's, since its own cannot be read"
         return "its own"
     if rule_of(custom, PlacementConfig()).group is not None:
+        if PULSAR_GROUP_KEY in custom:
+            return "the group of its Pulsar namespace, and the cluster's"
         return "its own group, as a version before 0.4 stored it, and the cluster's"
     if GROUP_KEY in custom:
         return "the cluster's, since its group cannot be read"

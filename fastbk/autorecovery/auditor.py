@@ -22,6 +22,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from fastbk.autorecovery.lost_bookies import (
     HealingHold,
@@ -48,6 +49,7 @@ from fastbk.autorecovery.state import (
     clock_ms,
 )
 from fastbk.client import Client, LedgerInfo
+from fastbk.client.bookie_locations import refresh_locations
 from fastbk.errors import Error, NoSuchLedger, StorageError
 from fastbk.limits import RateLimit
 from fastbk.meta.api import BookieService, Check, MetadataStore, VersionedLedger, Watch
@@ -73,6 +75,7 @@ LEDGERS_PER_S = 500.0
 CYCLE_INTERVAL_S = 600.0
 """Pause between the beginnings of two cycles, at least."""
 CONFIRM_AFTER_S = 60.0
+LOCATIONS_INTERVAL_S = 60.0
 SUSPECTS_INTERVAL_S = 1800.0
 """Ledgers of which not all copies were found are checked again so often, however long a cycle takes."""
 LEDGERS_AT_ONCE = 8
@@ -100,6 +103,9 @@ class AuditorOptions:
     cycle_interval_s: float = CYCLE_INTERVAL_S
     confirm_after_s: float = CONFIRM_AFTER_S
     placement_interval_s: float = PLACEMENT_INTERVAL_S
+    topology_script: Path | None = None
+    """A program of this machine's operator that says where bookies are: the cluster's table gets it."""
+    locations_interval_s: float = LOCATIONS_INTERVAL_S
 
 
 class Auditor:
@@ -162,6 +168,8 @@ class Auditor:
             ("leases", lambda: self._grant(leases), ANNOUNCE_INTERVAL_S),
             ("workers", self._forget_workers, FORGET_WORKERS_INTERVAL_S),
         ]
+        if options.topology_script is not None:
+            kinds.append(("locations", self.refresh_locations, options.locations_interval_s))
         for name, *_ in kinds:
             self.pass_ended_s[name] = loop.time()
 
@@ -318,6 +326,14 @@ class Auditor:
                 held=dict(judged.held),
             )
         )
+
+    async def refresh_locations(self) -> None:
+        """Have the cluster's table say what the operator's script says."""
+        script = self._options.topology_script
+        assert script is not None
+        changed = await self._client.call_store(lambda store: refresh_locations(store, script))
+        if changed:
+            _log.info("autorecovery.locations_changed", bookies=", ".join(changed[:LISTED_MAX]))
 
     # --- the other passes --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ one at once. Others begin after `interval_s`, when bookies came, left or moved, 
 
 No ledger has a mark of its own for this. A ledger's rule and its bookies stand in its metadata, and say at any time
 whether both fit: a mark would be a second word on the same matter, and of ledgers of Apache's clients there would be
-none (decision 169).
+none (decision 171).
 
 A bookie that is down counts as being where this auditor saw it last, so that a restart mends nothing and breaks
 nothing.

@@ -68,6 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="gets a line for each change by --http, as a bookie's audit log; default: only the log",
     )
+    parser.add_argument(
+        "--topology-script",
+        type=Path,
+        metavar="FILE",
+        help="an executable that gets hosts and prints a location for each, as Apache's networkTopologyScriptFileName:"
+        " the auditor keeps the cluster's table of locations by it",
+    )
     add_events(parser, "autorecovery")
     add_http(parser, "/metrics, /livez, /events and /api/v1/autorecovery")
     add_lifeline(parser)
@@ -86,6 +93,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.autorecovery.auditor import AuditorOptions
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
+    from fastbk.client.known_bookies import TopologyScript
     from fastbk.meta.uri import is_gateway
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
@@ -97,7 +105,13 @@ async def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--ledgers-at-once {options.ledgers_at_once}: must be 1 to 64")
     if options.grace < 0:
         raise ConfigError(f"--grace {options.grace:g}: must be 0 or more seconds")
-    auditing = AuditorOptions(placement_interval_s=_placement_interval_s(options))
+    script = options.topology_script
+    if script is not None:
+        TopologyScript(script)  # refuses what is no executable file
+        script = script.absolute()
+    auditing = AuditorOptions(
+        placement_interval_s=_placement_interval_s(options), topology_script=script
+    )
     chosen = WorkerOptions(ledgers_at_once=options.ledgers_at_once, grace_s=options.grace)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

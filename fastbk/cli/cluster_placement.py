@@ -28,10 +28,12 @@ from fastbk.placement.rules import (
     DEFAULT_RULE,
     DESIRED_ZONES,
     FIELDS,
+    NOUNS,
     RACKS,
     REGIONS,
     ZONES,
     ClusterRules,
+    rule_text,
 )
 from fastbk.units import format_count
 
@@ -52,12 +54,12 @@ GROUP_KINDS = ("soft", "hard")
 NO_GROUP = "none"
 OPTIONS = {RACKS: "racks", REGIONS: "regions", ZONES: "zones", DESIRED_ZONES: "desired-zones"}
 """The options of `set` for the counts of a rule."""
-NOUNS = {RACKS: "rack", REGIONS: "region", ZONES: "zone", DESIRED_ZONES: "zone"}
 HOW_TO_SAY = "`[bookie] location`, or `placement set --location ID=/region/rack`"
 LOCATIONS_BYTES_MAX = 4 * 1024 * 1024
 LIMIT = 20
 SOURCES = {
     "table": "the cluster's table",
+    "pulsar": "Pulsar's node",
     "bookie": "the bookie",
     "default": "nobody",
     "unknown": "not registered",
@@ -79,24 +81,6 @@ def add_placement_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(verbs)
 
 
-def rule_text(rule: PlacementConfig) -> str:
-    """Return a rule in words."""
-    words: list[str] = [rule.policy]
-    counts = [name for name in COUNTED[rule.policy] if name != DESIRED_ZONES]
-    if counts:
-        named = [format_count(getattr(rule, name), NOUNS[name]) for name in counts]
-        words.append(f"{' and '.join(named)} in each write set")
-    desired = rule.desired_zones_per_write_quorum
-    if rule.policy == "zone" and desired > rule.min_zones_per_write_quorum:
-        words.append(f"{desired} where possible")
-    if rule.policy != "spread":
-        words.append("enforced" if rule.enforce else "not enforced")
-    if rule.group is not None:
-        how = "only" if rule.group_is_hard else "first"
-        words.append(f"{how} bookies of the group {rule.group}")
-    return ", ".join(words)
-
-
 def rule_facts(rule: PlacementConfig) -> dict[str, object]:
     """Return a rule for JSON: all its fields."""
     return {name: getattr(rule, name) for name in FIELDS}
@@ -107,7 +91,7 @@ def warnings_of(judge: PlacementJudge, rule: PlacementConfig) -> list[str]:
     warnings = []
     if rule.policy != "spread" and (unlocated := judge.unlocated()):
         noun = rule.policy
-        if any(place.source in ("table", "bookie") for place in judge.places.values()):
+        if any(place.source in ("table", "pulsar", "bookie") for place in judge.places.values()):
             named = ", ".join(some_names(unlocated))
             warnings.append(
                 f"nobody says where these are, so they count as one {noun}: {named} ({HOW_TO_SAY})"
@@ -137,11 +121,12 @@ def some_names(names: list[str], count_max: int = 10) -> list[str]:
 def show(options: argparse.Namespace) -> int:
     """Print the rule, the bookies, and warnings."""
     from fastbk.client.placement_judge import read_judge
+    from fastbk.meta.records import collected_bad_records
 
-    with opened_store(metadata_uri(options)) as store:
+    with opened_store(metadata_uri(options)) as store, collected_bad_records() as bad:
         judge = read_judge(store)
     rule, racks = judge.rules.rule, _by_location(judge)
-    warnings = warnings_of(judge, rule)
+    warnings = [*(f"nobody can read {record}" for record in bad), *warnings_of(judge, rule)]
     facts = {
         "rule": rule_facts(rule),
         "is_default": _is_default(rule),
@@ -230,6 +215,12 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
         " repeated",
     )
     parser.add_argument(
+        "--script",
+        metavar="FILE",
+        help="run this once, with the hosts of the registered bookies: it prints a location for each, and these become"
+        " rows of the table",
+    )
+    parser.add_argument(
         "--reset",
         action="store_true",
         help=f"begin with the default rule: {rule_text(DEFAULT_RULE)}; locations stay",
@@ -239,12 +230,15 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
 
 def change(options: argparse.Namespace) -> int:
     """Change the cluster's rules, and print what has changed."""
+    from fastbk.client.bookie_locations import locations_by_script
     from fastbk.client.placement_judge import read_judge
     from fastbk.meta.placement_record import change_rules, read_rules
     from fastbk.meta.records import collected_bad_records
 
-    changed = change_of(options)
+    change_of(options)  # what it refuses without the cluster it refuses before
     with opened_store(metadata_uri(options)) as store:
+        rows = {} if options.script is None else locations_by_script(store, options.script)
+        changed = change_of(options, rows)
         with collected_bad_records() as bad:
             before = read_rules(store)
         after = changed(before)
@@ -280,14 +274,20 @@ def change(options: argparse.Namespace) -> int:
     return print_answer(options, facts, *lines)
 
 
-def change_of(options: argparse.Namespace) -> Callable[[ClusterRules], ClusterRules]:
-    """Return the change that the options ask for, of whatever is stored. Raises ConfigError."""
+def change_of(
+    options: argparse.Namespace, script_rows: Mapping[str, str] | None = None
+) -> Callable[[ClusterRules], ClusterRules]:
+    """Return the change that the options ask for, of whatever is stored. Raises ConfigError.
+
+    `script_rows`: what --script says.
+    """
     counts = {name: getattr(options, name) for name in COUNTS if getattr(options, name) is not None}
     is_of_rule = (options.policy, options.enforce, options.group, options.group_kind) != (None,) * 4
-    is_of_table = options.locations is not None or bool(options.location)
+    is_of_table = bool(options.locations or options.location or options.script)
     if not (is_of_rule or counts or is_of_table or options.reset):
         raise ConfigError(
-            "nothing to set: give --policy, --enforce, --racks, --regions, --zones, --group, --location or --reset"
+            "nothing to set: give --policy, --enforce, --racks, --regions, --zones, --group, --location, --script or"
+            " --reset"
         )
     for name, count in counts.items():
         if not 1 <= count <= 64:
@@ -299,13 +299,13 @@ def change_of(options: argparse.Namespace) -> Callable[[ClusterRules], ClusterRu
 
     def changed(rules: ClusterRules) -> ClusterRules:
         rule = _changed_rule(DEFAULT_RULE if options.reset else rules.rule, options, counts)
-        locations = dict(rules.locations if file is None else file)
+        locations = {**(rules.locations if file is None else file), **(script_rows or {})}
         for name, location in rows:
             if location:
                 locations[name] = location
             elif locations.pop(name, None) is None:
                 raise ConfigError(f"--location {name}=: the table has no such row")
-        return ClusterRules(rule, locations)
+        return ClusterRules(rule, locations, rules.pulsar)
 
     return changed
 

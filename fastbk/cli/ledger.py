@@ -53,7 +53,10 @@ if TYPE_CHECKING:
     from fastbk.admin.copy_audit import Audited
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
+    from fastbk.placement.rules import ClusterRules
     from fastbk.replication.accepted_loss import AcceptedLoss
+    from fastbk.stream.client import Client as StreamClient
+    from fastbk.stream.namespace.namespace import Namespace
 
 ENSEMBLE_DEFAULT = 3
 IDLE_S_MAX = 3600.0
@@ -125,6 +128,9 @@ def _add_verbs_about(verbs: Verbs) -> None:
         metavar="SECONDS",
         help="how long open ledgers are watched (10)",
     )
+    listing.add_argument(
+        "--namespace", metavar="NAME", help="only ledgers of this namespace; reads all metadata"
+    )
     add_watch(listing)
     add_watch(_add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info"))
     text = "fence and close ledgers whose writer is gone, behind everything acknowledged"
@@ -153,12 +159,12 @@ def _add_verbs_about(verbs: Verbs) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
-    if options.verb == "list" and not (options.open or options.abandoned):
+    if options.verb == "list" and not (options.open or options.abandoned or options.namespace):
         return _list_ids(options)
     return run_verb(options) if options.verb == "export" else run_client_verb(options)
 
 
-async def _create(client: Client, options: argparse.Namespace) -> int:
+async def _create(client: StreamClient, options: argparse.Namespace) -> int:
     """Leave the ledger open: its writer is not closed, it ends with the client."""
     ledger_id = (await _new(client, options)).ledger_id
     if not options.json:
@@ -169,7 +175,7 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
     return print_answer(options, {"ledger_id": ledger_id, "state": "OPEN"}, str(ledger_id))
 
 
-async def _write(client: Client, options: argparse.Namespace) -> int:
+async def _write(client: StreamClient, options: argparse.Namespace) -> int:
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise ConfigError("--chunk-bytes must be 1 or more")
     entries = size_bytes = 0
@@ -286,7 +292,14 @@ def _list_ids(options: argparse.Namespace) -> int:
 async def _list(client: Client, options: argparse.Namespace) -> int:
     if options.open or options.abandoned:
         return await _list_open(client, options)
+    if options.namespace:
+        found = [one.ledger_id async for one in client.list_ledgers() if _is_wanted(one, options)]
+        return _print_ids(options, [found])
     return _print_ids(options, [page async for page in client.list_ledger_ids()])
+
+
+def _is_wanted(ledger: LedgerInfo, options: argparse.Namespace) -> bool:
+    return options.namespace in (None, "", ledger.metadata.namespace)
 
 
 def _print_ids(options: argparse.Namespace, pages: Iterable[list[int]]) -> int:
@@ -306,7 +319,11 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
 
     if not 0 < options.idle_for <= IDLE_S_MAX:
         raise ConfigError(f"--idle-for must be above 0 and at most {IDLE_S_MAX:g} seconds")
-    found = [ledger async for ledger in client.list_ledgers() if not ledger.metadata.is_closed]
+    found = [
+        ledger
+        async for ledger in client.list_ledgers()
+        if not ledger.metadata.is_closed and _is_wanted(ledger, options)
+    ]
     reasons = {one.ledger_id: one.metadata.state.name for one in found}
     if options.abandoned:
         is_open = [one for one in found if one.metadata.state is LedgerState.OPEN]
@@ -362,20 +379,37 @@ async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple
 
 
 async def _show(client: Client, options: argparse.Namespace) -> int:
+    from fastbk.admin.placement_check import rule_origin
     from fastbk.autorecovery.state import ClusterState
+    from fastbk.placement.rules import rule_of, rule_text
 
     info = await client.ledger_info(options.ledger_id)
     mark = await client.marks.read(info.ledger_id)
     audit = await ClusterState(client.records).audit.read()
     # Apache's clients may leave out when they made it: then it was before, as far as anybody knows.
     known_ms = audit.known_whole_ms(info.ledger_id, info.metadata.created_ms or 0)
+    rules = await _cluster_rules(client)
+    rule = rule_of(info.metadata.custom, rules.rule)
     found = facts(info) | {
+        "namespace": info.metadata.namespace,
+        "placement": f"{rule_text(rule)}; it is {rule_origin(info.metadata.custom)}",
         "mark_fault": mark.fault,
         "missing_copies_on": sorted({str(one.bookie_id) for one in mark.missing}),
         # Of a ledger that is not closed nobody has checked what its last bookies hold.
         "known_whole_ms": (known_ms or None) if info.metadata.is_closed else None,
     }
     return print_answer(options, found, *lines_of(found))
+
+
+async def _cluster_rules(client: Client) -> ClusterRules:
+    from fastbk.errors import Unauthorized
+    from fastbk.meta.placement_record import read_rules
+    from fastbk.placement.rules import ClusterRules
+
+    try:
+        return await client.call_store(read_rules)
+    except Unauthorized:  # a gateway of a version before 0.4
+        return ClusterRules()
 
 
 async def _recover(client: Client, options: argparse.Namespace) -> int:
@@ -524,15 +558,26 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         "--namespace",
         default="",
         metavar="NAME",
-        help="that it belongs to, for tokens that are limited to some",
+        help="that it belongs to: its policy says where the copies lie, and which quorums and digest are taken that are"
+        " not given; for tokens that are limited to some, too",
     )
     _add_secret(parser)
 
 
-async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
+def _namespace(client: StreamClient, path: str) -> Namespace | None:
+    """Return the namespace of a path; None: a ledger may name any, as a token's patterns do, but none is there."""
+    try:
+        return client.namespace(path)
+    except ConfigError:
+        return None
+
+
+async def _new(client: StreamClient, options: argparse.Namespace) -> LedgerWriter:
     """Create a ledger of the wanted shape; in a cluster of fewer than three bookies, of what is there."""
-    ensemble = options.ensemble
-    if ensemble is None:
+    ensemble, namespace = options.ensemble, None
+    if options.namespace and (here := _namespace(client, options.namespace)) is not None:
+        namespace = here if await here.exists() else None
+    if ensemble is None and namespace is None:
         writable = sum(bookie.writable for bookie in await client.list_bookies())
         ensemble = max(options.write_quorum or 1, min(ENSEMBLE_DEFAULT, writable))
         if ensemble < ENSEMBLE_DEFAULT:
@@ -540,15 +585,25 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
             note(f"{format_count(writable, 'bookie')} can be written to: {copies} of each entry")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        writer = await client.create_ledger(
-            ensemble=ensemble,
-            write_quorum=options.write_quorum or ensemble,
-            ack_quorum=options.ack_quorum,
-            digest=options.digest or "crc32c",
-            password=password_of(options),
-            metadata={NAMESPACE_KEY: options.namespace.encode()} if options.namespace else None,
-            allow_missing_bookies=options.allow_missing_bookies,
-        )
+        if namespace is not None:
+            writer = await namespace.create_ledger(
+                ensemble,
+                options.write_quorum,
+                options.ack_quorum,
+                options.digest,
+                password_of(options),
+                allow_missing_bookies=options.allow_missing_bookies or None,
+            )
+        else:
+            writer = await client.create_ledger(
+                ensemble=ensemble,
+                write_quorum=options.write_quorum or ensemble,
+                ack_quorum=options.ack_quorum,
+                digest=options.digest or "crc32c",
+                password=password_of(options),
+                metadata={NAMESPACE_KEY: options.namespace.encode()} if options.namespace else None,
+                allow_missing_bookies=options.allow_missing_bookies,
+            )
     for one in told:
         note(str(one.message))
     return writer

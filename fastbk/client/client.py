@@ -43,6 +43,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     NoSuchLedger,
     StorageError,
+    Unauthorized,
 )
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import LEDGERS_AT_ONCE, BookieRegistration, LedgerIdPages, VersionedLedger
@@ -50,7 +51,7 @@ from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId, check_ledger_id
-from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
+from fastbk.model.ledger import STREAM_KEY, Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
@@ -191,8 +192,8 @@ class Client:
         Less than a majority is possible, and a WeakQuorumWarning once for each client: see docs/quorums.md.
         `digest`: crc32c, crc32, hmac or none. `explicit_ids`: the caller names the id of each entry. `deferred_sync`:
         what is appended counts only once `force` has returned. `placement`: in place of the client's. It narrows the
-        cluster's rule, and both are kept in the ledger's custom metadata: whoever replaces a bookie later keeps to
-        them (INV-P3, INV-P4).
+        rules of the cluster and of the ledger's namespace (`ClientConfig.namespace`), and what is left is kept in the
+        ledger's custom metadata: whoever replaces a bookie later keeps to it (INV-P3, INV-P4).
 
         `allow_missing_bookies`: begin with fewer bookies, as long as `ack_quorum` of them answer. The ensemble shrinks
         at most to `write_quorum`. Below that it names bookies that are read-only or away: their copies are owed, and
@@ -219,26 +220,33 @@ class Client:
         self._warnings.check(checked)
         self.pool.tags.check(checked.namespace)
         await self._watch_bookies()
-        rule = await self._ensembles.rule_of_new(wish)
-        chosen = await self._ensembles.new(
-            checked, rule, allow_missing_bookies=allow_missing_bookies
-        )
-        value = new_metadata(
-            chosen.bookies,
-            len(chosen.bookies),
-            write_quorum,
-            ack_quorum,
-            digest_type,
-            password,
-            custom_of(metadata, rule, self.config.namespace),
-            int(time.time() * 1000),
-            secrets.randbits(62),
-        )
-        if not self.config.passwords_in_metadata and password:
-            value = replace(value, password=None)
-        if ledger_id is None:
-            ledger_id = await self.records.draw_ledger_id()
-        known = await self._create(ledger_id, value)
+        rule = await self._rule_of_new(checked, wish)
+        while True:
+            chosen = await self._ensembles.new(
+                checked, rule, allow_missing_bookies=allow_missing_bookies
+            )
+            custom = custom_of(metadata, rule, self.config.namespace, self._ensembles.cluster_rule)
+            value = replace(
+                checked,
+                ensemble_size=len(chosen.bookies),
+                fragments=(Fragment(0, chosen.bookies),),
+                password=password if self.config.passwords_in_metadata or not password else None,
+                custom=dict(custom or {}),
+                created_ms=int(time.time() * 1000),
+                creation_token=secrets.randbits(62),
+            )
+            if ledger_id is None:
+                ledger_id = await self.records.draw_ledger_id()
+            try:
+                known = await self._create(ledger_id, value)
+            except Unauthorized:
+                # A gateway may go by a rule that was changed since this client has read it.
+                self._forget_rules()
+                before, rule = rule, await self._rule_of_new(checked, wish)
+                if rule == before:
+                    raise
+            else:
+                break
         await self._ensembles.note_created(ledger_id, value, rule)
         if chosen.away:
             await self.marks.update(ledger_id, add=owed_by(chosen.away))
@@ -249,13 +257,16 @@ class Client:
         io = await self._io(requests, value)
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         writer.publish_at_once(is_wanted=publish == "immediate")
+        self._keep_writer(writer)
+        return writer
+
+    def _keep_writer(self, writer: LedgerWriter) -> None:
         if self._lac_guard is not None:
             writer.guarded_by(self._lac_guard)
         self._writers.add(writer)
         meter = meter_of(self.config.tracing)
-        if meter is not None and STREAM_KEY not in value.custom:
+        if meter is not None and STREAM_KEY not in writer.metadata.custom:
             writer.measure(meter)
-        return writer
 
     async def check_bookies(
         self,
@@ -270,8 +281,29 @@ class Client:
         """Raise NotEnoughBookies or Unauthorized unless such a ledger could be made now; see `create_ledger`."""
         self.pool.tags.check(namespace or self.config.namespace)
         shape = shape_of(ensemble, write_quorum, ack_quorum)
-        rule = await self._ensembles.rule_of_new(placement or self.config.placement)
+        wish = placement or self.config.placement
+        if (
+            not namespace
+        ):  # else `placement` has its rule: a stream's policy is not just its namespace's
+            wish = await self._narrowed_by_namespace(self.config.namespace, wish)
+        rule = await self._ensembles.rule_of_new(wish)
         await self._ensembles.new(shape, rule, allow_missing_bookies=allow_missing_bookies)
+
+    async def _rule_of_new(self, shape: LedgerMetadata, wish: PlacementConfig) -> PlacementConfig:
+        """Return the rule of a new ledger. Raises ConfigError."""
+        if STREAM_KEY not in shape.custom:  # else its stream's policy has narrowed the wish
+            wish = await self._narrowed_by_namespace(shape.namespace, wish)
+        return await self._ensembles.rule_of_new(wish)
+
+    def _forget_rules(self) -> None:
+        self._ensembles.forget_rules()
+
+    async def _narrowed_by_namespace(
+        self, namespace: str, wanted: PlacementConfig
+    ) -> PlacementConfig:
+        """Return what is wanted of a ledger of a namespace; namespaces, and their rules, are known above this class."""
+        del namespace
+        return wanted
 
     async def _watch_bookies(self) -> None:
         if not self._is_watching:

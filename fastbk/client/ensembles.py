@@ -29,8 +29,15 @@ from fastbk.placement.choose_ensemble import (
     choose_replacements,
     sorted_faults,
 )
-from fastbk.placement.config import BookieView, Chance, PlacementConfig, Topology
-from fastbk.placement.rules import ClusterRules, narrowed, rule_of, with_preferences
+from fastbk.placement.config import BookieView, Chance, PlacementConfig
+from fastbk.placement.rules import (
+    DEFAULT_RULE,
+    ClusterPlaces,
+    ClusterRules,
+    narrowed,
+    rule_of,
+    with_preferences,
+)
 from fastbk.replication.metadata_update import Replacement
 from fastbk.replication.procedure import Choose, Replaced
 from fastbk.wire.messages import REPORT, REPORT_BYTES_MAX, Hello, encode_hello, error_text
@@ -63,6 +70,15 @@ class Ensembles:
         """Return what a new ledger is to keep to: the cluster's rule, narrowed (INV-P3). Raises ConfigError."""
         return narrowed(await self._cluster_rule(), wish)
 
+    @property
+    def cluster_rule(self) -> PlacementConfig:
+        """The cluster's rule, as it was known last."""
+        return DEFAULT_RULE if self._rules is None else self._rules.rule
+
+    def forget_rules(self) -> None:
+        """Have the rules be read again before the next choice: somebody has refused what they led to."""
+        self._rules_read_s = float("-inf")
+
     async def _cluster_rule(self) -> PlacementConfig:
         known, now_s = self._rules, asyncio.get_running_loop().time()
         if known is not None and now_s - self._rules_read_s < RULES_READ_INTERVAL_S:
@@ -79,7 +95,7 @@ class Ensembles:
             rules = ClusterRules()
         if rules != self._rules:
             self._rules = rules
-            self._pool.known.locations.cluster = Topology.of(rules.locations)
+            self._pool.known.locations.cluster = ClusterPlaces(rules)
         return rules.rule
 
     async def new(
@@ -289,7 +305,7 @@ class ShortPlacements:
         depends_on = known.updates, known.locations.cluster, rule
         if self._attainable is None or self._attainable[0] != depends_on:
             everyone = {one.service.bookie_id for one in known.listed()}
-            if known.locations.cluster != Topology():
+            if known.locations.cluster.says_anything:
                 with suppress(MetadataUnavailable, Unauthorized):
                     identities = await self._store.call(lambda store: store.list_identities())
                     everyone.update(identity.bookie_id for identity in identities)

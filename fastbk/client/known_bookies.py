@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -44,6 +45,7 @@ from fastbk.placement.config import (
     valid_labels,
     valid_location,
 )
+from fastbk.placement.rules import ClusterPlaces
 from fastbk.wire.statuses import Status, status_name
 
 _log = LibraryLog("fastbk.client")
@@ -193,7 +195,7 @@ class KnownBookies:
             view_of(
                 one,
                 quarantined=one.service.bookie_id in quarantined,
-                location_of=self.locations.location_of,
+                places=self.locations,
             )
             for one in listed
             if one.service.client_endpoint() is not None
@@ -206,10 +208,13 @@ class KnownBookies:
         """
         seen = sorted(self._listed.keys() - self._registered)
         others = {identity.bookie_id for identity in identities} - self._listed.keys()
-        views = [view_of(self._listed[one], location_of=self.locations.location_of) for one in seen]
+        views = [view_of(self._listed[one], places=self.locations) for one in seen]
         for bookie_id in sorted(others):
             location = self.locations.location_of(bookie_id, "")
-            views.append(BookieView(bookie_id, location=location or DEFAULT_LOCATION))
+            groups = self.locations.groups_of(bookie_id, "")
+            views.append(
+                BookieView(bookie_id, location=location or DEFAULT_LOCATION, labels=groups)
+            )
         return [replace(view, writable=True) for view in views]
 
     def members(self, bookie_ids: Collection[BookieId]) -> list[BookieView]:
@@ -218,9 +223,10 @@ class KnownBookies:
         for bookie_id in bookie_ids:
             listed = self._listed.get(bookie_id)
             if listed is not None:
-                views.append(view_of(listed, location_of=self.locations.location_of))
+                views.append(view_of(listed, places=self.locations))
             elif (location := self.locations.location_of(bookie_id, "")) is not None:
-                views.append(BookieView(bookie_id, location=location))
+                groups = self.locations.groups_of(bookie_id, "")
+                views.append(BookieView(bookie_id, location=location, labels=groups))
         return [replace(view, writable=False) for view in views]
 
     def expect(self, identities: Sequence[BookieIdentity | BadIdentity]) -> None:
@@ -286,6 +292,8 @@ class TopologyScript:
         """Runs so far."""
         self.failures = 0
         """Runs that ended badly, ran out of time or printed something else."""
+        self.last_failure = ""
+        """Why the last of these did."""
         self._timeout_s = timeout_s
         self._batch_hosts = batch_hosts
         self._retry_s = retry_s
@@ -321,6 +329,7 @@ class TopologyScript:
             found = locations_printed(self._run(hosts), hosts)
         except (OSError, ValueError) as error:
             self.failures += 1
+            self.last_failure = str(error)
             if not self._has_logged_failure:
                 _log.warning(
                     "client.topology_script_failed", script=str(self.path), reason=str(error)
@@ -372,14 +381,14 @@ class TopologyScript:
 
 
 class BookieLocations:
-    """What people say of where bookies are: this client's table, then its script, then the cluster's table."""
+    """What people say of where bookies are: this client's table, its script, the cluster's table, Pulsar's node."""
 
     def __init__(
         self, topology: Topology | None = None, script: TopologyScript | None = None
     ) -> None:
         self.topology = topology if topology is not None else Topology()
         self.script = script
-        self.cluster = Topology()
+        self.cluster = ClusterPlaces()
         """Of the cluster's rules, as they were read last."""
 
     @classmethod
@@ -395,6 +404,10 @@ class BookieLocations:
         if location is None:
             location = self.cluster.location_of(bookie_id, host)
         return location
+
+    def groups_of(self, bookie_id: BookieId, host: str) -> frozenset[str]:
+        """Return the groups that a bookie is in beside the labels that it publishes."""
+        return self.cluster.groups_of(bookie_id, host)
 
     def learn_blocking(self, bookies: Collection[tuple[BookieId, str]]) -> None:
         """Run the script for the hosts that the table says nothing of; (bookie id, host) each."""
@@ -430,11 +443,21 @@ FREE_BYTES_PROPERTY = "free_bytes"
 HOSTS_REMEMBERED_MAX = 4096
 
 
+class NamedPlaces(Protocol):
+    """What people say of where bookies are."""
+
+    def location_of(self, bookie_id: BookieId, host: str) -> str | None:
+        """Return where a bookie is, None where they do not say."""
+
+    def groups_of(self, bookie_id: BookieId, host: str) -> frozenset[str]:
+        """Return the groups that they say it is in."""
+
+
 def view_of(
     registration: BookieRegistration,
     *,
     quarantined: bool = False,
-    location_of: Callable[[BookieId, str], str | None] | None = None,
+    places: NamedPlaces | None = None,
     is_local: Callable[[str], bool] | None = None,
 ) -> BookieView:
     """Return what is known of a registered bookie.
@@ -442,14 +465,17 @@ def view_of(
     Args:
         registration: as the metadata store lists it.
         quarantined: whether this client avoids it now.
-        location_of: bookie id, host -> location, None where it does not know; it goes before what the bookie says
-            of itself (`BookieLocations.location_of`).
+        places: goes before what the bookie says of itself; its groups are added to the bookie's labels.
         is_local: whether a host is this one; None: `is_local_host`.
     """
     service = registration.service
     endpoint = service.client_endpoint()
     host = endpoint.host if endpoint is not None else ""
-    location = location_of(service.bookie_id, host) if location_of is not None else None
+    labels = valid_labels(service.properties.get(LABELS_PROPERTY, ""))
+    location = None
+    if places is not None:
+        location = places.location_of(service.bookie_id, host)
+        labels |= places.groups_of(service.bookie_id, host)
     if location is None:
         location = valid_location(service.properties.get(LOCATION_PROPERTY, ""))
     return BookieView(
@@ -458,7 +484,7 @@ def view_of(
         quarantined=quarantined,
         free_bytes=_bytes_of(service.properties.get(FREE_BYTES_PROPERTY, "")),
         location=location or DEFAULT_LOCATION,
-        labels=valid_labels(service.properties.get(LABELS_PROPERTY, "")),
+        labels=labels,
         is_local=bool(host) and (is_local or is_local_host)(host),
         reads_only_reason=reads_only_reason(registration),
     )

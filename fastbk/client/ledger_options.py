@@ -15,7 +15,7 @@ from fastbk.model.ledger import NAMESPACE_KEY, Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.config import PlacementConfig
-from fastbk.placement.rules import custom_rule
+from fastbk.placement.rules import DEFAULT_RULE, custom_rule
 from fastbk.replication.copy_listing import CheckRecoveredCopies
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
@@ -172,9 +172,12 @@ def no_bookie_took_lac(
 
 
 def custom_of(
-    custom: Mapping[str, bytes] | None, placement: PlacementConfig, namespace: str
+    custom: Mapping[str, bytes] | None,
+    placement: PlacementConfig,
+    namespace: str,
+    cluster: PlacementConfig = DEFAULT_RULE,
 ) -> Mapping[str, bytes] | None:
-    """Return the custom metadata of a new ledger, with its rule of placement (INV-P4).
+    """Return the custom metadata of a new ledger, with its rule of placement (INV-P4) in a cluster with that rule.
 
     And with its namespace, unless it names one.
     """
@@ -182,7 +185,7 @@ def custom_of(
     check_type("metadata", custom, Mapping | None)
     if namespace:
         custom = {NAMESPACE_KEY: namespace.encode(), **(custom or {})}
-    rule = custom_rule(placement)
+    rule = custom_rule(placement, cluster)
     return {**(custom or {}), **rule} if rule else custom
 
 

@@ -8,8 +8,8 @@ A ledger's own rule counts, and the cluster's where it has none (INV-P4).
 
 - A minimum that is not enforced counts as far as the cluster's bookies could keep it: where nobody said where bookies
   are, all are in one rack, and nothing is misplaced.
-- Only the cluster's table says where a bookie is that is not registered. Where it does not, a fragment counts as
-  misplaced if it is so wherever that bookie is, and else as unsure.
+- Only the cluster's table and Pulsar's node say where a bookie is that is not registered. Where they do not, a fragment
+  counts as misplaced if it is so wherever that bookie is, and else as unsure.
 - Fragments without entries are passed over: there is nothing to lose.
 
 For `fastbk cluster placement` and for whoever walks all ledgers anyway.
@@ -41,18 +41,18 @@ from fastbk.placement.config import (
     DEFAULT_LOCATION,
     BookieView,
     PlacementConfig,
-    Topology,
     valid_location,
 )
-from fastbk.placement.rules import ClusterRules, rule_of
+from fastbk.placement.rules import ClusterPlaces, ClusterRules, rule_of
 from fastbk.replication.copy_check import last_of_fragment
 from fastbk.units import format_count
 
 if TYPE_CHECKING:
     from fastbk.meta import MetadataStore
 
-Source: TypeAlias = Literal["table", "bookie", "default", "unknown"]
-"""Who says where a bookie is: the cluster's table, the bookie itself, nobody; `unknown`: it is not registered."""
+Source: TypeAlias = Literal["table", "pulsar", "bookie", "default", "unknown"]
+"""Who says where a bookie is: the cluster's table, Pulsar's node, the bookie itself, nobody; `unknown`: it is not
+registered."""
 State: TypeAlias = Literal["up", "read-only", "down"]
 
 VERDICTS_KEPT_MAX = 10_000
@@ -77,15 +77,16 @@ class BookiePlace:
         return "" if self.source == "unknown" else self.view.location
 
 
-def registered_place(registration: BookieRegistration, table: Topology) -> BookiePlace:
+def registered_place(registration: BookieRegistration, places: ClusterPlaces) -> BookiePlace:
     """Return where a bookie is that is registered."""
     service = registration.service
     endpoint = service.client_endpoint()
     if endpoint is None:  # its registration cannot be read, so nobody reaches it
-        return unregistered_place(service.bookie_id, table)
-    view = view_of(registration, location_of=table.location_of, is_local=lambda _: False)
-    if table.location_of(service.bookie_id, endpoint.host) is not None:
-        source: Source = "table"
+        return unregistered_place(service.bookie_id, places)
+    view = view_of(registration, places=places, is_local=lambda _: False)
+    source: Source
+    if places.location_of(service.bookie_id, endpoint.host) is not None:
+        source = _source(places, service.bookie_id, endpoint.host)
     elif valid_location(service.properties.get(LOCATION_PROPERTY, "")) is not None:
         source = "bookie"
     else:
@@ -93,16 +94,19 @@ def registered_place(registration: BookieRegistration, table: Topology) -> Booki
     return BookiePlace(view, source, "up" if view.writable else "read-only")
 
 
-def unregistered_place(bookie_id: BookieId, table: Topology) -> BookiePlace:
-    """Return where a bookie is that is not registered: only the table knows. Its host may be in its id, as Apache's."""
+def unregistered_place(bookie_id: BookieId, places: ClusterPlaces) -> BookiePlace:
+    """Return where a bookie is that is not registered: only operators know. Its host may be in its id, as Apache's."""
     host, _, port = bookie_id.rpartition(":")
-    location = table.location_of(bookie_id, host if port.isdecimal() else "")
-    if location is not None:
-        return BookiePlace(
-            BookieView(bookie_id, writable=False, location=location), "table", "down"
-        )
+    host = host if port.isdecimal() else ""
+    location, groups = places.location_of(bookie_id, host), places.groups_of(bookie_id, host)
+    source: Source = "unknown" if location is None else _source(places, bookie_id, host)
     nowhere = f"/unknown:{bookie_id}/unknown:{bookie_id}"
-    return BookiePlace(BookieView(bookie_id, writable=False, location=nowhere), "unknown", "down")
+    view = BookieView(bookie_id, writable=False, location=location or nowhere, labels=groups)
+    return BookiePlace(view, source, "down")
+
+
+def _source(places: ClusterPlaces, bookie_id: BookieId, host: str) -> Source:
+    return "table" if places.is_in_table(bookie_id, host) else "pulsar"
 
 
 def read_judge(
@@ -116,15 +120,15 @@ def read_judge(
     cluster's table says nothing.
     """
     rules = read_rules(store) if rules is None else rules
-    table = Topology.of(rules.locations)
+    operators = ClusterPlaces(rules)
     places = {
-        registration.service.bookie_id: registered_place(registration, table)
+        registration.service.bookie_id: registered_place(registration, operators)
         for registration in store.list_bookies()
     }
     for identity in store.list_identities():
         if identity.bookie_id in places:
             continue
-        place = unregistered_place(identity.bookie_id, table)
+        place = unregistered_place(identity.bookie_id, operators)
         before = None if seen is None else seen.get(identity.bookie_id)
         if place.source == "unknown" and before is not None:
             view = msgspec.structs.replace(before.view, writable=False)
@@ -190,14 +194,14 @@ class PlacementJudge:
     def __init__(self, rules: ClusterRules, places: Mapping[BookieId, BookiePlace]) -> None:
         self.rules = rules
         self.places = dict(sorted(places.items()))
-        self._table = Topology.of(rules.locations)
+        self._places = ClusterPlaces(rules)
         self._verdicts: dict[tuple[tuple[BookieId, ...], int, PlacementConfig], Verdict] = {}
         self._attainable: dict[PlacementConfig, PlacementConfig] = {}
 
     def place(self, bookie_id: BookieId) -> BookiePlace:
         """Return where a bookie is, also one that metadata does not know."""
         known = self.places.get(bookie_id)
-        return unregistered_place(bookie_id, self._table) if known is None else known
+        return unregistered_place(bookie_id, self._places) if known is None else known
 
     def unlocated(self) -> list[BookieId]:
         """Return the registered bookies of which nobody says where they are."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse
 
+from fastbk.admin.placement_check import rule_origin
 from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.cli.stream_options import START_HELP, policy_facts, start_of, stream_of, text_of_gap
+from fastbk.client.placement_judge import read_judge
 from fastbk.console.cluster_view import lag_name
 from fastbk.console.context import cursors_of, streams_of
 from fastbk.console.rendering import link
@@ -29,6 +31,7 @@ from fastbk.model.ledger import STREAM_KEY
 from fastbk.observe.events import KINDS, Query, kinds_of, moments
 from fastbk.overview.bookie_history import SEVERITIES
 from fastbk.overview.values import DOWN, NO_ANSWER, Severity
+from fastbk.placement.rules import rule_of, rule_text
 from fastbk.security.rights import Right
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import AtSeq
@@ -254,6 +257,7 @@ async def events(context: Context) -> Response:
 
 
 FRAGMENTS_SHOWN_MAX = 200
+MISPLACED_SHOWN_MAX = 10
 CUSTOM_CHARACTERS_MAX = 200
 
 
@@ -304,9 +308,17 @@ async def ledger(context: Context) -> Response:
         if context.view.overview is None
         else {one.bookie_id: one for one in context.view.overview.bookies}
     )
+    judge = await client.call_store(read_judge)
+    rule = rule_of(metadata.custom, judge.rules.rule)
+    verdict = judge.judge_ledger(ledger_id, metadata)
+    fragments = metadata.fragments[-FRAGMENTS_SHOWN_MAX:]
+    members = {member for fragment in fragments for member in fragment.ensemble}
     return context.page(
         "ledger.html", info=info, metadata=metadata, custom=custom, stream=stream, missing=mark.missing,
-        mark_fault=mark.fault, fragments=metadata.fragments[-FRAGMENTS_SHOWN_MAX:], known=known,
+        mark_fault=mark.fault, fragments=fragments, known=known,
+        rule=f"{rule_text(rule)}; it is {rule_origin(metadata.custom)}",
+        misplaced=[*verdict.enforced, *verdict.soft][:MISPLACED_SHOWN_MAX],
+        locations={member: judge.place(member).location for member in members},
     )  # fmt: skip
 
 

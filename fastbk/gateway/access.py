@@ -3,36 +3,62 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from fastbk.errors import MetadataUnavailable, StorageError, StreamNotFound, Unauthorized
+from fastbk.client.placement_judge import read_judge
+from fastbk.errors import (
+    ConfigError,
+    MetadataUnavailable,
+    StorageError,
+    StreamNotFound,
+    Unauthorized,
+)
 from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
-from fastbk.meta.placement_record import PLACEMENT_PATH
+from fastbk.meta.placement_record import PLACEMENT_PATH, read_rules
+from fastbk.meta.records import check_path
 from fastbk.meta.rollback import HOLD_PATH
 from fastbk.security.rights import Principal, names_of
 from fastbk.stream.chain import PageRef, Segment, get_page
 from fastbk.stream.chain_store import page_path
-from fastbk.stream.namespace.tree import ROOT_ID, NamespaceRecord, StreamRecord, get
-from fastbk.stream.paths import decode, namespace_path, stream_path
+from fastbk.stream.namespace.tree import (
+    ROOT_ID,
+    EntryRecord,
+    NamespaceRecord,
+    StreamRecord,
+    get,
+)
+from fastbk.stream.paths import check_name, decode, entry_path, namespace_path, stream_path
+from fastbk.stream.policy import effective
 
 if TYPE_CHECKING:
+    from fastbk.client.placement_judge import PlacementJudge
+    from fastbk.meta.api import MetadataStore
     from fastbk.meta.records import RecordStore
+    from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata
+    from fastbk.placement.config import PlacementConfig
+    from fastbk.placement.rules import ClusterRules
+    from fastbk.stream.policy import StreamPolicy
 
 KEPT_S = 5.0
 """A namespace that is renamed has its old name for so long."""
 KEPT_MAX = 20_000
 LEVELS_MAX = 1000
+KNOWN_S, KNOWN_AGAIN_S = 5.0, 1.0
+"""What is known of placement is that old at most; before something is refused, no older than the second."""
+JUDGES_KEPT_S = 30.0
+K = TypeVar("K")
 V = TypeVar("V")
 _GLOBS = "*?["
 
 
 class NamespaceTree:
-    """What a gateway knows of the namespaces of its cluster: the paths of ids, remembered for seconds.
+    """What a gateway knows of its cluster: the paths and policies of namespaces, and where bookies are, for seconds.
 
     Threads may share it. Blocking; errors are those of the store.
     """
@@ -42,6 +68,10 @@ class NamespaceTree:
         self._clock_s = clock_s
         self._namespaces: dict[str, tuple[float, NamespaceRecord]] = {}
         self._streams: dict[str, str] = {}
+        self._ids: dict[tuple[str, str], tuple[float, EntryRecord | None]] = {}
+        self._rules: tuple[float, ClusterRules] | None = None
+        self._judging = threading.Lock()
+        self._judges_kept: list[tuple[float, PlacementJudge]] = []
 
     def levels(self, namespace_id: str) -> tuple[tuple[str, NamespaceRecord], ...]:
         """Return a namespace and all above it, from the root down, by id. Raises StreamNotFound."""
@@ -70,6 +100,82 @@ class NamespaceTree:
             known = get(StreamRecord, raw.value, where).namespace
             _keep(self._streams, stream_id, known)
         return known
+
+    def namespace_at(self, path: str) -> str | None:
+        """Return the id of the namespace at a path; None: there is none, as a ledger may name any."""
+        names = path.split("/")
+        if len(names) > LEVELS_MAX:
+            return None
+        owner = ROOT_ID
+        for name in names:
+            try:
+                where = entry_path(owner, check_name(name))
+            except ConfigError:
+                return None
+            known, now_s = self._ids.get((owner, name)), self._clock_s()
+            if known is None or now_s - known[0] >= KEPT_S:
+                (raw,) = self._records.read([where])
+                known = (now_s, None if raw is None else get(EntryRecord, raw.value, where))
+                _keep(self._ids, (owner, name), known)
+            entry = known[1]
+            if entry is None or entry.kind != "namespace":
+                return None
+            owner = entry.id
+        return owner
+
+    def policy_of_namespace(self, namespace_id: str) -> StreamPolicy:
+        """Return what holds for a namespace. Raises StreamNotFound, PolicyInvalid, StorageError."""
+        return effective(record.policy for _, record in self.levels(namespace_id))
+
+    def policy_of_stream(self, stream_id: str) -> StreamPolicy | None:
+        """Return what holds for a stream; None: there is none. Raises PolicyInvalid, StorageError."""
+        try:
+            where = check_path(stream_path(stream_id))
+        except ConfigError:
+            return None
+        (raw,) = self._records.read([where])
+        if raw is None:
+            return None
+        record = get(StreamRecord, raw.value, where)
+        try:
+            levels = self.levels(record.namespace)
+        except StreamNotFound:
+            return None
+        return effective([*(level.policy for _, level in levels), record.policy])
+
+    def cluster_rule(self, store: MetadataStore, age_s_max: float) -> PlacementConfig:
+        """Return the cluster's rule of placement, as it was at most so long ago."""
+        now_s = self._clock_s()
+        known = self._rules
+        if known is None or now_s - known[0] > age_s_max:
+            known = self._rules = (now_s, read_rules(store))
+        return known[1].rule
+
+    def enforced_faults(
+        self,
+        store: MetadataStore,
+        ensemble: tuple[BookieId, ...],
+        write_quorum: int,
+        rule: PlacementConfig,
+    ) -> tuple[str, ...]:
+        """Return how an ensemble breaks what its rule enforces, as far as metadata says where bookies are.
+
+        It breaks nothing if it did not a moment ago: clients choose by what they have read up to ten seconds before.
+        """
+        with self._judging:  # it keeps verdicts, and is not made for threads
+            for age_s_max in (KNOWN_S, KNOWN_AGAIN_S):
+                reasons: tuple[str, ...] = ()
+                for judge in self._judges(store, age_s_max):
+                    reasons = judge.judge(ensemble, write_quorum, rule).enforced
+                    if not reasons:
+                        return ()
+        return reasons
+
+    def _judges(self, store: MetadataStore, age_s_max: float) -> list[PlacementJudge]:
+        now_s = self._clock_s()
+        if not self._judges_kept or now_s - self._judges_kept[0][0] > age_s_max:
+            self._judges_kept = [(now_s, read_judge(store)), *self._judges_kept[:1]]
+        return [judge for read_s, judge in self._judges_kept if now_s - read_s <= JUDGES_KEPT_S]
 
     def page(self, stream_id: str, page: PageRef) -> tuple[Segment, ...]:
         """Return the rows of a page of a chain. Raises StorageError."""
@@ -110,7 +216,7 @@ def is_above(patterns: Sequence[str], path: str) -> bool:
     return False
 
 
-def _keep(kept: dict[str, V], key: str, value: V) -> None:
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
     if len(kept) >= KEPT_MAX:
         kept.clear()
     kept[key] = value

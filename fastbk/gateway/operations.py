@@ -24,7 +24,7 @@ from fastbk.errors import (
     StreamNotFound,
     Unauthorized,
 )
-from fastbk.gateway.access import Access, NamespaceTree
+from fastbk.gateway.access import KNOWN_AGAIN_S, KNOWN_S, Access, NamespaceTree
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.rules import (
     ADD,
@@ -43,7 +43,13 @@ from fastbk.gateway.rules import (
     needs_of_deletion,
     needs_of_update,
 )
-from fastbk.meta.api import VersionedLedger, one_ledger, service_text
+from fastbk.meta.api import (
+    BadIdentity,
+    VersionedLedger,
+    identity_text,
+    one_ledger,
+    service_text,
+)
 from fastbk.meta.format_level import check_level
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.messages import (
@@ -66,6 +72,13 @@ from fastbk.meta.records import (
 from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import from_json, to_json
+from fastbk.placement.rules import (
+    DEFAULT_RULE,
+    is_rule_stored,
+    keeps_to,
+    rule_of,
+    rule_text,
+)
 from fastbk.stream.chain import get_chain
 from fastbk.stream.cursor.store import check_count
 from fastbk.stream.drafts import is_of_draft, ledgers_to_delete
@@ -86,6 +99,8 @@ if TYPE_CHECKING:
     from fastbk.gateway.rules import ChangeNeeds
     from fastbk.meta.api import LedgerRead, MetadataStore, Subject
     from fastbk.meta.gateway.messages import ReadStates
+    from fastbk.model.ids import BookieId
+    from fastbk.placement.config import PlacementConfig
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -94,7 +109,7 @@ UNNAMED_PAGES_MAX = 16
 """Pages of a stream that were written for nothing, as others were faster, until a janitor deletes them."""
 LEDGERS_MAX = 5000
 """Ledgers that the records of one request name anew: of an attachment there are 2,048, and their draft."""
-_AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set the")
+_AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set the", "loosen the")
 """How operations begin that the audit log gets."""
 READ_AT_ONCE = 100
 MARK_BYTES_MAX = 64 * 1024
@@ -133,14 +148,20 @@ def result_of(
             return draw_id(store, access)
         case messages.ListBookies():
             return list_bookies(store)
+        case messages.ListIdentities():
+            return list_identities(store, access)
+        case messages.PulsarRacks():
+            return (
+                store.pulsar_racks()
+            )  # everybody has to know where bookies are, as by the cluster's rules
         case messages.InstanceId():
             return store.instance_id()
         case messages.CreateLedger():
-            return plan_ledger_creation(store, access, request)
+            return plan_ledger_creation(store, tree, access, request)
         case messages.ReadLedgers():
             return read_ledgers(store, access, request)
         case messages.UpdateLedger():
-            return plan_ledger_update(store, access, request)
+            return plan_ledger_update(store, tree, access, request)
         case messages.DeleteLedger():
             return plan_ledger_deletion(store, access, request)
         case messages.ListLedgers():
@@ -154,7 +175,7 @@ def result_of(
 
 
 def plan_ledger_creation(
-    store: MetadataStore, access: Access, request: messages.CreateLedger
+    store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.CreateLedger
 ) -> Plan:
     """Create a ledger. Raises Unauthorized, ConfigError; `act` raises MetadataConflict."""
     ledger_id, metadata = check_ledger_id(request.ledger_id), _metadata(request.metadata)
@@ -167,6 +188,8 @@ def plan_ledger_creation(
     if not (metadata.is_placeholder and is_drawn):
         # A placeholder keeps an id that was drawn from being used, whoever drew it: he draws another.
         access.check_ledger(ledger_id, metadata)
+    if not metadata.is_placeholder:
+        check_new_placement(store, tree, ledger_id, metadata)
 
     def act() -> int:
         try:
@@ -185,7 +208,7 @@ def plan_ledger_creation(
 
 
 def plan_ledger_update(
-    store: MetadataStore, access: Access, request: messages.UpdateLedger
+    store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.UpdateLedger
 ) -> Plan:
     """Replace a ledger's metadata. Raises Unauthorized, MetadataConflict, NoSuchLedger, ConfigError."""
     ledger_id, new = request.ledger_id, _metadata(request.metadata)
@@ -203,6 +226,8 @@ def plan_ledger_update(
     needs = needs_of_update(old.metadata, new)
     access.check_all(needs, f"ledger {ledger_id}")
     access.check_ledger(ledger_id, new)
+    if old.metadata.fragments != new.fragments:
+        check_changed_placement(store, tree, ledger_id, old.metadata, new)
     events = [_ledger_event(need.operation, ledger_id, new) for need in needs]
     return Plan(lambda: store.update_ledger(ledger_id, new, request.version), events)
 
@@ -368,6 +393,101 @@ def _ledger_event(operation: str, ledger_id: int, metadata: LedgerMetadata) -> E
     if stream := metadata.custom.get(STREAM_KEY):
         event["stream"] = stream.decode(errors="replace")[:100]
     return event
+
+
+# --- placement --------------------------------------------------------------------------------------
+#
+# INV-W9: a ledger is created with a rule that is no looser than those of its cluster, namespace and stream (INV-P3).
+# One that is enforced is stored with it, and its ensembles keep to it, then and after each change, as far as metadata
+# says where bookies are.
+#
+# What is not judged: where bookies are of which nobody says it, or that are away and not in the table, as the gateway
+# asks no bookie; minimums that are not enforced, as it cannot know which bookies a client reached; and changes of
+# ledgers that store no rule, as those are then the cluster's to correct.
+
+
+def check_new_placement(
+    store: MetadataStore, tree: NamespaceTree, ledger_id: int, metadata: LedgerMetadata
+) -> None:
+    """Refuse a ledger with a rule that is too loose, or bookies that break an enforced one. Raises ForbiddenChange."""
+    for age_s_max in (KNOWN_S, KNOWN_AGAIN_S):
+        cluster = tree.cluster_rule(store, age_s_max)
+        rule = rule_of(metadata.custom, cluster)
+        looser = next(
+            (
+                f"{whose}, {rule_text(above)}"
+                for whose, above in _rules_above(tree, cluster, metadata)
+                if not keeps_to(rule, above)
+            ),
+            None,
+        )
+        if looser is None:
+            break
+    else:
+        raise ForbiddenChange(
+            f"ledger {ledger_id}: its rule of placement, {rule_text(rule)}, is looser than that of {looser}: what a"
+            " call wants narrows a rule (INV-P3)"
+        )
+    if not (rule.enforce or rule.group_is_hard):
+        return
+    if not is_rule_stored(metadata.custom):
+        raise ForbiddenChange(
+            f"ledger {ledger_id} stores no rule of placement, and the cluster's is enforced ({rule_text(rule)}):"
+            " clients from version 0.4 on store it"
+        )
+    _check_ensemble(store, tree, ledger_id, metadata, rule, metadata.fragments[-1].ensemble)
+
+
+def check_changed_placement(
+    store: MetadataStore,
+    tree: NamespaceTree,
+    ledger_id: int,
+    old: LedgerMetadata,
+    new: LedgerMetadata,
+) -> None:
+    """Refuse new ensembles that break the rule that the ledger stores, if it is enforced. Raises ForbiddenChange."""
+    if not is_rule_stored(old.custom):
+        return
+    rule = rule_of(old.custom, DEFAULT_RULE)
+    if not (rule.enforce or rule.group_is_hard):
+        return
+    known = {fragment.ensemble for fragment in old.fragments}
+    for ensemble in {fragment.ensemble for fragment in new.fragments} - known:
+        _check_ensemble(store, tree, ledger_id, new, rule, ensemble)
+
+
+def _rules_above(
+    tree: NamespaceTree, cluster: PlacementConfig, metadata: LedgerMetadata
+) -> Iterator[tuple[str, PlacementConfig]]:
+    """Yield the rules that a new ledger's must keep to, and whose they are."""
+    yield "the cluster", cluster
+    stream_id = metadata.custom.get(STREAM_KEY, b"").decode(errors="replace")
+    namespace = tree.namespace_at(metadata.namespace) if metadata.namespace else None
+    policy = tree.policy_of_stream(stream_id) if stream_id else None
+    if policy is not None:
+        yield f"stream {stream_id[:100]}", policy.rule()
+        # A ledger of a namespace that is not its stream's is of both.
+        if namespace is None or namespace == tree.namespace_of(stream_id):
+            return
+    if namespace is not None:
+        yield f"namespace {metadata.namespace[:100]}", tree.policy_of_namespace(namespace).rule()
+
+
+def _check_ensemble(
+    store: MetadataStore,
+    tree: NamespaceTree,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    rule: PlacementConfig,
+    ensemble: tuple[BookieId, ...],
+) -> None:
+    reasons = tree.enforced_faults(store, ensemble, metadata.write_quorum, rule)
+    if not reasons:
+        return
+    raise ForbiddenChange(
+        f"ledger {ledger_id}: its bookies break its rule of placement ({rule_text(rule)}), which is enforced:"
+        f" {'; '.join(reasons)[:500]}"
+    )
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -671,6 +791,17 @@ def list_bookies(store: MetadataStore) -> Sequence[messages.BookieRow]:
     return [
         messages.BookieRow(service_text(bookie.service), bookie.writable)
         for bookie in store.list_bookies()
+    ]
+
+
+def list_identities(store: MetadataStore, access: Access) -> Sequence[messages.IdentityRow]:
+    """Return all bookies that ever were. Raises Unauthorized."""
+    access.check(Need(READ | WRITE, "list"), "bookies that are away")
+    return [
+        messages.IdentityRow(identity.bookie_id, "", identity.bad.reason)
+        if isinstance(identity, BadIdentity)
+        else messages.IdentityRow(identity.bookie_id, identity_text(identity), "")
+        for identity in store.list_identities()
     ]
 
 

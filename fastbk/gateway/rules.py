@@ -8,6 +8,7 @@ INV-W3: what readers of a stream could read, a change without `truncate` leaves 
 they are, and the trim point and the head stay where they are.
 INV-W6: the numbers of a chain are those that its change makes: who may write to a stream can neither leave it where
 nobody can go on, nor say of a segment what its ledger cannot have.
+INV-W10: who lacks `admin` leaves the placement of a namespace or stream as strict as it was, or as it is inherited.
 INV-W4: a record names a ledger for deletion only if it named the ledger after its id was drawn, and before it existed.
 The janitor deletes what records name, so a record that names another's ledger would delete it.
 
@@ -28,10 +29,18 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from fastbk.errors import InvariantError, QuotaExceeded, StorageError, StreamNotFound, Unauthorized
+from fastbk.errors import (
+    InvariantError,
+    PolicyInvalid,
+    QuotaExceeded,
+    StorageError,
+    StreamNotFound,
+    Unauthorized,
+)
 from fastbk.gateway.record_names import Kind, RecordName
 from fastbk.meta.records import VALUE_BYTES_MAX
 from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMetadata, LedgerState
+from fastbk.placement.rules import keeps_to
 from fastbk.security.rights import Right
 from fastbk.stream.chain import (
     ATTACHMENTS_MAX,
@@ -48,6 +57,7 @@ from fastbk.stream.chain import (
 from fastbk.stream.cursor.state import CursorRecord, get_record
 from fastbk.stream.drafts import ledgers_named
 from fastbk.stream.namespace.tree import (
+    NO_PATCH,
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
@@ -58,6 +68,7 @@ from fastbk.stream.namespace.tree import (
 )
 from fastbk.stream.paths import number_of_page
 from fastbk.stream.pattern.store import PatternRecord, get_pattern
+from fastbk.stream.policy import PLACEMENT_FIELDS, effective
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN
 from fastbk.stream.records import RECORDS_MAX
 
@@ -505,6 +516,7 @@ T = TypeVar("T")
 
 _RETENTION = ("retention_age_s", "retention_bytes", "hard_age_s", "hard_bytes", "hold_for_cursors")
 _QUOTAS = ("streams_max", "bytes_max")
+_PLACEMENT = (*sorted(PLACEMENT_FIELDS), "bookie_group")
 CHAINS_MAX = 16
 """Chains that one request changes. Each takes a thousand times longer to judge than to send."""
 NEW_PAGES_MAX = 64
@@ -701,15 +713,17 @@ class _Judge:
             self._has_name("namespace", owner, after.parent, after.name)
             self._check_time(after.created_us)
             self.judged.born[owner] = (after.parent, after.name)
-            return _needs_only(ADD, "create")
+            looser = self._placement_needs(after.parent, NO_PATCH, after.policy)
+            return ChangeNeeds(needs=(Need(ADD, "create"), *looser))
         before = before or NamespaceRecord()
         if replace(before, name=after.name, policy=after.policy) != after:
             raise ForbiddenChange("a namespace stays below the one that it was created in")
         if before.name != after.name:
             self._has_name("namespace", owner, after.parent, after.name)
-        return ChangeNeeds(
-            needs=_policy_needs(before.policy, after.policy) or (Need(ADD, "rename"),)
-        )
+        above = "" if owner == ROOT_ID else after.parent
+        needs = _policy_needs(before.policy, after.policy)
+        looser = self._placement_needs(above, before.policy, after.policy)
+        return ChangeNeeds(needs=(*needs, *looser) or (Need(ADD, "rename"),))
 
     def stream(self, one: RecordChange) -> ChangeNeeds:
         """Judge a stream's record."""
@@ -723,7 +737,8 @@ class _Judge:
             self._has_name("stream", owner, after.namespace, after.name)
             self._check_time(after.created_us)
             self.judged.streams[owner] = after.namespace
-            return _needs_only(ADD, "create")
+            looser = self._placement_needs(after.namespace, NO_PATCH, after.policy)
+            return ChangeNeeds(needs=(Need(ADD, "create"), *looser))
         if replace(before, name=after.name, policy=after.policy, deleting=after.deleting) != after:
             raise ForbiddenChange("a stream stays in the namespace that it was created in")
         if before.deleting and not after.deleting:
@@ -731,9 +746,31 @@ class _Judge:
         if before.name != after.name:
             self._has_name("stream", owner, after.namespace, after.name)
         needs = _policy_needs(before.policy, after.policy)
+        needs += self._placement_needs(after.namespace, before.policy, after.policy)
         if after.deleting and not before.deleting:
             needs = (*needs, Need(DELETE, "delete"))
         return ChangeNeeds(needs=needs or (Need(ADD, "rename"),))
+
+    def _placement_needs(
+        self, above: str, before: PolicyPatch, after: PolicyPatch
+    ) -> tuple[Need, ...]:
+        """Return what a policy needs whose placement is looser than it was (INV-W10). `above`: a namespace, or ""."""
+        if all(getattr(before, name) == getattr(after, name) for name in _PLACEMENT):
+            return ()
+        try:
+            levels = self._lookup.levels(above) if above else ()
+            inherited = [record.policy for _, record in levels]
+            was = effective([*inherited, before]).rule()
+        except (StreamNotFound, PolicyInvalid):
+            pass  # what holds above is born just now, or nobody's to follow
+        else:
+            try:
+                will_be = effective([*inherited, after]).rule()
+            except PolicyInvalid as error:
+                raise ForbiddenChange(str(error)) from None
+            if keeps_to(will_be, was):
+                return ()
+        return (Need(ADMIN, "loosen the placement of"),)
 
     # --- counts ---------------------------------------------------------------------------------------------------
 

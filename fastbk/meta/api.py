@@ -373,6 +373,9 @@ class MetadataStore(Protocol):
     def list_identities(self) -> list[BookieIdentity | BadIdentity]:
         """Return all identities, by bookie id; what cannot be read of a bookie is bad, and it is known all the same."""
 
+    def pulsar_racks(self) -> bytes | None:
+        """Return what Pulsar's operators say of where bookies are (`fastbk.placement.pulsar_racks`); None: nothing."""
+
     def close(self) -> None:
         """Release everything; leases that are still held run out. A second call does nothing."""
 

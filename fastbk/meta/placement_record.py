@@ -3,15 +3,20 @@
 Clients read it when they choose bookies, at most every ten seconds (`RecordCalls.cluster_rules`). A cluster without the
 record has `fastbk.placement.rules.DEFAULT_RULE`; so has one whose record nobody can read (INV-M17).
 
-Decision 168.
+With it comes what Pulsar's operators say of where bookies are, from Pulsar's own node, which nobody writes here.
+
+Decisions 168 and 169.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.meta.records import Change, bad_record
+from fastbk.placement.pulsar_racks import NO_RACKS, PulsarRacks, decode_racks
 from fastbk.placement.rules import ClusterRules, decode_cluster, encode_cluster
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
 
 PLACEMENT_PATH = "cluster/placement"
+PULSAR_NODE = "Pulsar's node /bookies"
 TRIES_MAX = 20
 
 
@@ -37,7 +43,16 @@ def rules_or_default(stored: bytes | None) -> ClusterRules:
 def read_rules(store: MetadataStore) -> ClusterRules:
     """Return the cluster's rules. Raises MetadataUnavailable."""
     (found,) = store.records.read([PLACEMENT_PATH])
-    return rules_or_default(None if found is None else found.value)
+    rules = rules_or_default(None if found is None else found.value)
+    return replace(rules, pulsar=_read_racks(store))
+
+
+def _read_racks(store: MetadataStore) -> PulsarRacks:
+    raw = store.pulsar_racks()
+    racks = NO_RACKS if raw is None else decode_racks(raw)
+    if racks.faults:
+        bad_record(PULSAR_NODE, f"{'; '.join(racks.faults)}; `pulsar-admin bookies` mends it")
+    return racks
 
 
 def change_rules(

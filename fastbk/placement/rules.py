@@ -20,7 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from fastbk.errors import ConfigError
+from fastbk.model.ids import BookieId
 from fastbk.placement.config import PlacementConfig, Policy, Topology
+from fastbk.placement.pulsar_racks import NO_RACKS, PulsarRacks, pulsar_group
+from fastbk.units import format_count
 
 PLACEMENT_KEY = "fastbk.placement"
 """A ledger's custom metadata have its rule under this key."""
@@ -45,6 +48,12 @@ COUNTED: Final[Mapping[Policy, tuple[str, ...]]] = {
     "zone": (ZONES, DESIRED_ZONES),
 }
 """Which counts each policy has; the others do nothing there."""
+NOUNS: Final[Mapping[str, str]] = {
+    RACKS: "rack",
+    REGIONS: "region",
+    ZONES: "zone",
+    DESIRED_ZONES: "zone",
+}
 _STRICTER: Final[tuple[Policy, ...]] = ("spread", "rack", "region")
 """Each of these keeps what those before it keep; `zone` counts other domains."""
 
@@ -53,10 +62,15 @@ DEFAULT_RULE = PlacementConfig(policy="rack")
 
 
 class ClusterRules(msgspec.Struct, frozen=True):
-    """What a cluster says of placement: its rule, and where bookies are (`Topology.of` says how rows are read)."""
+    """What a cluster says of placement: its rule, and where bookies are (`Topology.of` says how rows are read).
+
+    Attributes:
+        pulsar: what Pulsar's node says, which is no part of the record.
+    """
 
     rule: PlacementConfig = DEFAULT_RULE
     locations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    pulsar: PulsarRacks = NO_RACKS
 
     def __post_init__(self) -> None:
         Topology.of(self.locations)
@@ -66,6 +80,36 @@ class ClusterRules(msgspec.Struct, frozen=True):
                 f"{len(self.locations):,} locations of {size_bytes:,} bytes: {LOCATIONS_BYTES_MAX:,} fit into the"
                 " record; name whole networks (`10.1.*`), or let bookies say where they are (`[bookie] location`)"
             )
+
+
+class ClusterPlaces:
+    """Where bookies are, and their groups, as a cluster's operators say it: in its table, then in Pulsar's node."""
+
+    def __init__(self, rules: ClusterRules | None = None) -> None:
+        rules = ClusterRules() if rules is None else rules
+        self._table = Topology.of(rules.locations)
+        self._pulsar = rules.pulsar
+
+    def location_of(self, bookie_id: BookieId, host: str = "") -> str | None:
+        """Return where a bookie is, None if nobody says it."""
+        return (
+            self._table.location_of(bookie_id, host)
+            or self._pulsar.of(bookie_id, host).location
+            or None
+        )
+
+    @property
+    def says_anything(self) -> bool:
+        """Whether they say it of any bookie, so perhaps of one that is away."""
+        return self._table != Topology() or bool(self._pulsar.bookies)
+
+    def is_in_table(self, bookie_id: BookieId, host: str = "") -> bool:
+        """Return whether the table says it."""
+        return self._table.location_of(bookie_id, host) is not None
+
+    def groups_of(self, bookie_id: BookieId, host: str = "") -> frozenset[str]:
+        """Return the groups of Pulsar's that a bookie is in."""
+        return self._pulsar.of(bookie_id, host).groups
 
 
 def encode_rule(rule: PlacementConfig) -> bytes:
@@ -151,10 +195,37 @@ def narrowed(rule: PlacementConfig, wish: PlacementConfig) -> PlacementConfig:
     )
 
 
-def custom_rule(rule: PlacementConfig) -> dict[str, bytes]:
-    """Return what a new ledger's custom metadata have of its rule: nothing of one that a cluster has by default."""
+def keeps_to(rule: PlacementConfig, above: PlacementConfig) -> bool:
+    """Return whether a rule is no looser than one above it: narrowing that by it changes nothing (INV-P3)."""
+    try:
+        return encode_rule(narrowed(above, rule)) == encode_rule(rule)
+    except ConfigError:
+        return False
+
+
+def rule_text(rule: PlacementConfig) -> str:
+    """Return a rule in words."""
+    words: list[str] = [rule.policy]
+    counts = [name for name in COUNTED[rule.policy] if name != DESIRED_ZONES]
+    if counts:
+        named = [format_count(getattr(rule, name), NOUNS[name]) for name in counts]
+        words.append(f"{' and '.join(named)} in each write set")
+    desired = rule.desired_zones_per_write_quorum
+    if rule.policy == "zone" and desired > rule.min_zones_per_write_quorum:
+        words.append(f"{desired} where possible")
+    if rule.policy != "spread":
+        words.append("enforced" if rule.enforce else "not enforced")
+    if rule.group is not None:
+        how = "only" if rule.group_is_hard else "first"
+        words.append(f"{how} bookies of the group {rule.group}")
+    return ", ".join(words)
+
+
+def custom_rule(rule: PlacementConfig, cluster: PlacementConfig = DEFAULT_RULE) -> dict[str, bytes]:
+    """Return what a new ledger's custom metadata have of its rule: nothing of the default, in a cluster that has it."""
     found = {}
-    if encode_rule(rule) != encode_rule(DEFAULT_RULE):
+    default = encode_rule(DEFAULT_RULE)
+    if encode_rule(rule) != default or encode_rule(cluster) != default:
         found[PLACEMENT_KEY] = encode_rule(rule)
     if rule.group is not None:
         kind = "hard" if rule.group_is_hard else "soft"
@@ -165,7 +236,8 @@ def custom_rule(rule: PlacementConfig) -> dict[str, bytes]:
 def rule_of(custom: Mapping[str, bytes], cluster: PlacementConfig) -> PlacementConfig:
     """Return the rule of a ledger that exists (INV-P4), from its custom metadata and the cluster's rule.
 
-    One that nobody can read counts as none. Ledgers of versions before 0.4 have a group at most.
+    One that nobody can read counts as none. Ledgers of versions before 0.4 have a group at most, and so have those of
+    Pulsar's isolated namespaces.
     """
     if (stored := custom.get(PLACEMENT_KEY)) is not None:
         try:
@@ -174,11 +246,22 @@ def rule_of(custom: Mapping[str, bytes], cluster: PlacementConfig) -> PlacementC
             return cluster
     kind, colon, group = custom.get(GROUP_KEY, b"").decode(errors="replace").partition(":")
     if not colon or kind not in ("soft", "hard"):
-        return cluster
+        of_pulsar = pulsar_group(custom)
+        if of_pulsar is None:
+            return cluster
+        group, kind = of_pulsar[0], "hard" if of_pulsar[1] else "soft"
     try:
         return replace(cluster, group=group, group_is_hard=kind == "hard")
     except ConfigError:
         return cluster
+
+
+def is_rule_stored(custom: Mapping[str, bytes]) -> bool:
+    """Return whether a ledger's custom metadata have a rule that can be read."""
+    try:
+        return PLACEMENT_KEY in custom and bool(decode_rule(custom[PLACEMENT_KEY]))
+    except ConfigError:
+        return False
 
 
 def with_preferences(rule: PlacementConfig, chooser: PlacementConfig) -> PlacementConfig:

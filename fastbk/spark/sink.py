@@ -52,6 +52,7 @@ from fastbk.model.quorum import check_quorums
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, Column, Table
 from fastbk.observe.library_log import LibraryLog
 from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import decode_rule
 from fastbk.retry import Retry
 from fastbk.spark.options import COMMON, Option, Values, known
 from fastbk.spark.worker_client import client_of
@@ -447,7 +448,7 @@ class AttemptWriter:
                     policy.digest,
                     metadata=custom_of_stream(self._draft.stream_id, namespace),
                     ledger_id=ledger_id,
-                    placement=policy.placement_for(PlacementConfig()),
+                    placement=policy.placement_for(self._options.placement),
                     allow_missing_bookies=policy.allow_missing_bookies,
                 )
             except NotEnoughBookies as error:
@@ -622,6 +623,7 @@ WRITE = (
     Option("ensemble", "3"),
     Option("writeQuorum", "3"),
     Option("ackQuorum", "2"),
+    Option("placement", '{"policy":"rack","enforce":true}'),
     Option("rollBytes", "256MiB"),
     Option("entryBytes", "256KiB"),
 )
@@ -644,14 +646,17 @@ class WriteOptions:
     is_fencing: bool = False
     compression: str | None = None
     quorums: Mapping[str, int] = field(default_factory=dict)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    """It narrows the stream's policy."""
     roll_bytes: int | None = None
     entry_bytes: int = ENTRY_BYTES
     key: str | None = None
     """The key of a batch write: what makes its repetition do nothing."""
 
     def check_policy(self, policy: StreamPolicy) -> None:
-        """Raise ConfigError for quorums that do not fit together with those of the policy."""
+        """Raise ConfigError for quorums or a placement that do not fit together with those of the policy."""
         check_quorums(*self.quorums_with(policy))
+        policy.placement_for(self.placement)
 
     def quorums_with(self, policy: StreamPolicy) -> tuple[int, int, int]:
         """Return ensemble, write quorum and ack quorum of a ledger."""
@@ -695,6 +700,7 @@ def write_options(
         for name in ("ensemble", "writeQuorum", "ackQuorum")
         if (number := values.number(name)) is not None
     }
+    placement = values.text("placement")
     return WriteOptions(
         # A worker's environment need not be the driver's.
         uri_or_default(values.text("metadata"), 'give .option("metadata", ...)'),
@@ -704,6 +710,7 @@ def write_options(
         is_fencing=values.choice("onWriter", "refuse", "fence") == "fence",
         compression=compression,
         quorums=quorums,
+        placement=PlacementConfig() if placement is None else decode_rule(placement.encode()),
         roll_bytes=values.size("rollBytes"),
         entry_bytes=entry_bytes,
         key=key,

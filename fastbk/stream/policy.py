@@ -41,9 +41,10 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether a segment may begin while bookies are missing, as long as the ack quorum answers: with fewer bookies, at
     least `write_quorum`, then with some that are read-only or away and owe their copies (docs/quorums.md)."""
     bookie_group: str = ""
-    """Bookies with this label hold the segments; others do where these are too few. Empty: any bookies."""
+    """Bookies with this label come first for segments and ledgers; others are taken where these are too few, or where
+    an enforced minimum needs them. Empty: any bookies."""
     bookie_group_is_hard: bool = False
-    """Whether bookies without that label hold no segment, however few have it."""
+    """Whether bookies without that label are never taken, however few have it: what they cannot hold waits."""
     placement: Policy = "spread"
     """Which domains each write set spans: `rack`, `region` or `zone` (fastbk/placement/README.md). It narrows the
     cluster's rule. `spread`: that rule alone."""
@@ -83,6 +84,10 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Raises ConfigError where nothing can keep to both.
         """
         return narrowed(_placement_of(self), client)
+
+    def rule(self) -> PlacementConfig:
+        """Return this as a rule of placement."""
+        return _placement_of(self)
 
     def digest_type(self) -> DigestType:
         """Return the digest as ledgers take it."""

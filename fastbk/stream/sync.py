@@ -37,8 +37,10 @@ from fastbk.client.loop_thread import (
     Notices,
     blocking,
     blocking_as,
+    blocking_opening,
     facade_text,
 )
+from fastbk.client.sync import LedgerWriter
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
@@ -77,6 +79,7 @@ from fastbk.stream.writer.stream_writer import (
 )
 
 if TYPE_CHECKING:
+    from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
     from fastbk.stream.cursor.sync_cursor import SyncCursor, SyncPatternCursor, SyncPatternReader
     from fastbk.stream.options import CursorOptions, PatternReaderOptions, ReaderOptions
     from fastbk.stream.pattern.reader import PatternStart
@@ -133,6 +136,11 @@ def _namespace(facade: SyncNamespace, inner: Namespace) -> SyncNamespace:
     return SyncNamespace(facade._loop, inner.path)
 
 
+def _ledger_writer(facade: SyncNamespace, inner: AsyncLedgerWriter) -> LedgerWriter:
+    config, explicit_ids = facade._loop.client().config, inner.has_explicit_ids
+    return LedgerWriter(facade._loop, inner, config, explicit_ids=explicit_ids)
+
+
 def _stream(facade: SyncNamespace, inner: Stream) -> SyncStream:
     return SyncStream(facade._loop, lambda: inner, inner.name)
 
@@ -154,6 +162,11 @@ class SyncNamespace:
 
     def _call(self, act: Callable[[Namespace], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner()))
+
+    def _opening(
+        self, act: Callable[[Namespace], Awaitable[T]], undo: Callable[[T], Awaitable[object]]
+    ) -> T:
+        return self._loop.call(lambda: act(self._inner()), undo)
 
     def _inner(self) -> Namespace:
         """Return the asyncio namespace. Only on the loop."""
@@ -190,6 +203,9 @@ class SyncNamespace:
     delete_pattern_cursor = blocking(Namespace.delete_pattern_cursor)
 
     rename = blocking_as(Namespace.rename, _namespace)
+    create_ledger = blocking_opening(
+        Namespace.create_ledger, _ledger_writer, lambda writer: writer._inner.close()
+    )
 
     @overload
     def reader(

@@ -105,7 +105,7 @@ async def test_after_a_loss_copies_come_back_open_ledgers_close_and_what_has_no_
             )
             await until(lambda: healer.worker.parked, "a ledger is parked")
             for ledger_id in (*whole, left):
-                await until(lambda: _is_without(client, ledger_id, "bookie-1"), "it is healed")  # noqa: B023
+                await until(lambda: is_without(client, ledger_id, "bookie-1"), "it is healed")  # noqa: B023
                 await check(client, ledger_id)
             await until(
                 lambda: healer.worker.counts.ledgers_closed, "the ledger without a writer is closed"
@@ -186,7 +186,7 @@ async def _is_lost(healer: Healer) -> bool:
     return bool((await healer.state.lost_bookies.read()).lost)
 
 
-async def _is_without(client: Client, ledger_id: int, bookie_id: str) -> bool:
+async def is_without(client: Client, ledger_id: int, bookie_id: str) -> bool:
     metadata = (await client.ledger_info(ledger_id)).metadata
     return all(bookie_id not in one.ensemble for one in metadata.fragments)
 

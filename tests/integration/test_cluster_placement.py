@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,8 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.exposition import scraped_at
 from tests.fixtures.pages import json_page, page_at
 from tests.fixtures.wait import wait_until
+from tests.fixtures.zookeeper import ZooKeeperPlace
+from tests.integration.test_autorecovery import fill, healing, is_without, set_delay, until
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +131,35 @@ def test_the_auditor_tells_what_lies_otherwise_and_a_choice_that_keeps_less_is_t
             return [event["values"]["ledger_id"] for page in pages for event in page["events"]]
 
         wait_until(lambda: told() == [writer.ledger_id], "a bookie has the event")
+
+
+@pytest.mark.waits
+async def test_autorecovery_keeps_to_the_racks_of_pulsars_node(
+    zookeeper: ZooKeeperPlace, tmp_path: Path
+) -> None:
+    """Ledgers as Pulsar's broker makes them, without a rule of their own; the racks are where `pulsar-admin` says."""
+    racks = {"bookie-1": "/one", "bookie-2": "/one", "bookie-3": "/two", "bookie-4": "/two"}
+    stored = {"default": {name: {"rack": rack} for name, rack in racks.items()}}
+    looker = zookeeper.client()
+    uri = zookeeper.uri()
+    looker.create(zookeeper.path(root="/bookies"), json.dumps(stored).encode(), makepath=True)
+    looker.stop()
+    looker.close()
+    async with (
+        LocalCluster(4, data=tmp_path / "data", metadata_uri=uri) as cluster,
+        fastbk.connect(uri) as client,
+    ):
+        ledgers = [await fill(client, 2, 2) for _ in range(12)]
+        shown = await Cli(uri).answer_async("cluster", "placement", "show")
+        assert {row["location"]: row["source"] for row in shown[1]["bookies"]} == {
+            "/one": "pulsar",
+            "/two": "pulsar",
+        }
+        await set_delay(client, 1)
+        async with healing(client, "healer-1"):
+            await cluster.kill_async(0)
+            for ledger_id in ledgers:
+                await until(lambda: is_without(client, ledger_id, "bookie-1"), "it is healed")  # noqa: B023
+                metadata = (await client.ledger_info(ledger_id)).metadata
+                assert "fastbk.placement" not in metadata.custom
+                assert {racks[name] for name in metadata.fragments[-1].ensemble} == {"/one", "/two"}

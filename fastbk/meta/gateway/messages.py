@@ -94,6 +94,14 @@ class ListBookies(Request, frozen=True, array_like=True):
     """The live bookies; the result has a `BookieRow` for each."""
 
 
+class ListIdentities(Request, frozen=True, array_like=True):
+    """All bookies that ever were; the result has an `IdentityRow` for each."""
+
+
+class PulsarRacks(Request, frozen=True, array_like=True):
+    """What Pulsar's operators say of where bookies are; the result is bytes, or None."""
+
+
 class ReadRecords(Request, frozen=True, array_like=True):
     """Records; the result has a `RecordRow`, or None, for each of the first paths, one at least."""
 
@@ -156,6 +164,14 @@ class BookieRow(msgspec.Struct, frozen=True, array_like=True):
     writable: bool
 
 
+class IdentityRow(msgspec.Struct, frozen=True, array_like=True):
+    """A bookie's identity, as sqlite has it. `fault`: why nobody can read it; "": one can."""
+
+    bookie_id: str
+    identity: str
+    fault: str
+
+
 class RecordRow(msgspec.Struct, frozen=True, array_like=True):
     """A record's value and version."""
 
@@ -198,6 +214,8 @@ OPERATIONS: dict[str, type[Request]] = {
     "delete-ledger": DeleteLedger,
     "list-ledgers": ListLedgers,
     "list-bookies": ListBookies,
+    "list-identities": ListIdentities,
+    "pulsar-racks": PulsarRacks,
     "read-records": ReadRecords,
     "change-records": ChangeRecords,
     "list-children": ListChildren,

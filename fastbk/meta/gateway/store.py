@@ -38,7 +38,9 @@ from fastbk.meta.api import (
     ledger_read,
     notify,
     one_ledger,
+    parse_identity,
     parse_service,
+    unreadable_identity,
 )
 from fastbk.meta.gateway import messages
 from fastbk.meta.gateway.messages import (
@@ -251,8 +253,22 @@ class GatewayStore:
         self._refuse("identities of bookies")
 
     def list_identities(self) -> list[BookieIdentity | BadIdentity]:
-        """Raise ConfigError."""
-        self._refuse("identities of bookies")
+        """Return the identities of all bookies."""
+        request = messages.ListIdentities(self._timeout_ms)
+        rows = self._calls.call(request, list[messages.IdentityRow])
+        return [
+            unreadable_identity(BookieId(row.bookie_id), row.fault, 0)
+            if row.fault
+            else parse_identity(row.identity, BookieId(row.bookie_id))
+            for row in rows
+        ]
+
+    def pulsar_racks(self) -> bytes | None:
+        """Return what the gateway's store does; one of a version before 0.4 does not know the request."""
+        try:
+            return self._calls.call(messages.PulsarRacks(self._timeout_ms), bytes | None)  # type: ignore[arg-type]
+        except ConfigError:
+            return None
 
     # --- watches and the end -----------------------------------------------------------------------------------
 

@@ -614,6 +614,10 @@ class SqliteStore:
         """Return None: no other system's bookies are here."""
         return None
 
+    def pulsar_racks(self) -> bytes | None:
+        """Return None: Pulsar has no metadata here."""
+        return None
+
     def write_identity(
         self,
         identity: BookieIdentity,

@@ -8,6 +8,7 @@
 <root>/000/0000/0000/0000/L0001  any other one there, and every one in the long hierarchical layout
 <root>/L0000000001               a ledger in the flat layout
 <root>/ID-fastbk/                what only fastbk knows of: identities, deleted ids, lock holders (once `fastbk`)
+<root>/../bookies                what Pulsar's operators say of where bookies are; only read here
 
 Apache's listings, `metaformat` and `nukeexistingcluster` know what may lie below the root by its name, and take what
 begins with `ID-` for a remainder of drawn ids, which they pass by, or remove with the rest. Any other name has
@@ -162,6 +163,7 @@ class Paths:
         self.record_deletions = f"{self.own}/record_deletions"
         self.hold = f"{self.records}/{HOLD_PATH}"
         self.mark = f"{self.records}/{MARK_PATH}"
+        self.pulsar_racks = f"{root.rpartition('/')[0]}/bookies"
 
     def registration(self, bookie_id: BookieId, *, writable: bool) -> str:
         """Return where a bookie is registered."""

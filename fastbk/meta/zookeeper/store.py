@@ -41,6 +41,7 @@ from fastbk.meta.records import (
     VALUE_BYTES_MAX,
     Change,
     VersionedRecord,
+    bad_record,
     check_folder,
     check_path,
     children_subject,
@@ -83,6 +84,7 @@ from fastbk.meta.zookeeper.underreplication import (
 from fastbk.meta.zookeeper.watches import ZooKeeperWatches
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.placement.pulsar_racks import RACKS_BYTES_MAX
 
 _READ_AT_ONCE = 500
 _COUNTERS = 64
@@ -472,6 +474,21 @@ class ZooKeeperStore:
     def list_identities(self) -> list[BookieIdentity | BadIdentity]:
         """Return all identities."""
         return self._identities.list(self._session.call("list identities"))
+
+    def pulsar_racks(self) -> bytes | None:
+        """Return Pulsar's node, if there is one that this process may read, of a size that can be right."""
+        path = self._paths.pulsar_racks
+        call = self._session.call(f"read {path}")
+        try:
+            (size_bytes,) = call.sizes([path])
+            if size_bytes > RACKS_BYTES_MAX:
+                bad_record(path, f"{size_bytes:,} bytes, of {RACKS_BYTES_MAX:,} that are read")
+                return None
+            node = call.get(path) if size_bytes else None
+        except ConfigError as error:
+            bad_record(path, error)
+            return None
+        return None if node is None else node.data or None
 
     def close(self) -> None:
         """End the session; registrations go with it. Does nothing a second time, and in a forked child."""

@@ -19,6 +19,7 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
+from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_options
 from fastbk.stream.context import clock_us, gathered
@@ -60,6 +61,8 @@ from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.stream import Stream
 
 if TYPE_CHECKING:
+    from fastbk.client.ledger_writer import LedgerWriter
+    from fastbk.placement.config import PlacementConfig
     from fastbk.stream.pattern.cursor import PatternCursor
     from fastbk.stream.pattern.reader import PatternReader, PatternStart
     from fastbk.stream.pattern.store import PatternCursorInfo
@@ -334,6 +337,50 @@ class Namespace:
 
         await self._catalog.until_decided(attempt)
         return self.stream(new)
+
+    # --- ledgers ------------------------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        digest: str | None = None,
+        password: bytes = b"",
+        metadata: Mapping[str, bytes] | None = None,
+        *,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+        placement: PlacementConfig | None = None,
+        allow_missing_bookies: bool | None = None,
+        publish: Literal["immediate", "piggyback"] = "piggyback",
+    ) -> LedgerWriter:
+        """Create a ledger of this namespace, and return its writer; see `Client.create_ledger`.
+
+        Quorums, `digest` and `allow_missing_bookies` that are left out are those of the namespace's policy; with a
+        `write_quorum` of its own a ledger has its majority as `ack_quorum`. The policy's placement holds for the
+        ledger, `placement` narrows it (INV-P3). Retention and quotas are those of streams: a ledger stays until it is
+        deleted.
+        """
+        policy = await self.effective_policy()
+        wanted = placement or self._catalog.client.config.placement
+        if ack_quorum is None and write_quorum is None:
+            ack_quorum = policy.ack_quorum
+        return await self._catalog.client.create_ledger(
+            policy.ensemble if ensemble is None else ensemble,
+            policy.write_quorum if write_quorum is None else write_quorum,
+            ack_quorum,
+            policy.digest if digest is None else digest,
+            password,
+            {**(metadata or {}), **({NAMESPACE_KEY: self.path.encode()} if self._path else {})},
+            explicit_ids=explicit_ids,
+            deferred_sync=deferred_sync,
+            placement=policy.placement_for(wanted),
+            allow_missing_bookies=policy.allow_missing_bookies
+            if allow_missing_bookies is None
+            else allow_missing_bookies,
+            publish=publish,
+        )
 
     # --- many streams as one ------------------------------------------------------------------------------------
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -26,12 +28,14 @@ from fastbk.client import Client
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.health_records import LISTED_MAX, note_recoveries, unfinished_recoveries
 from fastbk.meta.health_records import RECOVERIES_PATH as RECOVERIES
+from fastbk.meta.placement_record import read_rules
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.repair_options import CopyRate
+from tests.fixtures.wait import wait_until_async
 
 _numbers = count()
 LEDGERS = 6
@@ -68,6 +72,30 @@ async def test_apaches_bookie_that_has_no_identity_of_ours_is_missed() -> None:
         # Another auditor has never seen it registered: it knows it from what is stored.
         await Auditor(client, "b", CopyRate()).audit_bookies()
         assert set((await state.lost_bookies.read()).lost) == {"apache"}
+
+
+async def test_the_auditor_keeps_the_table_of_locations_by_its_own_script(tmp_path: Path) -> None:
+    """Decision 169: the file is one of this machine's options; metadata only gets what it prints."""
+    script = tmp_path / "racks"
+    script.write_text("#!/bin/sh\ncat " + str(tmp_path / "answer"))
+    script.chmod(0o755)
+    answer = tmp_path / "answer"
+    async with cluster() as (client, store):
+        store.register_bookie(service("b1"), writable=True)
+        options = AuditorOptions(topology_script=script, locations_interval_s=0.0)
+        auditor = Auditor(client, "a", CopyRate(), options)
+        running = asyncio.create_task(auditor.run())
+        for rack in ("/eu/r1", "/eu/r2"):
+            answer.write_text(rack)
+            await wait_until_async(
+                lambda: read_rules(store).locations == {"b1": rack},  # noqa: B023
+                "what the script says is in the table",
+            )
+        answer.write_text("nowhere")
+        await wait_until_async(lambda: auditor.counts.failed_passes > 0, "a pass that failed")
+        assert read_rules(store).locations == {"b1": "/eu/r2"}
+        running.cancel()
+        await asyncio.wait([running])
 
 
 async def test_the_auditor_goes_by_the_hold_that_is_stored(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fastbk.cli.cluster_placement import rule_text
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.placement_record import PLACEMENT_PATH, change_rules, read_rules
@@ -17,7 +16,7 @@ from fastbk.meta.records import Change
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import NAMESPACE_KEY, Fragment, LedgerMetadata
 from fastbk.placement.config import PlacementConfig
-from fastbk.placement.rules import DEFAULT_RULE, ClusterRules
+from fastbk.placement.rules import DEFAULT_RULE, ClusterRules, rule_text
 from tests.fixtures.cli import Cli
 
 RACKS = {"b1": "/eu/r1", "b2": "/eu/r1", "b3": "/eu/r2"}
@@ -183,6 +182,44 @@ def test_a_record_that_nobody_can_read_is_written_anew(cli: Cli, store: Metadata
     assert change(cli, "--policy", "rack")["changes"] == []
 
 
+def script_of(folder: Path, text: str) -> str:
+    path = folder / "racks.sh"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_script_fills_the_table_once(cli: Cli, store: MetadataStore, tmp_path: Path) -> None:
+    """Decision 169: it runs where the operator runs the command, and no record names it."""
+    change_rules(store, lambda _: ClusterRules(locations={"b1": "/us/r8", "away": "/us/r9"}))
+    script = script_of(tmp_path, 'for host; do echo "/eu/$host"; done')
+    answer = change(cli, "--script", script, "--location", "b3=/eu/r7")
+    assert answer["changes"][0] == "location of b1: /us/r8 -> /eu/127.0.0.1"
+    assert read_rules(store).locations == {
+        "away": "/us/r9",
+        "b1": "/eu/127.0.0.1",
+        "b2": "/eu/127.0.0.1",
+        "b3": "/eu/r7",
+    }
+    (stored,) = store.records.read([PLACEMENT_PATH])
+    assert stored is not None and script.encode() not in stored.value
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("exit 3", "it ended with code 3"),
+        ("echo /a /b", "it printed 2 locations for 1 hosts"),
+        ("echo nowhere", "it printed no location"),
+    ],
+)
+def test_a_script_that_fails_changes_nothing(
+    cli: Cli, store: MetadataStore, tmp_path: Path, text: str, reason: str
+) -> None:
+    assert reason in refusal(cli, "--script", script_of(tmp_path, text))
+    assert read_rules(store) == ClusterRules()
+
+
 # --- show and check -----------------------------------------------------------------------------------------------
 
 
@@ -195,6 +232,19 @@ def test_show_says_who_says_where_bookies_are(cli: Cli, store: MetadataStore) ->
     text = cli("cluster", "placement", "show")
     assert "b1      up     /eu/r1                        the cluster's table" in text
     assert "warning: nobody says where these are, so they count as one rack: b2, b3" in text
+
+
+def test_show_names_pulsars_node_and_what_is_wrong_with_it(
+    cli: Cli, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    racks = b'{"ssd":{"b1":{"rack":"/eu/r1"},"b2":{"rack":"no rack"}}}'
+    monkeypatch.setattr(type(store), "pulsar_racks", lambda _: racks)
+    code, answer, _ = cli.answer("cluster", "placement", "show")
+    assert code == 0
+    found = {row["bookie_id"]: (row["source"], row["labels"]) for row in answer["bookies"]}
+    assert found == {"b1": ("pulsar", ["ssd"]), "b2": ("default", ["ssd"]), "b3": ("default", [])}
+    assert answer["locations"] == {}, "the node is no part of the table"
+    assert "Pulsar's node /bookies: 'b2' has a rack that is no location" in answer["warnings"][0]
 
 
 def test_check_lists_what_is_misplaced_by_namespace(cli: Cli, store: MetadataStore) -> None:

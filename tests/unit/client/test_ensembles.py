@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import pytest
@@ -346,6 +347,40 @@ async def test_without_a_rule_in_the_store_racks_are_kept_apart_where_they_are_k
             async with await client.create_ledger(2, 2) as writer:
                 assert "b3" in writer.stats().ensemble
                 assert not writer.metadata.custom, "the default is not stored with each ledger"
+
+
+async def test_racks_and_groups_of_pulsars_node_count_for_every_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for the one that heals a ledger of an isolated namespace of Pulsar's (INV-P4)."""
+    racks = {"b0": "/one", "b1": "/one", "b2": "/one", "b3": "/two", "b4": "/two"}
+    groups = {"ssd": ["b0", "b1", "b3"], "hdd": ["b2", "b4"]}
+    stored = {
+        group: {name: {"rack": racks[name]} for name in names} for group, names in groups.items()
+    }
+    monkeypatch.setattr(MemoryStore, "pulsar_racks", lambda _: json.dumps(stored).encode())
+    isolated = {
+        "policyClass": "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy",
+        "properties": {"isolationBookieGroups": "ssd"},
+    }
+    custom = {"EnsemblePlacementPolicyConfig": json.dumps(isolated).encode()}
+    async with fake_cluster(5) as (client, fakes, _):
+        for _ in range(8):
+            async with await client.create_ledger(2, 2) as writer:
+                assert {racks[name] for name in writer.stats().ensemble} == {"/one", "/two"}
+        wish = PlacementConfig(group="ssd", group_is_hard=True)
+        for number in range(4):
+            writer = await client.create_ledger(2, 2, placement=wish)
+            assert "b3" in writer.stats().ensemble, "the only one of the group in its rack"
+            await client.edit_metadata(
+                writer.ledger_id, {**dict.fromkeys(writer.metadata.custom), **custom}
+            )
+            await writer.append(b"%d" % number)
+            by_id(fakes, "b3").faults.refuse_adds = lambda *_: Status.IO_ERROR
+            reader = await client.open_ledger(writer.ledger_id)
+            by_id(fakes, "b3").faults.refuse_adds = None
+            found = set(reader.metadata.fragments[-1].ensemble)
+            assert found == {"b0", "b1"}, "b4 would be in another rack, and is of another group"
 
 
 async def test_a_calls_wish_narrows_the_clusters_rule_and_never_loosens_it() -> None:

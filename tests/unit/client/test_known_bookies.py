@@ -25,6 +25,8 @@ from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.choose_ensemble import ChosenEnsemble
 from fastbk.placement.config import DEFAULT_LOCATION, BookieView, PlacementConfig, Topology
+from fastbk.placement.pulsar_racks import decode_racks
+from fastbk.placement.rules import ClusterPlaces, ClusterRules
 from fastbk.replication.procedure import Choose
 from tests.fixtures.wait import wait_until
 
@@ -220,14 +222,22 @@ def test_nonsense_counts_as_not_said() -> None:
 
 
 def test_the_clients_own_topology_goes_before_what_the_bookie_says() -> None:
-    known = {("b1", "192.0.2.1"): "/us/r9"}
+    said = BookieLocations.of({"b1": "/us/r9"})
+    assert view_of(registered(location="/eu/r1"), places=said).location == "/us/r9"
+    said = BookieLocations()
+    assert view_of(registered(location="/eu/r1"), places=said).location == "/eu/r1"
 
-    def location_of(bookie_id: str, host: str) -> str | None:
-        return known.get((bookie_id, host))
 
-    assert view_of(registered(location="/eu/r1"), location_of=location_of).location == "/us/r9"
-    known.clear()
-    assert view_of(registered(location="/eu/r1"), location_of=location_of).location == "/eu/r1"
+def test_groups_that_operators_name_are_added_to_what_the_bookie_says() -> None:
+    said = BookieLocations()
+    racks = decode_racks(b'{"gold":{"b1":{"rack":"/r2"}},"old":{"away":{"rack":"/r3"}}}')
+    said.cluster = ClusterPlaces(ClusterRules(pulsar=racks))
+    view = view_of(registered(location="/eu/r1", labels="ssd"), places=said)
+    assert (view.location, view.labels) == ("/r2", {"gold", "ssd"})
+    known = KnownBookies(ClientConfig())
+    known.locations = said
+    (away,) = known.away_views([BookieIdentity("away", 1, ())])
+    assert (away.location, away.labels) == ("/r3", {"old"})
 
 
 def test_a_bookie_that_does_not_speak_our_protocol_has_a_view_too() -> None:

@@ -89,7 +89,6 @@ globals().update(_suite(ledgers, *LEFT_OUT))
 def test_what_only_bookies_and_repairs_need_is_refused_with_what_to_use(open_driver: Open) -> None:
     store = open_driver()
     for call in (
-        store.list_identities,
         store.highest_drawn_id,
         lambda: store.read_identity("b1"),
         lambda: store.coordination,

@@ -10,17 +10,29 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
+from fastbk.client.placement_judge import read_judge
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
-from fastbk.meta.records import READ_BYTES_MAX, VALUE_BYTES_MAX, Change, each_record
+from fastbk.meta.placement_record import read_rules
+from fastbk.meta.records import (
+    READ_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Change,
+    collected_bad_records,
+    each_record,
+)
 from fastbk.meta.zookeeper import admin as zookeeper_admin
+from fastbk.meta.zookeeper import store as zookeeper_store
 from fastbk.meta.zookeeper.bookies import cookie_bytes, service_bytes
 from fastbk.meta.zookeeper.paths import Layout
 from fastbk.meta.zookeeper.session import Call
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.placement.rules import ClusterPlaces, ClusterRules
 from tests.fixtures.metadata import metadata, service
+from tests.fixtures.placed import register
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 EMPTY_CLUSTER = {"LAYOUT", "INSTANCEID", "available", "cookies", "ID-fastbk"}
@@ -500,3 +512,49 @@ def test_flat_ledgers_without_a_layout_are_not_hidden_by_the_hierarchical_one(
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(MetadataUnavailable, match="is it running"):
         open_store("zk://127.0.0.1:1/ledgers", timeout_s=0.3)
+
+
+# --- what Pulsar's operators say of bookies ----------------------------------------------------------------------
+
+
+def test_pulsars_node_beside_the_root_is_read_and_nothing_else_of_it(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = zookeeper.path(root="/bookies")
+    with closing(open_store(zookeeper.uri())) as store:
+        assert read_rules(store) == ClusterRules()
+        peek.create(node)
+        assert store.pulsar_racks() is None, "empty: Pulsar's brokers make it so"
+        # As Pulsar's MetadataCache stores it, by Jackson.
+        peek.set(node, b'{"ssd":{"10.1.0.2:3181":{"rack":"/eu/r2","hostname":"host-2"}}}')
+        peek.ensure_path(zookeeper.path("cookies/10.1.0.2:3181"))
+        register(store, "other", location="/eu/r1")
+        store.write_identity(BookieIdentity("away:3181", 1, ()), None)
+        rules = read_rules(store)
+        places = ClusterPlaces(rules)
+        assert places.location_of("10.1.0.2:3181") == "/eu/r2"
+        assert places.groups_of("10.1.0.2:3181") == {"ssd"}
+        found = read_judge(store).places
+        assert (found["other"].source, found["away:3181"].source) == ("bookie", "unknown")
+        peek.set(node, b'{"ssd":{"away:3181":{"rack":"/eu/r3"},"other":{"rack":"/eu/r4"}}}')
+        found = read_judge(store).places
+        assert (found["other"].source, found["other"].location) == ("pulsar", "/eu/r4")
+        assert (found["away:3181"].source, found["away:3181"].location) == ("pulsar", "/eu/r3")
+        assert found["other"].view.labels == {"ssd"}
+
+
+@pytest.mark.parametrize("what", ["size", "rights", "JSON"])
+def test_a_node_that_cannot_be_pulsars_is_named_and_passed_over(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = zookeeper.path(root="/bookies")
+    peek.create(node, b"somebody else's", makepath=True)
+    with closing(open_store(zookeeper.uri())) as store, collected_bad_records() as bad:
+        if what == "size":
+            monkeypatch.setattr(zookeeper_store, "RACKS_BYTES_MAX", 3)
+        elif what == "rights":
+            peek.set_acls(node, [make_acl("world", "anyone", admin=True)])
+        assert ClusterPlaces(read_rules(store)).location_of("b1") is None
+        reasons = {"size": "of 3 that are read", "rights": "does not allow it", "JSON": "no JSON"}
+        assert reasons[what] in bad[0].reason
+        assert "bookies" in bad[0].path

@@ -23,6 +23,7 @@ from fastbk.placement.rules import (
     decode_rule,
     encode_cluster,
     encode_rule,
+    keeps_to,
     narrowed,
     rule_of,
 )
@@ -94,6 +95,20 @@ def test_what_keeps_to_both_breaks_neither(
     if not may_differ and not is_other_group:
         assert not faults(rule)
     assert both.enforce == (rule.enforce or wish.enforce)
+
+
+@given(rules(), rules())
+def test_what_is_left_of_two_rules_is_no_looser_than_either(
+    rule: PlacementConfig, wish: PlacementConfig
+) -> None:
+    """INV-P3: whoever judges a client's rule by `keeps_to` refuses none that the client has narrowed."""
+    try:
+        both = narrowed(rule, wish)
+    except ConfigError:
+        assert not keeps_to(wish, rule)
+    else:
+        assert keeps_to(both, rule)
+        assert keeps_to(wish, rule) == (encode_rule(both) == encode_rule(wish))
 
 
 @given(rules())
