@@ -19,6 +19,7 @@ from fastbk.admin.cluster import (
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.copy_check import fragments_naming, last_of_fragment, share_bytes
 from tests.fixtures import fake_apache_frames as frames
+from tests.fixtures.bookie_model import runs_of
 from tests.unit.client.fake_cluster import apache_cluster, asked
 
 if TYPE_CHECKING:
@@ -57,19 +58,9 @@ def test_a_share_is_estimated_from_length_and_entries(bookie: str, wanted: int) 
     assert share_bytes(metadata(LedgerState.OPEN, -1, (0, "abc")), bookie) == 0
 
 
-def ranges_of(ids: set[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for one in sorted(ids):
-        if found and found[-1][1] == one - 1:
-            found[-1] = (found[-1][0], one)
-        else:
-            found.append((one, one))
-    return found
-
-
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
 def test_missing_ids_are_those_of_the_sets(wanted: set[int], held: set[int]) -> None:
-    count, ids = missing_of(ranges_of(wanted), ranges_of(held))
+    count, ids = missing_of(runs_of(wanted), runs_of(held))
     assert ids == sorted(wanted - held)
     assert count == len(ids)
 

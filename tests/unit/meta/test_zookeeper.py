@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -36,15 +36,6 @@ from tests.fixtures.placed import register
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 EMPTY_CLUSTER = {"LAYOUT", "INSTANCEID", "available", "cookies", "ID-fastbk"}
-
-
-@pytest.fixture
-def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
-    """A plain client, to see what is really there."""
-    client = zookeeper.client()
-    yield client
-    client.stop()
-    client.close()
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------

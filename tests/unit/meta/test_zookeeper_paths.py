@@ -24,8 +24,6 @@ from tests.fixtures.metadata import metadata
 from tests.style.tree import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kazoo.client import KazooClient
 
     from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -275,15 +273,6 @@ def test_deleted_ids_agree_with_a_set(offsets: list[int]) -> None:
 
 
 OWN_IDENTITY = BookieIdentity("b1", 7, (DirectoryIdentity("ab", "journal"),))
-
-
-@pytest.fixture
-def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
-    """A plain client, to see what is really there."""
-    client = zookeeper.client()
-    yield client
-    client.stop()
-    client.close()
 
 
 def rename(peek: KazooClient, zookeeper: ZooKeeperPlace) -> None:

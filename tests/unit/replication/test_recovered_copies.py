@@ -16,19 +16,10 @@ from fastbk.replication import copy_listing
 from fastbk.replication.copy_listing import CheckRecoveredCopies, lacking
 from fastbk.replication.copying import share_of
 from fastbk.wire.statuses import Status
+from tests.fixtures.bookie_model import runs_of
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, holders, metadata_of
 
 Ids = set[tuple[str, int]]
-
-
-def runs_of(ids: set[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for one in sorted(ids):
-        if runs and runs[-1][1] == one - 1:
-            runs[-1] = (runs[-1][0], one)
-        else:
-            runs.append((one, one))
-    return runs
 
 
 @settings(max_examples=300, deadline=None)

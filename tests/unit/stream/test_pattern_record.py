@@ -56,9 +56,9 @@ from tests.fixtures.streams import (
     store_of,
     write_segments,
 )
+from tests.unit.stream.test_janitor import janitor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -164,14 +164,6 @@ async def filled(cluster: Cluster, *streams: str) -> None:
     for stream in streams:
         await new_stream(cluster, stream, ONE_BYTE_KEPT)
         await write_segments(cluster.client(), 8, stream_id=stream)
-
-
-def janitor_of(cluster: Cluster, events: list[Event] | None = None) -> Janitor:
-    def keep(some: Sequence[Event]) -> None:
-        if events is not None:
-            events.extend(some)
-
-    return Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=1), keep)
 
 
 async def heads(cluster: Cluster, *streams: str) -> list[int]:

@@ -484,12 +484,8 @@ class Held(Plan):
                 raise self.error
 
 
-async def _turns() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def test_a_second_close_of_a_writer_waits_for_what_the_first_one_flushes() -> None:
+async def held_writer() -> tuple[Held, StreamWriter]:
+    """A writer that has appended a record, and whose next appends wait."""
     plan = Held("append")
     cluster = Cluster(plan)
     await new_stream(cluster)
@@ -497,6 +493,16 @@ async def test_a_second_close_of_a_writer_waits_for_what_the_first_one_flushes()
     await writer.open()
     await writer.append(b"0")
     plan.may_go_on.clear()
+    return plan, writer
+
+
+async def _turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_second_close_of_a_writer_waits_for_what_the_first_one_flushes() -> None:
+    plan, writer = await held_writer()
     late = writer.append_nowait(b"1")
     first = asyncio.ensure_future(writer.close())
     await _turns()
@@ -510,13 +516,7 @@ async def test_a_second_close_of_a_writer_waits_for_what_the_first_one_flushes()
 
 
 async def test_both_closes_of_a_writer_raise_what_went_wrong() -> None:
-    plan = Held("append")
-    cluster = Cluster(plan)
-    await new_stream(cluster)
-    writer = writer_of(cluster)
-    await writer.open()
-    await writer.append(b"0")
-    plan.may_go_on.clear()
+    plan, writer = await held_writer()
     plan.error = MetadataUnavailable("whatever")
     writer.append_nowait(b"1")
     closing = [asyncio.ensure_future(writer.close()) for _ in range(3)]
@@ -530,13 +530,7 @@ async def test_both_closes_of_a_writer_raise_what_went_wrong() -> None:
 
 
 async def test_whoever_gives_up_a_close_that_others_wait_for_does_not_end_theirs() -> None:
-    plan = Held("append")
-    cluster = Cluster(plan)
-    await new_stream(cluster)
-    writer = writer_of(cluster)
-    await writer.open()
-    await writer.append(b"0")
-    plan.may_go_on.clear()
+    plan, writer = await held_writer()
     late = writer.append_nowait(b"1")
     first = asyncio.ensure_future(writer.close())
     await _turns()
