@@ -108,6 +108,8 @@ KIND_OF = {
     "autorecovery.bookie_due": "recovery",
     "autorecovery.bookie_lost": "recovery",
     "autorecovery.bookie_returned": "recovery",
+    "autorecovery.copies_moved": "recovery",
+    "autorecovery.move_failed": "recovery",
     "autorecovery.ledger_parked": "recovery",
     "autorecovery.marking_ended": "recovery",
     "autorecovery.marking_started": "recovery",

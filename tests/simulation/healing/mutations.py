@@ -87,7 +87,11 @@ MUTATIONS = (
     fault(
         "lease_never_ends",
         "H5: a worker that is cut off goes on at its rate",
-        (_WORKER + "._announce", "self.rate.end_s = rate, end_s", "self.rate.end_s = rate, 1e9"),
+        (
+            "fastbk.autorecovery.worker:LeasedRate.announce",
+            "self._limit), end_s",
+            "self._limit), 1e9",
+        ),
         seed=1051,
     ),
     fault(
