@@ -122,11 +122,10 @@ class Healer:
         """Move what the auditor of this process found misplaced, again and again."""
         while True:
             auditor = self.auditor
-            placement = getattr(auditor, "placement", None)
-            if placement is not None:
+            if auditor is not None:
                 try:
                     await self.worker.mending.run(
-                        placement,
+                        auditor.placement,
                         lambda: self.auditor is auditor and self.worker.may_move,  # noqa: B023
                     )
                 except Error as error:

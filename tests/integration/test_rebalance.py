@@ -201,7 +201,7 @@ def test_a_bookie_that_dies_gets_no_more_and_takes_nothing_with_it(
 
 def test_several_bookies_are_decommissioned_together(cluster: LocalCluster, cli: Cli) -> None:
     set_racks(cluster)
-    fill(cluster, 30, 3, 2)
+    fill(cluster, 30, 3, 3)
     gone = ["bookie-2", "bookie-6"]
     for number in (1, 5):
         cluster.stop_bookie(number)
