@@ -55,6 +55,9 @@ class Found(Protocol):
     def mended(self, ledger_id: LedgerId) -> None:
         """Take a ledger off the list."""
 
+    def request(self) -> None:
+        """Have another round begin soon."""
+
 
 class PlacementMending:
     """The moves of one process."""
@@ -100,6 +103,8 @@ class PlacementMending:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(LEDGERS_AT_ONCE, len(ids))):
                 group.create_task(work())
+        if not found.misplaced:
+            found.request()  # what was counted is no longer so
 
     async def _mended(self, ledger_id: LedgerId, judge: PlacementJudge, mender: Mender) -> bool:
         """Return whether a ledger lies as its rule wants it now; what happens to it ends no other one's turn."""

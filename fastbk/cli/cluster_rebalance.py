@@ -151,7 +151,6 @@ async def _leased(
             counter=counter,
             report_ms=clock_ms(),
             active=tuple(sorted(progress.active)),
-            bytes_left=max(0, progress.size_bytes - progress.bytes_done),
             bytes_per_s=None if rate.bytes_per_s == float("inf") else rate.bytes_per_s,
             ledgers_repaired=progress.ledgers_done,
             entries_copied=progress.entries_copied,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 import fastbk
 import fastbk.sync
+from fastbk.autorecovery.auditor import AuditorOptions
+from fastbk.autorecovery.healer import Healer
+from fastbk.autorecovery.worker import WorkerOptions
+from fastbk.client import LedgerInfo
 from fastbk.meta import MetadataStore
 from fastbk.meta.placement_record import change_rules
 from fastbk.model.ids import BookieId
@@ -20,7 +26,7 @@ from fastbk.placement.rules import ClusterRules
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.shared_cluster import as_new
-from tests.fixtures.wait import wait_until
+from tests.fixtures.wait import wait_until, wait_until_async
 
 ENTRIES = 50
 RUN = ("cluster", "rebalance", "--yes")
@@ -199,7 +205,100 @@ def test_a_bookie_that_dies_gets_no_more_and_takes_nothing_with_it(
     check_whole(cli)
 
 
-def test_several_bookies_are_decommissioned_together(cluster: LocalCluster, cli: Cli) -> None:
+@asynccontextmanager
+async def healing(cluster: LocalCluster) -> AsyncIterator[Healer]:
+    """Run AutoRecovery, quick to look, while the block runs."""
+    options = AuditorOptions(bookie_interval_s=0.2, placement_interval_s=0.5)
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        await client.call_store(lambda store: store.coordination.set_lost_bookie_delay(1))
+        healer = Healer(client, "healer", options, WorkerOptions(refresh_interval_s=0.2))
+        stop = asyncio.Event()
+        running = asyncio.create_task(healer.run(stop))
+        try:
+            yield healer
+        finally:
+            stop.set()
+            await running
+
+
+async def test_autorecovery_moves_what_is_misplaced_unless_it_is_told_not_to(
+    cluster: LocalCluster, cli: Cli
+) -> None:
+    await asyncio.to_thread(fill, cluster, 20, 3, 2)
+    await asyncio.to_thread(set_racks, cluster)
+    check = ("cluster", "placement", "check")
+    code, before, _ = await cli.answer_async(*check)
+    assert code == 1
+    await asyncio.to_thread(cli, "cluster", "heal", "placement", "off")
+    async with healing(cluster) as healer:
+        await wait_until_async(
+            lambda: healer.auditor is not None and healer.auditor.placement.misplaced,
+            "the auditor has found them",
+        )
+        assert (await cli.answer_async(*check))[1]["enforced"] == before["enforced"]
+        await asyncio.to_thread(cli, "cluster", "heal", "placement", "on")
+
+        async def is_well() -> bool:
+            return (await cli.answer_async(*check))[0] == 0
+
+        await wait_until_async(is_well, "copies were moved")
+        assert healer.worker.counts.copies_moved >= before["enforced"]["ledgers"]
+    await asyncio.to_thread(check_whole, cli)
+
+
+async def test_a_lost_copy_without_a_place_is_made_once_another_one_moved(
+    cluster: LocalCluster, cli: Cli
+) -> None:
+    """Both racks that are left are its neighbours in the ring: such a ledger was parked."""
+    await asyncio.to_thread(set_racks, cluster)
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        while True:
+            async with await client.create_ledger(4, 2, 2) as writer:
+                await writer.append_many([b"%d" % one for one in range(ENTRIES)])
+            ensemble = writer.metadata.fragments[0].ensemble
+            racks = [int(name[-1]) % 3 for name in ensemble]
+            if racks[1] == racks[3] and racks[0] != racks[2]:
+                break
+    lost = int(ensemble[1][-1]) - 1
+    async with healing(cluster) as healer:
+        await cluster.kill_async(lost)
+
+        async def is_named() -> bool:
+            metadata = (await client_info(cluster, writer.ledger_id)).metadata
+            return ensemble[1] in metadata.fragments[0].ensemble
+
+        async def is_whole() -> bool:
+            return not await is_named()
+
+        await wait_until_async(is_whole, "its copies were made anew", 60)
+        assert healer.worker.counts.copies_moved > 0
+    assert (await cli.answer_async("cluster", "placement", "check"))[0] == 0
+    assert (await cli.answer_async("ledger", "audit", str(writer.ledger_id)))[1]["is_whole"]
+    await cluster.start_bookie_async(lost)
+
+
+async def client_info(cluster: LocalCluster, ledger_id: int) -> LedgerInfo:
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        return await client.ledger_info(ledger_id)
+
+
+def test_bookies_that_are_emptied_together_get_nothing_of_each_other(
+    cluster: LocalCluster, cli: Cli
+) -> None:
+    fill(cluster, 30, 2, 2)
+    several = [BookieId("bookie-1"), BookieId("bookie-3")]
+    cli("bookie", "recover", *several, "--even-if-alive")
+    assert not copies(cluster).keys() & set(several)
+    check_whole(cli)
+
+
+def test_several_bookies_are_decommissioned_together() -> None:
+    """In a cluster of its own: their ids are gone then."""
+    with LocalCluster(6) as cluster:
+        _decommission_two(cluster, Cli(cluster.metadata_uri))
+
+
+def _decommission_two(cluster: LocalCluster, cli: Cli) -> None:
     set_racks(cluster)
     fill(cluster, 30, 3, 3)
     gone = ["bookie-2", "bookie-6"]
@@ -212,13 +311,3 @@ def test_several_bookies_are_decommissioned_together(cluster: LocalCluster, cli:
     assert "nothing is misplaced" in cli("cluster", "placement", "check")
     cookies = cli("cluster", "cookies")
     assert not any(name in cookies for name in gone)
-
-
-def test_bookies_that_are_emptied_together_get_nothing_of_each_other(
-    cluster: LocalCluster, cli: Cli
-) -> None:
-    fill(cluster, 30, 2, 2)
-    several = [BookieId("bookie-1"), BookieId("bookie-3")]
-    cli("bookie", "recover", *several, "--even-if-alive")
-    assert not copies(cluster).keys() & set(several)
-    check_whole(cli)

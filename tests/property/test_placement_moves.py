@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk.client.placement_judge import BookiePlace, PlacementJudge
-from fastbk.client.placement_moves import TOLERANCE, Disk, LedgerMoves, MovePlanner, Ranking
+from fastbk.client.placement_moves import (
+    TOLERANCE,
+    Disk,
+    LedgerMoves,
+    Mender,
+    MovePlanner,
+    Ranking,
+)
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.placement.config import BookieView, PlacementConfig
@@ -303,6 +310,34 @@ def test_what_cannot_be_mended_is_said_and_left() -> None:
     planner.begin()
     planned = planner.plan(metadata)
     assert (planned.moves, planned.mended, planned.unmended) == ([], 0, 1)
+
+
+def test_another_copy_makes_room_for_a_lost_one() -> None:
+    """Its neighbours in the ring are in both racks that have bookies: no replacement keeps the rule."""
+    places = {"a1": "/a", "a2": "/a", "b1": "/b", "b2": "/b", "c1": "/c", "c2": "/c"}
+    judge = judge_of(places, ENFORCED, frozenset({"c1"}))
+    ensemble = tuple(map(BookieId, ("a1", "c1", "b1", "c2")))
+    metadata = ledger(ensemble, write_quorum=2)
+    mender = Mender(Ranking(judge), {})
+    gone = {BookieId("c1")}
+    moves = mender.make_room(metadata.fragments[0], metadata, ENFORCED, gone, random.Random(1))
+    (move,) = moves
+    assert move.source != "c1" and move.target in ("a2", "b2")
+    assert not judge.judge(move.moved_ensemble, 2, ENFORCED).enforced
+    room = metadata.fragments[0]
+    again = mender.make_room(
+        Fragment(room.first_entry_id, move.moved_ensemble),
+        metadata,
+        ENFORCED,
+        gone,
+        random.Random(1),
+    )
+    assert again == [], "now it can be replaced"
+    alone = judge_of({"a1": "/a", "b1": "/b", "c1": "/c"}, ENFORCED, frozenset({"c1"}))
+    metadata = ledger(tuple(map(BookieId, ("a1", "b1", "c1"))), write_quorum=2)
+    mender = Mender(Ranking(alone), {})
+    fragment = metadata.fragments[0]
+    assert mender.make_room(fragment, metadata, ENFORCED, gone, random.Random(1)) == []
 
 
 def test_the_copy_of_a_bookie_that_is_down_stays_where_it_is() -> None:
