@@ -57,6 +57,7 @@ from fastbk.client import Client, LedgerInfo
 from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError, Error, NoSuchLedger, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.copy_check import (
     Range,
@@ -363,17 +364,19 @@ class RecoveryPlan:
 
 
 class BookieRecovery:
-    """One run of the recovery of one bookie."""
+    """One run of the recovery of a bookie, or of several: then none of them is given what another one held."""
 
     def __init__(
         self,
         client: Client,
-        bookie_id: BookieId,
+        bookie_ids: BookieId | Collection[BookieId],
         plan: RecoveryPlan | None = None,
         on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
         self._client = client
-        self._bookie_id = bookie_id
+        self._bookie_ids = (
+            (bookie_ids,) if isinstance(bookie_ids, str) else tuple(dict.fromkeys(bookie_ids))
+        )
         self._plan = RecoveryPlan() if plan is None else plan
         self._on_progress = on_progress
         repair = self._plan.repair.limited(self._plan.bytes_per_s)
@@ -382,12 +385,17 @@ class BookieRecovery:
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:
-        """Return (id, estimated bytes) of all ledgers that name the bookie: 100 bytes of memory a ledger."""
+        """Return (id, estimated bytes) of all ledgers that name the bookies: 100 bytes of memory a ledger."""
         found = []
         async for info in infos_of(self._client, self._plan.ledger_ids):
-            if fragments_naming(info.metadata, self._bookie_id):
-                found.append((info.ledger_id, share_bytes(info.metadata, self._bookie_id)))
+            if named := self._named(info.metadata):
+                size_bytes = sum(share_bytes(info.metadata, bookie_id) for bookie_id in named)
+                found.append((info.ledger_id, size_bytes))
         return sorted(found)
+
+    def _named(self, metadata: LedgerMetadata) -> list[BookieId]:
+        """Return those of the bookies that a ledger names."""
+        return [one for one in self._bookie_ids if fragments_naming(metadata, one)]
 
     async def run(self) -> Progress:
         """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""
@@ -400,17 +408,18 @@ class BookieRecovery:
             self._on_progress,
         )
         if self._plan.ledger_ids is None:
-            await remove_outdated_marks(self._client, self._bookie_id)
+            for bookie_id in self._bookie_ids:
+                await remove_outdated_marks(self._client, bookie_id)
         return progress
 
     async def check_gone(self) -> None:
-        """Raise ConfigError if the bookie is alive and the plan does not allow that."""
+        """Raise ConfigError if a bookie is alive and the plan does not allow that."""
         if self._plan.even_if_alive:
             return
         alive = {bookie.service.bookie_id for bookie in await self._client.list_bookies()}
-        if self._bookie_id in alive:
+        if found := [one for one in self._bookie_ids if one in alive]:
             raise ConfigError(
-                f"bookie {self._bookie_id} is alive: stop it first (when it was killed, its registration ends"
+                f"bookie {', '.join(found)} is alive: stop it first (when it was killed, its registration ends"
                 " within half a minute); `fastbk bookie recover --even-if-alive` empties one that goes on running"
             )
 
@@ -420,49 +429,54 @@ class BookieRecovery:
             return attempt
         # Whoever holds the lock may have named another bookie by now.
         metadata = (await self._client.ledger_info(ledger_id)).metadata
-        return attempt if fragments_naming(metadata, self._bookie_id) else Attempt()
+        return attempt if self._named(metadata) else Attempt()
 
     async def _recovered(self, ledger_id: LedgerId) -> Attempt:
-        repaired = await self._repaired(ledger_id)
-        progress = self.progress
-        progress.entries_copied += repaired.entries
-        progress.bytes_copied += repaired.size_bytes
-        progress.entries_lost += repaired.lost_count
-        reason = "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items())
-        unanswered = frozenset[BookieId]().union(*repaired.parked.values())
-        self._patience.note(unanswered)
-        return Attempt(reason, repaired.is_parked, unanswered)
-
-    async def _repaired(self, ledger_id: LedgerId) -> LedgerReReplicated:
+        """Recover what the bookies held of a ledger, one after the other; the first reason is told."""
         client = self._client
-        info = await client.ledger_info(ledger_id)
-        metadata = info.metadata
-        last = metadata.fragments[-1]
-        is_written = not metadata.is_closed and self._bookie_id in last.ensemble
+        metadata = (await client.ledger_info(ledger_id)).metadata
+        members = metadata.fragments[-1].ensemble
+        is_written = not metadata.is_closed and not set(self._bookie_ids).isdisjoint(members)
         if is_written and self._plan.open_ledgers == "close":
             await self._close(ledger_id)
             metadata = (await client.ledger_info(ledger_id)).metadata
-        others = {bookie_id for each in metadata.fragments for bookie_id in each.ensemble} - {
-            self._bookie_id
-        }
-        repair = self._patience.options(others)
-        repaired = await client.run_procedure(
-            ledger_id, metadata, ReReplicateLedger(ledger_id, self._bookie_id, repair)
-        )
+        attempt = Attempt()
+        for bookie_id in self._named(metadata):
+            repaired = await self._repaired(ledger_id, bookie_id, metadata)
+            progress = self.progress
+            progress.entries_copied += repaired.entries
+            progress.bytes_copied += repaired.size_bytes
+            progress.entries_lost += repaired.lost_count
+            reason = "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items())
+            unanswered = frozenset[BookieId]().union(*repaired.parked.values())
+            self._patience.note(unanswered)
+            if reason and not attempt.reason:
+                attempt = Attempt(reason, repaired.is_parked, unanswered)
+        return attempt
+
+    async def _repaired(
+        self, ledger_id: LedgerId, bookie_id: BookieId, metadata: LedgerMetadata
+    ) -> LedgerReReplicated:
+        client = self._client
+        members = {member for each in metadata.fragments for member in each.ensemble}
+        repair = self._patience.options(members.difference(self._bookie_ids))
+        procedure = ReReplicateLedger(ledger_id, bookie_id, repair, avoid=self._bookie_ids)
+        repaired = await client.run_procedure(ledger_id, metadata, procedure)
         log_replacements(client.pool, ledger_id, "repair", repaired.replacements)
         if repaired.is_whole:
             # Metadata names other bookies, whose copies were confirmed.
-            verified = verified_copies(self._bookie_id, metadata)
+            verified = verified_copies(bookie_id, metadata)
             await client.marks.update(ledger_id, remove=verified)
         return repaired
 
     async def _close(self, ledger_id: LedgerId) -> None:
-        """Give the writer its grace; if the ledger still waits for the bookie then, fence and close it."""
+        """Give the writer its grace; if the ledger still waits for a bookie then, fence and close it."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._plan.grace_s
         while True:
             metadata = (await self._client.ledger_info(ledger_id)).metadata
-            if metadata.is_closed or self._bookie_id not in metadata.fragments[-1].ensemble:
+            members = metadata.fragments[-1].ensemble
+            if metadata.is_closed or set(self._bookie_ids).isdisjoint(members):
                 return
             left_s = end_s - loop.time()
             if left_s <= 0:

@@ -19,6 +19,7 @@ from fastbk.meta.api import Vote
 from fastbk.observe.library_log import LibraryLog
 
 ELECTION_INTERVAL_S = 2.0
+MEND_INTERVAL_S = 5.0
 PASS_AGE_MAX_S = 300.0
 """A pass that did not end for so long means that something stands still."""
 _log = LibraryLog("fastbk.autorecovery")
@@ -93,8 +94,9 @@ class Healer:
         self._election_ended_s = asyncio.get_running_loop().time()
         working = asyncio.create_task(self.worker.run())
         voting = asyncio.create_task(self._elect())
+        mending = asyncio.create_task(self._mend())
         stopping = asyncio.create_task(self.client.records.follow_level(stop))
-        tasks = {working, voting, stopping}
+        tasks = {working, voting, mending, stopping}
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for one in ended:
@@ -113,6 +115,22 @@ class Healer:
         if self.auditor is not None:
             ended |= self.auditor.pass_ended_s
         return {name: now_s - at for name, at in ended.items() if now_s - at > PASS_AGE_MAX_S}
+
+    # --- placement ---------------------------------------------------------------------------------------------
+
+    async def _mend(self) -> None:
+        """Move what the auditor of this process found misplaced, again and again."""
+        while True:
+            auditor = self.auditor
+            if auditor is not None:
+                try:
+                    await self.worker.mending.run(
+                        auditor.placement,
+                        lambda: self.auditor is auditor and self.worker.may_move,  # noqa: B023
+                    )
+                except Error as error:
+                    _log.warning("autorecovery.worker_failed", kind="moves", reason=str(error))
+            await asyncio.sleep(MEND_INTERVAL_S * random.uniform(0.8, 1.2))
 
     # --- the election ------------------------------------------------------------------------------------------
 

@@ -46,9 +46,15 @@ _TRIES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What operators set. `bytes_per_s`: of the whole cluster; 0: no limit."""
+    """What operators set.
+
+    Attributes:
+        bytes_per_s: of the whole cluster; 0: no limit.
+        mends_placement: copies are moved that lie otherwise than their ledger's rule wants it.
+    """
 
     bytes_per_s: float = BYTES_PER_S_DEFAULT
+    mends_placement: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +396,7 @@ class WorkerCounts:
     """Counts of a worker's repairs.
 
     Attributes:
+        copies_moved: that lie elsewhere now, as their ledgers' rules want. moves_failed: ledgers of which some do not.
         lost_locks: repairs that ended because the session behind their lock had expired.
         read_ms, write_ms: requests for copies, of many entries where bookies take that.
         faults: failed repairs by the name of their error.
@@ -403,6 +410,8 @@ class WorkerCounts:
     bytes_copied: int = 0
     entries_lost: int = 0
     ledgers_closed: int = 0
+    copies_moved: int = 0
+    moves_failed: int = 0
     repair_ms: OpStats = field(default_factory=OpStats)
     read_ms: OpStats = field(default_factory=OpStats)
     write_ms: OpStats = field(default_factory=OpStats)

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from fastbk.autorecovery.placement_mending import PlacementMending
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S, HeldLease
 from fastbk.autorecovery.repair_order import LEDGERS_MAX, RepairOrder, live_copies
 from fastbk.autorecovery.state import (
@@ -64,6 +65,65 @@ class WorkerOptions:
     grace_s: float = 30.0
 
 
+class LeasedRate:
+    """The part of the cluster's copy rate that one process may use: it announces itself, and the auditor answers."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        rate: CopyRate,
+        *,
+        limit: float = float("inf"),
+        needs_auditor: bool = True,
+    ) -> None:
+        """`limit`: bytes a second of this process. `needs_auditor`: it copies nothing while no auditor is elected."""
+        self._client = client
+        self._name = name
+        self._rate = rate
+        self._limit = limit
+        self._needs_auditor = needs_auditor
+        self._state = ClusterState(client.records)
+        self._record = self._state.worker(name)
+        self._lease = HeldLease()
+        self._counter = 0
+        self._workers = LiveWorkers()
+
+    async def announce(self, report: Callable[[int], WorkerReport]) -> None:
+        """Store a report, and take the lease that answers an earlier one; due every `ANNOUNCE_INTERVAL_S`."""
+        loop = asyncio.get_running_loop()
+        self._counter += 1
+        self._lease.announced(self._counter, loop.time())
+        await self._record.put(report(self._counter))
+        leases = await self._state.leases.read()
+        lease = leases.leases.get(self._name)
+        if lease is not None:
+            self._lease.received(lease)
+        rate, end_s = self._lease.bytes_per_s(loop.time()), self._lease.end_s
+        if not rate:
+            end_s = loop.time() + LEASE_S
+            rate = await self._rate_without_our_auditor()
+        # The lease ends by itself, also when the next announcement does not come through (INV-H5).
+        self._rate.bytes_per_s, self._rate.end_s = min(rate, self._limit), end_s
+
+    async def _rate_without_our_auditor(self) -> float:
+        """Return what may be used while Apache's daemon is the auditor, which grants nothing: an equal part."""
+        auditor = await self._client.call_store(lambda store: store.coordination.auditor())
+        reports = await self._state.workers()
+        workers = self._workers.alive(reports, asyncio.get_running_loop().time())
+        if auditor in workers or (auditor is None and self._needs_auditor):
+            return 0.0
+        limit = (await self._state.settings.read()).bytes_per_s
+        return limit / max(1, len(workers)) if limit > 0 else float("inf")
+
+    async def withdraw(self) -> None:
+        """Take the report away."""
+        try:
+            await self._record.remove()
+        except Error:
+            pass  # the auditor forgets it
+
+
 class ReplicationWorker:
     """The repairs of one process.
 
@@ -91,14 +151,12 @@ class ReplicationWorker:
         self._name = name
         self._options = WorkerOptions() if options is None else options
         self._state = ClusterState(client.records)
-        self._record = self._state.worker(name)
-        self._lease = HeldLease()
-        self._counter = 0
-        self._workers = LiveWorkers()
+        self._lease = LeasedRate(client, name, self.rate)
         self._order = RepairOrder(zlib.crc32(name.encode()))
         self._view = ClusterView()
         self._grace: dict[LedgerId, float] = {}
         self._begun: dict[LedgerId, BegunCopies] = {}
+        self.mending = PlacementMending(client, name, self._copying, counts)
         self._repairs: dict[LedgerId, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
@@ -106,6 +164,11 @@ class ReplicationWorker:
     def active(self) -> int:
         """How many ledgers it repairs now."""
         return len(self._repairs)
+
+    @property
+    def may_move(self) -> bool:
+        """Whether it may work, and has nothing to repair: then copies may be moved."""
+        return self._was_enabled and self.refreshed_s > 0 and not len(self._order)
 
     @property
     def parked(self) -> int:
@@ -121,10 +184,7 @@ class ReplicationWorker:
                 group.create_task(self._repeat("announcement", self._announce))
         finally:
             await self._stop_repairs()
-            try:
-                await self._record.remove()
-            except Error:
-                pass  # the auditor forgets it
+            await self._lease.withdraw()
 
     async def _repeat(self, what: str, one_pass: Callable[[], object]) -> None:
         """Pass again and again; `one_pass` returns the pause."""
@@ -153,39 +213,16 @@ class ReplicationWorker:
 
     async def _announce(self) -> float:
         """Report, and take the lease that answers an earlier report."""
-        loop = asyncio.get_running_loop()
-        self._counter += 1
-        self._lease.announced(self._counter, loop.time())
-        await self._record.put(self.report())
-        leases = await self._state.leases.read()
-        lease = leases.leases.get(self._name)
-        if lease is not None:
-            self._lease.received(lease)
-        rate, end_s = self._lease.bytes_per_s(loop.time()), self._lease.end_s
-        if not rate:
-            end_s = loop.time() + LEASE_S
-            rate = await self._rate_without_our_auditor()
-        # The lease ends by itself, also when the next announcement does not come through (INV-H5).
-        self.rate.bytes_per_s, self.rate.end_s = rate, end_s
+        await self._lease.announce(self.report)
         return ANNOUNCE_INTERVAL_S
 
-    async def _rate_without_our_auditor(self) -> float:
-        """Return what may be used while Apache's daemon is the auditor, which grants nothing: an equal part."""
-        auditor = await self._client.call_store(lambda store: store.coordination.auditor())
-        reports = await self._state.workers()
-        workers = self._workers.alive(reports, asyncio.get_running_loop().time())
-        if auditor is None or auditor in workers:
-            return 0.0
-        limit = (await self._state.settings.read()).bytes_per_s
-        return limit / max(1, len(workers)) if limit > 0 else float("inf")
-
-    def report(self) -> WorkerReport:
-        """Return what it is doing."""
+    def report(self, counter: int = 0) -> WorkerReport:
+        """Return what it is doing. `counter`: of this announcement."""
         counts, parked = self.counts, self._order.parked
         now_s, now_ms = asyncio.get_running_loop().time(), clock_ms()
         rate = self.rate.bytes_per_s
         return WorkerReport(
-            counter=self._counter,
+            counter=counter,
             report_ms=now_ms,
             active=tuple(sorted(self._repairs)),
             marked=len(self.marks.live_copies),
@@ -309,18 +346,24 @@ class ReplicationWorker:
         may_close = first_s is not None and loop.time() - first_s >= self._options.grace_s
         view = self._view_of(mark)
         begun = self._begun.setdefault(ledger_id, {})
-        procedure = RepairMarkedLedger(
-            ledger_id, mark.missing, view, self._copying, may_close=may_close, begun=begun
-        )
-        try:
-            repaired = await self._client.run_procedure(ledger_id, metadata, procedure)
-        finally:
-            done = procedure.repaired
-            self.counts.entries_lost += done.lost_count
-            self.counts.ledgers_closed += done.closed
-            log_replacements(self._client.pool, ledger_id, "autorecovery", done.replacements)
-            if not begun:
-                self._begun.pop(ledger_id, None)
+        for is_last in (False, True):
+            procedure = RepairMarkedLedger(
+                ledger_id, mark.missing, view, self._copying, may_close=may_close, begun=begun
+            )
+            try:
+                repaired = await self._client.run_procedure(ledger_id, metadata, procedure)
+            finally:
+                done = procedure.repaired
+                self.counts.entries_lost += done.lost_count
+                self.counts.ledgers_closed += done.closed
+                log_replacements(self._client.pool, ledger_id, "autorecovery", done.replacements)
+                if not begun:
+                    self._begun.pop(ledger_id, None)
+            if is_last or not repaired.has_no_target:
+                break
+            if not await self.mending.make_room(ledger_id, view.gone):
+                break
+            mark = await self._mark_of(ledger_id)
         await self._settle(ledger_id, mark, metadata, repaired)
 
     def _view_of(self, mark: LedgerMark) -> ClusterView:

@@ -12,13 +12,14 @@ import asyncio
 import re
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fastbk.cli.bookie.running import end_with_bookie, maintenance_lines, read_maintenance
 from fastbk.cli.cluster_placement import add_placement_arguments
+from fastbk.cli.cluster_rebalance import add_rebalance_arguments, rebalance
 from fastbk.cli.cluster_upgrade import add_finalize_arguments, add_roll_arguments, finalize, roll
 from fastbk.cli.options import (
     add_common,
@@ -86,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_event_arguments(add_verb(verbs, "events", events, text))
     text = "what AutoRecovery is doing; pause it, hold it for a while, resume it, set its copy rate"
     add_heal_arguments(add_verb(verbs, "heal", heal, text))
+    text = "move copies to where their ledgers' rules want them, and even out disks"
+    add_rebalance_arguments(add_verb(verbs, "rebalance", rebalance, text))
     text = "restart all bookies, one failure domain after the other, by a command of yours"
     add_roll_arguments(add_verb(verbs, "roll", roll, text))
     text = "end an upgrade: allow the formats of this version; no way back to older ones"
@@ -406,7 +409,8 @@ def _last_check_line(audit: Audit, now_ms: int) -> str:
     return text
 
 
-ACTIONS = ("status", "pause", "hold", "resume", "rate")
+ACTIONS = ("status", "pause", "hold", "resume", "rate", "placement")
+SWITCH = {"on": True, "off": False}
 HOLD_REASON = "an operator holds it: `fastbk cluster heal hold`"
 
 
@@ -416,24 +420,27 @@ def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=ACTIONS,
-        help="status (default), pause, hold, resume or rate",
+        help="status (default), pause, hold, resume, rate or placement",
         nargs="?",
         default="status",
     )
     parser.add_argument(
         "value",
         nargs="?",
-        help="of rate: bytes a second for the whole cluster, as 64MiB; 0: no limit. Of hold: how long, as 30min",
+        help="of rate: bytes a second for the whole cluster, as 64MiB; 0: no limit. Of hold: how long, as 30min. Of"
+        " placement: on (default) or off: whether copies are moved that lie otherwise than their rule wants it",
     )
 
 
 def heal(options: argparse.Namespace) -> int:
     """Do it."""
-    if (options.value is not None) != (options.action in ("rate", "hold")):
+    if (options.value is not None) != (options.action in ("rate", "hold", "placement")):
         raise ConfigError(
-            "`heal rate` takes the bytes a second, as `heal rate 64MiB`, and `heal hold` a time, as `heal hold 30min`;"
-            " nothing else takes a value"
+            "`heal rate` takes the bytes a second, as `heal rate 64MiB`, `heal hold` a time, as `heal hold 30min`, and"
+            " `heal placement` on or off; nothing else takes a value"
         )
+    if options.action == "placement" and options.value not in SWITCH:
+        raise ConfigError(f"heal placement {options.value}: must be on or off")
     if options.watch is not None and options.action != "status":
         raise ConfigError(
             f"--watch repeats what it shows: leave it out with `heal {options.action}`"
@@ -443,7 +450,7 @@ def heal(options: argparse.Namespace) -> int:
 
 async def _heal(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.autorecovery.state import ClusterState, Settings
+    from fastbk.autorecovery.state import ClusterState
 
     async with fastbk.connect(metadata_uri(options)) as client:
         state = ClusterState(client.records)
@@ -462,9 +469,14 @@ async def _heal(options: argparse.Namespace) -> int:
             return await _heal_hold(options, state)
         if options.action == "rate":
             bytes_per_s = float(parse_size(options.value))
-            await state.settings.put(Settings(bytes_per_s))
+            await state.settings.change(lambda now: replace(now, bytes_per_s=bytes_per_s))
             said = f"{format_size(int(bytes_per_s))} a second" if bytes_per_s else "without a limit"
             return print_answer(options, {"bytes_per_s": bytes_per_s}, f"the cluster copies {said}")
+        if options.action == "placement":
+            mends = SWITCH[options.value]
+            await state.settings.change(lambda now: replace(now, mends_placement=mends))
+            said = f"misplaced copies are {'moved' if mends else 'left where they are'}"
+            return print_answer(options, {"mends_placement": mends}, said)
         return await _heal_status(options, client, state)
 
 
@@ -517,6 +529,7 @@ async def _heal_status(options: argparse.Namespace, client: Client, state: objec
         "lost_bookie_delay_s": delay_s,
         "bad_records": [str(one) for one in bad],
         "bytes_per_s_max": settings.bytes_per_s,
+        "mends_placement": settings.mends_placement,
         "lost_bookies": {str(one): asdict(each) for one, each in lost.items()},
         "audit": asdict(audit),
         "workers": {name: asdict(worker) for name, worker in workers.items()},
@@ -525,6 +538,7 @@ async def _heal_status(options: argparse.Namespace, client: Client, state: objec
         f"AutoRecovery is {painted('on' if is_enabled else 'paused')}; auditor: {auditor or 'none'}",
         f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
         f"a lost bookie may be away for {delay_s:g} s",
+        *([] if settings.mends_placement else ["misplaced copies are left where they are"]),
         *(f"{painted('problem')}: {one}" for one in bad),
         *(
             [f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"]

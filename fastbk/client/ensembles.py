@@ -210,7 +210,7 @@ def client_name() -> str:
 def log_replacements(
     pool: BookiePool, ledger_id: LedgerId, cause: str, replacements: Iterable[Replacement]
 ) -> None:
-    """Log each of them, and report it to the bookie that came. `cause`: writer, recovery, repair or autorecovery."""
+    """Log each of them, and report it to the bookie that came. `cause`: writer, repair and so on."""
     for replacement in replacements:
         fields: dict[str, Any] = {
             "ledger_id": ledger_id,
@@ -223,7 +223,8 @@ def log_replacements(
             "client": client_name(),
         }
         # An operator who recovers a bookie wants to know of the progress, not of each of its ledgers.
-        (_log.info if cause == "repair" else _log.warning)(REPLACED, **fields)
+        is_wanted = cause in ("repair", "rebalance", "placement")
+        (_log.info if is_wanted else _log.warning)(REPLACED, **fields)
         send_report(pool, replacement.replacement, REPLACED, fields)
 
 

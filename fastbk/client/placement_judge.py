@@ -264,7 +264,7 @@ class PlacementJudge:
     def _judged(
         self, ensemble: tuple[BookieId, ...], write_quorum: int, rule: PlacementConfig
     ) -> Verdict:
-        wanted = self._as_far_as_possible(rule)
+        wanted = self.attainable_rule(rule)
         places = [self.place(member) for member in dict.fromkeys(ensemble)]
         # Labels come with a registration. One that is down gets the benefit of the doubt, here and for its place.
         in_doubt = frozenset(() if rule.group is None else (rule.group,))
@@ -299,7 +299,7 @@ class PlacementJudge:
                 for each in places
             ]
 
-    def _as_far_as_possible(self, rule: PlacementConfig) -> PlacementConfig:
+    def attainable_rule(self, rule: PlacementConfig) -> PlacementConfig:
         """Return a rule with minimums that the cluster's bookies could keep, unless they are enforced."""
         if rule.enforce:
             return rule

@@ -173,15 +173,18 @@ def last_of_fragment(metadata: LedgerMetadata, at: int) -> EntryId | None:
 
 def share_bytes(metadata: LedgerMetadata, bookie_id: BookieId) -> int:
     """Estimate the bytes of data that the bookie holds of a closed ledger; an open one's are not known: 0."""
+    return sum(member_bytes(metadata, at) for at in fragments_naming(metadata, bookie_id))
+
+
+def member_bytes(metadata: LedgerMetadata, at: int) -> int:
+    """Estimate the bytes of data that each member of a fragment holds of it, of a closed ledger as `share_bytes`."""
     if not metadata.is_closed or metadata.last_entry_id < 0:
         return 0
-    entries = 0
-    for at in fragments_naming(metadata, bookie_id):
-        last = last_of_fragment(metadata, at)
-        if last is not None:
-            entries += max(0, last - metadata.fragments[at].first_entry_id + 1)
-    share = metadata.write_quorum / metadata.ensemble_size
-    return int(metadata.length * share * entries / (metadata.last_entry_id + 1))
+    last = last_of_fragment(metadata, at)
+    assert last is not None
+    entries = max(0, last - metadata.fragments[at].first_entry_id + 1)
+    copies = metadata.length * metadata.write_quorum * entries
+    return copies // (metadata.ensemble_size * (metadata.last_entry_id + 1))
 
 
 def holds_entries(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:

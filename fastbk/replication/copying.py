@@ -130,19 +130,22 @@ class CopyShare(Procedure[ShareCopied]):
         *,
         runs: Iterator[tuple[EntryId, EntryId]] | None = None,
         passes_conflicts: bool = False,
+        holder_is_up: bool = False,
     ) -> None:
         """Begin.
 
         Args:
             runs: only these ranges of ids of the share, ascending.
             passes_conflicts: what the target holds with other bytes is counted, and the rest copied.
+            holder_is_up: the bookie whose share it is gives it, too; else it is lost, and is asked last.
         """
         super().__init__()
         self.copied = ShareCopied()
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._fragment = fragment
-        self._lost = fragment.ensemble[index]
+        self._holder = fragment.ensemble[index]
+        self._lost = frozenset[BookieId]() if holder_is_up else frozenset({self._holder})
         if runs is None:
             runs = share_of(index, metadata, fragment.first_entry_id, last)
         self._runs = runs
@@ -222,7 +225,8 @@ class CopyShare(Procedure[ShareCopied]):
         self._spans += 1
         turn = self._ledger_id + self._spans
         pressed = set(filter(self._is_pressed, self._fragment.ensemble))
-        sources = choose_sources(metadata, self._fragment, self._lost, self._silent, turn, pressed)
+        away = self._silent | self._lost
+        sources = choose_sources(metadata, self._fragment, self._holder, away, turn, pressed)
         span = ReadSpan(self._ledger_id, metadata.ensemble_size, runs, sources, options)
         self._is_resting = True
         self._run(span, self._span_read, now_s)
@@ -256,7 +260,7 @@ class CopyShare(Procedure[ShareCopied]):
         first = self._ledger_id % len(bookies)
         return sorted(
             (*bookies[first:], *bookies[:first]),
-            key=lambda bookie: (bookie == self._lost, self._is_pressed(bookie)),
+            key=lambda bookie: (bookie in self._lost, self._is_pressed(bookie)),
         )
 
     def _is_pressed(self, bookie_id: BookieId) -> bool:
@@ -297,7 +301,7 @@ class CopyShare(Procedure[ShareCopied]):
         if isinstance(error, ClientClosed):
             self._fail(error, now_s)
             return
-        unanswered = reading.unanswered - {self._lost}
+        unanswered = reading.unanswered - self._lost
         if error is not None and (unanswered or isinstance(error, MetadataUnavailable)):
             self.copied.unread, self.copied.unanswered = str(error), unanswered
             self._is_read = True
@@ -452,23 +456,24 @@ class SpanRead:
 def choose_sources(
     metadata: LedgerMetadata,
     fragment: Fragment,
-    lost: BookieId,
+    holder: BookieId,
     away: Collection[BookieId],
     turn: int,
     pressed: Collection[BookieId] = (),
 ) -> dict[int, BookieId]:
     """Return who is asked for which ids of the share, by id modulo E: few holders, and not the same ones each `turn`.
 
-    Ids that only `lost` and those that are `away` hold are not in it. `pressed`: asked only for what others lack.
+    The share is that of `holder`, which gives it alone unless it is `away`. Ids that only those that are away hold are
+    not in it. `pressed`: asked only for what others lack.
     """
     size, ensemble = metadata.ensemble_size, fragment.ensemble
-    lost_index = ensemble.index(lost)
+    index_of_share = ensemble.index(holder)
     holders = {one: write_set(one, size, metadata.write_quorum) for one in range(size)}
-    due = {one for one, indexes in holders.items() if lost_index in indexes}
+    due = {one for one, indexes in holders.items() if index_of_share in indexes}
     candidates = [
-        (lost_index + turn + offset) % size
+        (index_of_share + turn + offset) % size
         for offset in range(size)
-        if ensemble[(lost_index + turn + offset) % size] not in {lost, *away}
+        if ensemble[(index_of_share + turn + offset) % size] not in away
     ]
     candidates.sort(key=lambda index: ensemble[index] in pressed)
     chosen: dict[int, BookieId] = {}

@@ -64,6 +64,7 @@ class MarkedLedgerRepaired:
         waits_for: bookies of the mark that are away, but not gone yet, or read-only.
         left: why copies are still missing, a text each. unanswered: bookies that may give them and did not answer.
         is_stuck: only a change of the cluster helps: no source, or no bookie to copy to.
+        has_no_target: that is so since there is no bookie to copy to.
         is_open: a part of the mark is of a fragment that is being written.
         is_deleted: there is no such ledger any more.
         replacements: bookies that metadata names now in place of gone ones.
@@ -80,6 +81,7 @@ class MarkedLedgerRepaired:
     left: list[str] = field(default_factory=list)
     unanswered: set[BookieId] = field(default_factory=set)
     is_stuck: bool = False
+    has_no_target: bool = False
     is_open: bool = False
     is_deleted: bool = False
     replacements: list[Replacement] = field(default_factory=list)
@@ -237,6 +239,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
         elif copied.left:
             self._take_left(bookie_id, copied.left, metadata)
             repaired.is_stuck |= copied.has_no_target
+            repaired.has_no_target |= copied.has_no_target
         else:
             yield from self._unmark(verified_copies(bookie_id, metadata))
 

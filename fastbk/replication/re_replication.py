@@ -6,11 +6,20 @@ without knowing that this ledger counts on it, and would say "no" of what was ac
 
 Everything is repeatable: what is left to do is what metadata still names, so a repair that was cut off is simply run
 again. It goes on with the same new bookie, if it is told of it.
+
+A *move* (`MoveCopies`) is the same for a bookie that is up, to a bookie that the caller chose: for placement, and to
+even out disks. The old copy is a source, and stays where it is: the bookie's own gc drops it, long after metadata names
+another one.
+
+INV-P6: a move leaves no entry with fewer copies at any moment. Metadata names the new bookie only once that has shown
+its whole share, in the life in which it was given it, and only while the fragment is as the move's maker saw it.
+
+Decision 170.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -19,10 +28,14 @@ from fastbk.errors import Error, IdentityChanged, MetadataUnavailable, NoSuchLed
 from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
+from fastbk.replication.copy_check import last_of_fragment
+from fastbk.replication.copy_listing import RANGES_A_CALL, lacking
 from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
 from fastbk.replication.metadata_update import PAUSE_MAX_S, PAUSE_MIN_S, MetadataUpdate, Replacement
 from fastbk.replication.procedure import (
     ListEntries,
+    MarkReplicas,
     Procedure,
     ReadEntry,
     ReadIdentity,
@@ -50,12 +63,14 @@ class LedgerReReplicated(LedgerCopied):
     Attributes:
         fragments: how many fragments name another bookie now. entries: copied.
         has_no_target: no bookie could be chosen for a fragment.
+        refusing: bookies that did not take copies, and what they said.
     """
 
     fragments: int = 0
     entries: int = 0
     has_no_target: bool = False
     replacements: list[Replacement] = field(default_factory=list)
+    refusing: dict[BookieId, str] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -85,6 +100,10 @@ class _Share:
     def first(self) -> EntryId:
         return self.fragment.first_entry_id
 
+    @property
+    def lost(self) -> BookieId:
+        return self.fragment.ensemble[self.index]
+
 
 class ReReplicateLedger(Procedure[LedgerReReplicated]):
     """Replaces one bookie in all finished fragments of a ledger, each after its share was copied.
@@ -93,21 +112,26 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
     itself, or whoever closes it by recovery makes it a finished one first.
     """
 
+    _holder_is_up = False
+
     def __init__(
         self,
         ledger_id: LedgerId,
         lost: BookieId,
         options: RepairOptions | None = None,
         begun: BegunCopies | None = None,
+        avoid: Collection[BookieId] = (),
     ) -> None:
-        """`begun`: copies that an earlier attempt began; it is kept for the next one."""
+        """`begun`: copies that an earlier attempt began; it is kept for the next one. `avoid`: given no copies."""
         super().__init__()
         self.repaired = LedgerReReplicated(ledger_id)
         self._ledger_id = ledger_id
         self._lost = lost
+        self._reason = "it is being recovered"
         self._options = RepairOptions() if options is None else options
-        self._refusing: dict[BookieId, str] = {}
+        self._refusing = self.repaired.refusing
         self._begun: BegunCopies = {} if begun is None else begun
+        self._avoid = frozenset(avoid)
 
     def steps(self) -> Steps[LedgerReReplicated]:
         """Take fragment after fragment."""
@@ -138,11 +162,13 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
     def _replace(
         self, known: VersionedLedger, fragment: Fragment, last: EntryId
     ) -> Steps[VersionedLedger]:
-        """Copy one share and name who has it; return the metadata to go on with."""
+        """Copy one share to a bookie and name that; return the metadata to go on with."""
         share = yield from self._begun_share(known, fragment, last)
         share = share or (yield from self._new_share(known, fragment, last))
-        if share is None:
-            return known
+        return known if share is None else (yield from self._give(share))
+
+    def _give(self, share: _Share) -> Steps[VersionedLedger]:
+        """Copy a share and name who has it; return the metadata to go on with."""
         why = ""
         for _ in range(COPIES_MAX):
             if why:
@@ -155,14 +181,20 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             if not is_cut and self._is_stale(copied):
                 why = f"stood still for more than {limit_s:g} s each time"
                 continue
-            if not self._copied(share, copy):
-                return known
+            if not self._copied(share, copy) or not (yield from self._is_shown(share)):
+                return share.known
             try:
                 return (yield from self._name(share, copied))
             except IdentityChanged:
                 why = "was in vain: it was started anew each time before it was named"
         self.repaired.left[share.first] = f"copying to {share.target} {why}"
-        return known
+        return share.known
+
+    def _is_shown(self, share: _Share) -> Steps[bool]:
+        """Return whether the target may be named: it has taken all of the share."""
+        del share
+        yield from ()
+        return True
 
     # --- whom to copy to ---------------------------------------------------------------------------------------
 
@@ -192,7 +224,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
     ) -> Steps[_Share | None]:
         """Choose a bookie for the share; None: there is none, and that is said."""
         index = fragment.ensemble.index(self._lost)
-        exclude = frozenset(self._refusing) | {self._lost}
+        exclude = frozenset(self._refusing) | {self._lost} | self._avoid
         found = yield from choose(fragment.ensemble, frozenset({index}), exclude)
         target = found.chosen.get(index)
         if target is None:
@@ -234,6 +266,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             share.target,
             self._options,
             runs=runs if held is None else held.without(runs),
+            holder_is_up=self._holder_is_up,
         )
         with suppress(Error):
             yield from copy
@@ -250,11 +283,11 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         """Return whether the target has all of it. If it refused, the same fragment gets another target."""
         repaired, copied = self.repaired, copy.copied
         if copy.error is not None:
-            self._begun.pop((self._lost, share.first), None)
+            self._begun.pop((share.lost, share.first), None)
             self._refusing[share.target] = str(copy.error)
             return False
         if copied.entries:
-            self._begun[self._lost, share.first] = BegunCopy(share.target, copied.last_taken_s)
+            self._begun[share.lost, share.first] = BegunCopy(share.target, copied.last_taken_s)
         repaired.count_lost(copied)
         if copied.unread:
             repaired.park(share.first, copied)
@@ -288,9 +321,8 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         )
         named = known.metadata.fragment_of(share.first)
         if target in named.ensemble:
-            self._begun.pop((self._lost, share.first), None)
-            reason = "it is being recovered"
-            change = Replacement(share.first, share.index, self._lost, target, reason)
+            self._begun.pop((share.lost, share.first), None)
+            change = Replacement(share.first, share.index, share.lost, target, self._reason)
             repaired.replacements.append(change)
             trouble = yield from self._confirm(known.metadata, named, target, copied)
             if trouble:
@@ -299,7 +331,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
                 )
             else:
                 repaired.fragments += 1
-        elif self._lost in named.ensemble:
+        elif share.lost in named.ensemble:
             repaired.left[share.first] = "its metadata changed meanwhile: run the repair again"
         return known
 
@@ -332,6 +364,143 @@ def _is_finished(metadata: LedgerMetadata, fragment: Fragment) -> bool:
     return metadata.is_closed or fragment != metadata.fragments[-1]
 
 
+# --- moves ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One bookie's share of a fragment goes to another bookie. `ensemble`: of the fragment before that."""
+
+    first_entry_id: EntryId
+    ensemble: tuple[BookieId, ...]
+    source: BookieId
+    target: BookieId
+
+    @property
+    def moved_ensemble(self) -> tuple[BookieId, ...]:
+        """The ensemble behind it."""
+        return tuple(self.target if one == self.source else one for one in self.ensemble)
+
+
+class MoveCopies(ReReplicateLedger):
+    """Moves copies of a closed ledger, one after the other; those of a fragment may stand on each other.
+
+    A move that cannot be made ends those of its fragment: they are in `left`, with the reason. The ledger's lock keeps
+    repairs away meanwhile. Without it nothing is lost either: then the compare-and-set gives up.
+    """
+
+    _holder_is_up = True
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        moves: Sequence[Move],
+        options: RepairOptions | None = None,
+        *,
+        reason: str = "its copies are moved",
+        unlisted: Collection[BookieId] = (),
+    ) -> None:
+        """`unlisted`: bookies that give no list of entries, Apache's: they show the last entry after they are named."""
+        super().__init__(ledger_id, BookieId(""), options)
+        self._moves = moves
+        self._reason = reason
+        self._unlisted = unlisted
+
+    def steps(self) -> Steps[LedgerReReplicated]:
+        """Make move after move."""
+        repaired = self.repaired
+        try:
+            known: VersionedLedger = yield ReadMetadata()
+            for move in self._moves:
+                if move.first_entry_id in repaired.left:
+                    continue
+                share = yield from self._share_of(known, move)
+                if share is not None:
+                    known = yield from self._give(share)
+                    yield from self._mark_doubtful(known.metadata, share)
+                if refusal := self._refusing.get(move.target):
+                    repaired.left.setdefault(move.first_entry_id, refusal)
+        except NoSuchLedger:
+            repaired.is_deleted = True
+            repaired.left.clear()
+        return repaired
+
+    def _share_of(self, known: VersionedLedger, move: Move) -> Steps[_Share | None]:
+        """Return what is to be copied; None: nothing, since it was done already, or cannot be, which is said."""
+        metadata, first = known.metadata, move.first_entry_id
+        if not metadata.is_closed:
+            self.repaired.left[first] = "the ledger is open: its writer may change its bookies"
+            return None
+        positions = [
+            at for at, each in enumerate(metadata.fragments) if each.first_entry_id == first
+        ]
+        ensemble = metadata.fragments[positions[0]].ensemble if positions else ()
+        if ensemble == move.moved_ensemble:
+            return None  # an answer was lost
+        if ensemble != move.ensemble or move.target in ensemble:
+            self.repaired.left[first] = "its metadata changed since the move was planned"
+            return None
+        if move.target in self._refusing:
+            return None
+        last = last_of_fragment(metadata, positions[0])
+        assert last is not None
+        identity = yield from self._read_identity(move.target)
+        index = ensemble.index(move.source)
+        fragment = metadata.fragments[positions[0]]
+        return _Share(known, fragment, index, last, move.target, identity)
+
+    def _is_shown(self, share: _Share) -> Steps[bool]:
+        """Have the target list what it holds: nothing of the share may be missing (INV-P6)."""
+        if share.target in self._unlisted:
+            return True
+        lack = yield from find_lack(
+            share.target,
+            share.known.metadata,
+            share.index,
+            share.first,
+            share.last,
+            self._options.request_timeout_s,
+        )
+        if lack:
+            self.repaired.left[share.first] = f"bookie {share.target} took its copies, and {lack}"
+        return not lack
+
+    def _mark_doubtful(self, metadata: LedgerMetadata, share: _Share) -> Steps[None]:
+        """Have repairs look at a copy that metadata names, and of which nobody knows whether it is there."""
+        if (
+            share.first in self.repaired.left
+            and share.target in metadata.fragment_of(share.first).ensemble
+        ):
+            reason = "not shown after it was moved there"
+            yield MarkReplicas((MissingReplica(share.target, share.first, share.last, reason),))
+
+
+def find_lack(
+    bookie_id: BookieId,
+    metadata: LedgerMetadata,
+    index: int,
+    first: EntryId,
+    last: EntryId,
+    timeout_s: float,
+) -> Steps[str]:
+    """Return what a bookie does not list of the share of `index`, or why it gives no list; "" if it lists all."""
+    while first <= last:
+        try:
+            reply: Reply = yield SendRequest(
+                bookie_id, ListEntries(first, RANGES_A_CALL), timeout_s
+            )
+        except Error as error:
+            return f"gives no list of them: {error}"
+        if reply.status not in (Status.OK, *ABSENT_STATUSES):
+            return f"gives no list of them: {reply.status}"
+        behind = reply.next_entry_id if reply.status == Status.OK else -1
+        through = behind - 1 if first < behind <= last else last
+        for gap_first, gap_last in lacking(metadata, index, (first, through), reply.ranges):
+            return f"does not list entries {gap_first} to {gap_last}"
+        first = through + 1
+    return ""
+
+
 # --- copies that were begun -----------------------------------------------------------------------
 #
 # Going on with a share that an earlier attempt began to copy: to the same bookie, and what that
@@ -342,7 +511,6 @@ def _is_finished(metadata: LedgerMetadata, fragment: Fragment) -> bool:
 
 
 Run: TypeAlias = tuple[EntryId, EntryId]
-RANGES_A_CALL = 4096
 RANGES_MAX = 100_000
 
 

@@ -164,6 +164,8 @@ def use_cluster(run: Recorder, folder: Path) -> None:
     run("cluster roll", "--restart", "false {bookie}", "--whole-timeout", "1s", codes=(1,))
     run("cluster finalize", "--dry-run", codes=(0, 1))
     run("cluster finalize", "--yes", codes=(0, 1))
+    run("cluster rebalance", "--dry-run")
+    run("cluster rebalance", "--yes", codes=(0, 75))
     run("cluster placement show")
     run("cluster placement check", codes=(0, 1))
     (some_ledger, *_) = run._cli("ledger", "list").split()

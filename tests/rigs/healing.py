@@ -157,7 +157,7 @@ async def fill(
 
 
 @asynccontextmanager
-async def appends(life: Life) -> AsyncIterator[None]:
+async def appends(life: Life, per_s: int = APPENDS_PER_S) -> AsyncIterator[None]:
     """Append at a fixed rate while the block runs, and note how long each append took, from when it was due."""
     stop = asyncio.Event()
 
@@ -173,7 +173,7 @@ async def appends(life: Life) -> AsyncIterator[None]:
             under_way: set[asyncio.Task[None]] = set()
             began_s, count = time.monotonic(), 0
             while not stop.is_set():
-                while (due_s := began_s + count / APPENDS_PER_S) <= time.monotonic():
+                while (due_s := began_s + count / per_s) <= time.monotonic():
                     task = asyncio.create_task(one(writer, count, due_s))
                     under_way.add(task)
                     task.add_done_callback(under_way.discard)

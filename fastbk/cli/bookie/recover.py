@@ -60,12 +60,17 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long their writers may take to replace the bookie themselves (20; longer than replace_after)",
     )
+    parser.add_argument(
+        "bookie_ids",
+        metavar="ID",
+        nargs="+",
+        help="the bookie's id, as ledgers name it; several are emptied together: none of them gets copies",
+    )
     _add_work(parser, "copied")
 
 
 def _add_work(parser: argparse.ArgumentParser, what: str) -> None:
-    """Declare which bookie's copies are worked on, and within which bounds. `what`: is done with limited bytes."""
-    parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
+    """Declare within which bounds is worked. `what`: is done with limited bytes."""
     text = f'bytes a second that are {what} at most, as in "50MiB" (no limit)'
     parser.add_argument("--rate", metavar="SIZE", default="0", help=text)
     parser.add_argument(
@@ -101,7 +106,10 @@ def recover(options: argparse.Namespace) -> int:
 
 def decommission(options: argparse.Namespace) -> int:
     """The same, then take the bookie's identity out of the metadata, so that the id is free."""
-    action = f"copy all that bookie {options.bookie_id} holds to other bookies, and free its id"
+    ids = options.bookie_ids
+    one, its = ("bookie", "its id") if len(ids) == 1 else ("bookies", "their ids")
+    held = "holds" if len(ids) == 1 else "hold"
+    action = f"copy all that {one} {format_names(ids)} {held} to other bookies, and free {its}"
     if not options.dry_run and (code := exit_without_consent(options, action)) is not None:
         return code
     return asyncio.run(_recover(options, forget=True))
@@ -126,7 +134,8 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     from fastbk.admin.healing import BookieRecovery
     from fastbk.cli.bookie.running import end_with_bookie
 
-    uri = metadata_uri(options)
+    uri, ids = metadata_uri(options), list(dict.fromkeys(options.bookie_ids))
+    names = format_names(ids)
     line = ProgressLine()
     async with fastbk.connect(uri) as client:
         if forget and not options.dry_run:
@@ -134,15 +143,16 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
             await client.records.check_not_held()
         run = BookieRecovery(
             client,
-            options.bookie_id,
+            ids,
             _plan(options),
-            lambda progress: line.at(lambda: _recovering(options.bookie_id, progress)),
+            lambda progress: line.at(lambda: _recovering(names, progress)),
         )
         if options.dry_run:
             await run.check_gone()
             work = await run.find()
             if not work and not forget:
-                await asyncio.to_thread(check_known, uri, options.bookie_id)
+                for bookie_id in ids:
+                    await asyncio.to_thread(check_known, uri, bookie_id)
             _print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
             return 0
         try:
@@ -152,8 +162,9 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
         is_named = bool(await run.find()) if progress.is_whole else True
     if not progress.ledgers:
         if not forget:
-            await asyncio.to_thread(check_known, uri, options.bookie_id)
-        note(f"no ledger names {options.bookie_id}")
+            for bookie_id in ids:
+                await asyncio.to_thread(check_known, uri, bookie_id)
+        note(f"no ledger names {names}")
     if is_named and progress.is_whole:
         note("ledgers were created on it meanwhile: run this again")
     answer: dict[str, int] = {
@@ -167,16 +178,17 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     }
     if forget:
         if not is_named:
-            others = await asyncio.to_thread(free_id, uri, options.bookie_id)
-            await end_with_bookie(uri, options.bookie_id)
-            if others is not None:
-                note(
-                    f"the metadata knows no {options.bookie_id} (any more): was that its id?"
-                    f" There are {format_names(others)}"
-                )
+            for bookie_id in ids:
+                others = await asyncio.to_thread(free_id, uri, bookie_id)
+                await end_with_bookie(uri, bookie_id)
+                if others is not None:
+                    note(
+                        f"the metadata knows no {bookie_id} (any more): was that its id?"
+                        f" There are {format_names(others)}"
+                    )
         answer["decommissioned"] = not is_named
     _print_result(options, answer)
-    _note_rest(progress, f"still names {options.bookie_id}")
+    _note_rest(progress, f"still names {names}")
     return _exit_code_of(progress) or int(is_named)
 
 
@@ -214,8 +226,8 @@ def _shown(name: str, value: int) -> str:
     return format_size(value) if name in ("bytes", "bytes_copied") else f"{value:,}"
 
 
-def _recovering(bookie_id: str, progress: Progress) -> str:
-    return f"recovering {bookie_id}: {_ended_text(progress)}, {_copied_text(progress)}{_left_text(progress)}"
+def _recovering(names: str, progress: Progress) -> str:
+    return f"recovering {names}: {_ended_text(progress)}, {_copied_text(progress)}{_left_text(progress)}"
 
 
 def _copied_text(progress: Progress) -> str:
@@ -251,6 +263,7 @@ def add_repair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after", type=int, default=-1, metavar="N", help="go on behind this ledger"
     )
+    parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
     _add_work(parser, "read from it, and copied to it,")
 
 

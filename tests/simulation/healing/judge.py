@@ -4,12 +4,15 @@ INV-H1  one auditor at a time is elected
 INV-H2  who changes a ledger's metadata holds its lock, unless its session has ended; no lock stays behind
 INV-H3  nothing is copied to a new bookie before the delay of a lost one is over, and a time of loss never moves
 INV-H5  the rates that workers may use add up to the limit at most
+INV-P6  a move leaves no entry with fewer copies; in the end nothing lies in one rack that can lie in two
 P7      metadata names no bookie for entries that it does not hold; as it is closed, at most Qw - Qa of them
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastbk.autorecovery.lost_bookies import LostBookies
@@ -64,7 +67,8 @@ class Judge:
             self.double_copies += 1  # of two processes one went on in a session that had ended
             return
         demand(
-            any(self._is_due(cluster.bookies[one].name) for one in named),
+            any(self._is_due(cluster.bookies[one].name) for one in named)
+            or world.is_misplaced(metadata, named),
             f"H3: {process.name} copies entry {entry_id} of ledger {ledger_id} to {target}, and no bookie of"
             f" {named} is due",
         )
@@ -106,6 +110,13 @@ class Judge:
                 for one in named
                 if one not in old and not cluster.bookies[one].holds(ledger_id, entry_id)
             ]
+            if before.is_closed:
+                kept = sum(cluster.bookies[one].holds(ledger_id, entry_id) for one in old)
+                left = sum(cluster.bookies[one].holds(ledger_id, entry_id) for one in named)
+                demand(
+                    left >= kept,
+                    f"INV-P6: entry {entry_id} of ledger {ledger_id} had {kept} copies and has {left}",
+                )
             # A recovery closes a ledger when Qa have an entry, as a writer goes on then; what others lack is marked.
             allowed = 0 if before.is_closed else len(named) - after.ack_quorum
             demand(
@@ -184,6 +195,8 @@ class Judge:
             metadata = cluster.metadata(ledger_id)
             for at, fragment in enumerate(metadata.fragments):
                 gone = [one for one in fragment.ensemble if cluster.bookies[one].is_gone_for_good]
+                if gone and world.is_enforced and not self._has_place(metadata, fragment.ensemble):
+                    return ""  # parked: its rule wants two racks, and there are no bookies for that
                 if gone:
                     return f"ledger {ledger_id} still names {gone}"
                 is_written = at == len(metadata.fragments) - 1 and not metadata.is_closed
@@ -202,9 +215,40 @@ class Judge:
                     ]
                     if lacking:
                         return f"entry {entry_id} of ledger {ledger_id} is not on {lacking}"
+                if end >= fragment.first_entry_id and self._could_lie_better(
+                    metadata, fragment.ensemble
+                ):
+                    return f"ledger {ledger_id} lies in one rack: {fragment.ensemble}"
         marks = world.store.marks.list_folders(world.store.marks.folders())
         marked = [one for one in marks if not self._is_of_open_part(one)]
         return f"marks {marked} are left" if marked else ""
+
+    def _has_place(self, metadata: LedgerMetadata, ensemble: Sequence[BookieId]) -> bool:
+        """Return whether bookies can take the places of those that are gone without a write set in one rack."""
+        bookies = self._world.cluster.bookies
+        gone = [index for index, one in enumerate(ensemble) if bookies[one].is_gone_for_good]
+        free = [name for name, one in bookies.items() if one.is_up and name not in ensemble]
+        for chosen in itertools.permutations(free, len(gone)):
+            changed = list(ensemble)
+            for index, name in zip(gone, chosen, strict=True):
+                changed[index] = name
+            if not self._world.is_misplaced(metadata, changed):
+                return True
+        return False
+
+    def _could_lie_better(self, metadata: LedgerMetadata, ensemble: Sequence[BookieId]) -> bool:
+        """Return whether a copy of a misplaced fragment of one write set has somewhere to go."""
+        world = self._world
+        if (
+            not metadata.is_closed
+            or len(ensemble) > metadata.write_quorum
+            or not world.is_misplaced(metadata, ensemble)
+        ):
+            return False
+        return any(
+            bookie.is_up and world.racks[name] != world.racks[ensemble[0]]
+            for name, bookie in world.cluster.bookies.items()
+        )
 
     def _is_of_open_part(self, mark: LedgerMark) -> bool:
         """Whether a mark is about a fragment that a writer may still write: it stays until the ledger is closed."""

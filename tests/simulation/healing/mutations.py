@@ -8,6 +8,8 @@ _JUDGE = "fastbk.autorecovery.lost_bookies:judge"
 _AUDITOR = "fastbk.autorecovery.auditor:Auditor"
 _WORKER = "fastbk.autorecovery.worker:ReplicationWorker"
 _MARKED = "fastbk.replication.marked_repair:RepairMarkedLedger"
+_MENDING = "fastbk.autorecovery.placement_mending:PlacementMending"
+_MOVE = "fastbk.replication.re_replication:MoveCopies"
 _REPLICATE = "fastbk.replication.re_replication:ReReplicateLedger"
 
 MUTATIONS = (
@@ -87,7 +89,11 @@ MUTATIONS = (
     fault(
         "lease_never_ends",
         "H5: a worker that is cut off goes on at its rate",
-        (_WORKER + "._announce", "self.rate.end_s = rate, end_s", "self.rate.end_s = rate, 1e9"),
+        (
+            "fastbk.autorecovery.worker:LeasedRate.announce",
+            "self._limit), end_s",
+            "self._limit), 1e9",
+        ),
         seed=1051,
     ),
     fault(
@@ -96,6 +102,40 @@ MUTATIONS = (
         (_REPLICATE + "._copied", "if copied.lost_count:", "if False:"),
         (_REPLICATE + "._copied", "if copied.unread:", "if False:"),
         seed=4,
+    ),
+    fault(
+        "move_drops_a_copy_early",
+        "INV-P6: a move takes the copies as made, and does not ask for them",
+        (
+            _MOVE + "._share_of",
+            "last, move.target, identity)",
+            "last, move.target, identity, HeldEntries([(first, last)]))",
+        ),
+        (_MOVE + "._is_shown", "return not lack", "return True"),
+        seed=6,
+    ),
+    fault(
+        "move_copies_too_little",
+        "P7: a move names a bookie that has the first entry of its share only",
+        (_MOVE + "._share_of", "last = last_of_fragment(metadata, positions[0])", "last = first"),
+        seed=6,
+    ),
+    fault(
+        "misplaced_copies_stay",
+        "what the auditor found misplaced is taken off its list, and lies as it did",
+        (
+            _MENDING + "._mend",
+            "if not misplaced:",
+            "if True:",
+        ),
+        seed=6,
+    ),
+    fault(
+        "move_needs_no_lock",
+        "H2: copies of a ledger are moved that another process has locked",
+        (_MENDING + "._mended", "if lock is None:", "if False:"),
+        (_MENDING + "._mended", "self._client.locks.run(lock, mending)", "mending"),
+        seed=6,
     ),
     fault(
         "mark_is_dropped_unverified",

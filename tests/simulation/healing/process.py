@@ -13,11 +13,13 @@ from fastbk.autorecovery.healer import Healer
 from fastbk.autorecovery.worker import WorkerOptions
 from fastbk.client import LedgerInfo
 from fastbk.client.metadata_calls import LockCalls, MarkCalls, RecordCalls
+from fastbk.client.placement_judge import read_judge
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.placement.choose_ensemble import choose_replacements
 from fastbk.replication.procedure import (
     Action,
     Choose,
@@ -61,7 +63,9 @@ class SimulatedProcess:
         self.healer = Healer(
             client,  # type: ignore[arg-type]
             name,
-            AuditorOptions(cycle_interval_s=120.0, confirm_after_s=20.0),
+            AuditorOptions(
+                cycle_interval_s=120.0, confirm_after_s=20.0, placement_interval_s=120.0
+            ),
             WorkerOptions(grace_s=world.grace_s),
         )
         self.task = asyncio.get_running_loop().create_task(self.healer.run())
@@ -276,10 +280,24 @@ class _Run:
             await client.marks.perform(ledger_id, action)
             return None
         assert isinstance(action, Choose)
-        return await client.call_store(lambda store: _chosen(store, action, self._world.rng))
+        metadata = self._world.cluster.metadata(ledger_id)
+        return await client.call_store(
+            lambda store: _chosen(store, action, metadata, self._world.rng)
+        )
 
 
-def _chosen(store: MetadataStore, action: Choose, rng: random.Random) -> Replaced:
+def _chosen(
+    store: MetadataStore, action: Choose, metadata: LedgerMetadata, rng: random.Random
+) -> Replaced:
+    judge = read_judge(store)
+    if judge.rules.locations:
+        views = [place.view for place in judge.places.values()]
+        quorums = (metadata.write_quorum, metadata.ack_quorum)
+        chosen = choose_replacements(
+            views, action.ensemble, action.bad, *quorums, judge.rules.rule, rng,
+            exclude=action.exclude, partial=True,
+        )  # fmt: skip
+        return Replaced(chosen)
     listed = [one.service.bookie_id for one in store.list_bookies()]
     free = [one for one in listed if one not in action.ensemble and one not in action.exclude]
     rng.shuffle(free)

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import random
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -19,9 +20,13 @@ import msgspec
 
 from fastbk.autorecovery.lost_bookies import HOLD_DELAYS, LostBookies
 from fastbk.autorecovery.state import Settings
+from fastbk.meta.placement_record import change_rules
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite import coordination as record_sessions
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.model.quorum import write_set
+from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import ClusterRules
 from tests.fixtures.fake_quorum import length_at
 from tests.simulation.healing.judge import Judge
 from tests.simulation.healing.places import Cluster, SimulatedBookie, SimulatedStore
@@ -31,6 +36,8 @@ from tests.simulation.streams.loop import EPOCH_US, Clock, Draws, run_simulated
 
 REGISTRATION_S = 10.0
 NOTICED_S = 20
+RACK_SEEDS = (0, 6)
+"""Last digits of the seeds whose bookies are in racks."""
 _numbers = itertools.count()
 
 
@@ -54,10 +61,31 @@ class World:
         self.latency_s = rng.choice([0.001, 0.02])
         self.lost_answers = rng.choice([0.0, 0.001, 0.01])
         self.events = self.copies = 0
+        self.is_enforced = False
+        self.racks = self._draw_racks(seed, names)
         self._is_over = False
         self.processes: list[SimulatedProcess] = []
         self.stores: list[SimulatedStore] = [self.store]
         self._broken: BaseException | None = None
+
+    def _draw_racks(self, seed: int, names: list[str]) -> dict[str, str]:
+        """Return the racks of bookies, in two worlds of ten; ledgers were made before anybody said where they are."""
+        rng = random.Random(f"racks {seed}")
+        if seed % 10 not in RACK_SEEDS:
+            return {}
+        racks = {name: f"/r{rng.randrange(3)}" for name in names}
+        self.is_enforced = rng.random() < 0.7
+        rule = PlacementConfig(policy="rack", enforce=self.is_enforced)
+        change_rules(self.store, lambda _: ClusterRules(rule, racks))
+        return racks
+
+    def is_misplaced(self, metadata: LedgerMetadata, ensemble: Sequence[str]) -> bool:
+        """Return whether a write set of a fragment lies in one rack."""
+        size, quorum = len(ensemble), metadata.write_quorum
+        return bool(self.racks) and any(
+            len({self.racks[ensemble[index]] for index in write_set(first, size, quorum)}) < 2
+            for first in range(size)
+        )
 
     @property
     def now_s(self) -> float:
