@@ -26,6 +26,8 @@ from fastbk.placement.choose_ensemble import (
     choose_replacements,
     placement_faults,
 )
+from tests.simulation.healing.mutations import MUTATIONS
+from tests.simulation.planting import Mutation, planted
 
 LOCATIONS = ["/x/1", "/x/2", "/y/1", "/y/2", "/z/1", "/x/1", "/1", ""]
 T = TypeVar("T")
@@ -284,3 +286,59 @@ def test_large_rings_keep_what_is_enforced_whatever_the_search_finds(
         return
     assert len(set(chosen)) == ensemble
     assert placement_faults(bookies, chosen, write_quorum, 1, config) == []
+
+
+# Faults that are planted into the choice: the judge finds each within a few clusters, and the simulator's worlds that
+# heal themselves find them, too (`tests/simulation/healing/mutations.py`).
+
+
+PLANTED = [
+    one
+    for one in MUTATIONS
+    if all(edit.where.startswith("fastbk.placement.") for edit in one.edits)
+]
+CLUSTERS = 400
+
+
+def is_misjudged(seed: int) -> bool:
+    """Return whether the choice of a cluster that a seed draws is wrong, by the judge."""
+    rng = random.Random(seed)
+    bookies = [
+        BookieView(
+            f"b{number}:1",
+            location=rng.choice(["/x/1", "/x/2", "/y/1"]),
+            labels=frozenset({"gold"} if rng.random() < 0.6 else ()),
+        )
+        for number in range(rng.randint(4, 6))
+    ]
+    group = rng.choice([None, "gold"])
+    config = PlacementConfig(
+        policy=rng.choice(["rack", "region"]),
+        enforce=rng.random() < 0.5,
+        group=group,
+        group_is_hard=group is not None and rng.random() < 0.5,
+    )
+    size = rng.randint(2, 4)
+    write_quorum = rng.randint(2, size)
+    judge = Judge(bookies, write_quorum, config)
+    scores = judge.scores([None] * size, range(size), ())
+    chosen = outcome(choose_ensemble, bookies, size, write_quorum, 1, config, rng)
+    if isinstance(chosen, NotEnoughBookies):
+        return bool(scores)
+    if not set(chosen) <= set(judge.may_be_taken(())):
+        return True
+    score = judge.score(chosen, range(size))
+    return score is None or score > min(scores)
+
+
+@pytest.mark.parametrize("mutation", PLANTED, ids=lambda one: one.name)
+def test_a_planted_fault_is_found(mutation: Mutation) -> None:
+    """INV-P1."""
+    with planted(mutation):
+        seed = next((seed for seed in range(CLUSTERS) if is_misjudged(seed)), None)
+    assert seed is not None, f"{CLUSTERS} clusters do not find {mutation.name}"
+    assert not is_misjudged(seed), "without the fault there is nothing to find"
+
+
+def test_there_are_faults_to_plant() -> None:
+    assert len(PLANTED) >= 5

@@ -27,6 +27,7 @@ FINDERS: dict[str, int] = {
     "ack-of-replaced-kept": 7000017,  # I1
     "ack-of-replaced-counted": 7000172,  # I1
     "fragment-starts-too-late": 7000002,  # I1
+    "change-loses-the-rule": 7000002,  # I16
     "writer-changes-a-fenced-ledger": 7000035,  # I8
     "lac-is-what-was-sent": 7000002,  # I10
     "writer-never-thaws": 7000148,  # I20

@@ -248,6 +248,15 @@ _ALL = [
         (f"{_ROUND}._write", "adds.head, chosen", "adds.next_entry_id, chosen"),
     ),
     fault(
+        "change-loses-the-rule",
+        "whoever repairs the ledger later puts its copies anywhere",
+        (
+            f"{_CHANGE}.of",
+            "Fragment(self.start, tuple(ensemble))))",
+            "Fragment(self.start, tuple(ensemble))), custom={})",
+        ),
+    ),
+    fault(
         "writer-changes-a-fenced-ledger",
         "an ensemble change goes on although the ledger is being recovered",
         (f"{_CHANGE}.of", "check_open(self.ledger_id, metadata)", "pass"),

@@ -11,6 +11,8 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.placement.config import PlacementConfig
+from fastbk.placement.rules import custom_rule
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.procedure import AddEntry, ReadEntry
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KEY = b"k" * 20
+RULE = PlacementConfig(policy="rack", enforce=True)
+"""What each ledger has in its metadata, and no change may lose; where bookies are nobody here says."""
 OTHER_KEY = b"x" * 20
 REPAIR = RepairOptions(
     entries_in_flight_max=4,
@@ -121,6 +125,7 @@ class Workload:
             ack_quorum=plan.ack_quorum,
             fragments=(Fragment(0, tuple(ensemble)),),
             digest_type=DigestType.CRC32C,
+            custom=custom_rule(RULE),
         )
         world.store.create(ledger.ledger_id, metadata)
         world.store.records.marks.update(ledger.ledger_id, owed_by(away))

@@ -4,6 +4,7 @@ INV-H1  one auditor at a time is elected
 INV-H2  who changes a ledger's metadata holds its lock, unless its session has ended; no lock stays behind
 INV-H3  nothing is copied to a new bookie before the delay of a lost one is over, and a time of loss never moves
 INV-H5  the rates that workers may use add up to the limit at most
+INV-P4  no change loses a ledger's rule; who is chosen keeps to what it enforces, and in the end all do
 INV-P6  a move leaves no entry with fewer copies; in the end nothing lies in one rack that can lie in two
 P7      metadata names no bookie for entries that it does not hold; as it is closed, at most Qw - Qa of them
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.autorecovery.lost_bookies import LostBookies
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S
+from fastbk.meta.health_records import read_placement_faults
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from tests.simulation.healing.places import holders
@@ -97,6 +99,7 @@ class Judge:
             )
             self.double_copies += 1
             self._overtaken_s[ledger_id] = world.now_s
+        self._judge_places(process, ledger_id, before, after)
         last = cluster.acknowledged[ledger_id]
         demand(
             not after.is_closed or after.last_entry_id >= last,
@@ -122,6 +125,35 @@ class Judge:
             demand(
                 len(lacking) <= allowed,
                 f"P7: metadata names {lacking} for entry {entry_id} of ledger {ledger_id}, which they do not hold",
+            )
+
+    def _judge_places(
+        self,
+        process: SimulatedProcess,
+        ledger_id: LedgerId,
+        before: LedgerMetadata,
+        after: LedgerMetadata,
+    ) -> None:
+        demand(
+            after.custom == before.custom,
+            f"P4: {process.name} changes the custom metadata of ledger {ledger_id}, which have its rule:"
+            f" {before.custom} -> {after.custom}",
+        )
+        if self._world.racks:
+            return  # copies are moved there, one after the other, until all are well
+        for fragment in after.fragments:
+            old = before.fragment_of(fragment.first_entry_id).ensemble
+            chosen = [index for index, one in enumerate(fragment.ensemble) if one != old[index]]
+            breach = self._world.cluster.breach(
+                self._world.cluster.rules[ledger_id],
+                fragment.ensemble,
+                after.write_quorum,
+                chosen,
+            )
+            demand(
+                not breach,
+                f"P4: {process.name} changes ledger {ledger_id} from entry {fragment.first_entry_id}"
+                f" from {old} to {fragment.ensemble}, and {breach}",
             )
 
     # --- every second ------------------------------------------------------------------------------------------
@@ -240,7 +272,8 @@ class Judge:
         """Return whether a copy of a misplaced fragment of one write set has somewhere to go."""
         world = self._world
         if (
-            not metadata.is_closed
+            not world.racks
+            or not metadata.is_closed
             or len(ensemble) > metadata.write_quorum
             or not world.is_misplaced(metadata, ensemble)
         ):
@@ -256,9 +289,37 @@ class Judge:
         first = metadata.fragments[-1].first_entry_id
         return not metadata.is_closed and all(one.first_entry_id >= first for one in mark.missing)
 
+    def why_not_checked(self, since_ms: int) -> str:
+        """Return why the auditor has not found out since then how all ledgers lie, empty if it has."""
+        found = read_placement_faults(self._world.store)
+        began_ms = -1 if found is None else found.ended_ms
+        return "" if began_ms > since_ms else f"no round over all ledgers ended since {since_ms}"
+
+    def _judge_audit(self) -> None:
+        """No ledger is against an enforced rule, by the judge here and by the auditor's last round.
+
+        Where ledgers were made before their rule there may be no bookies to mend all of them with.
+        """
+        if self._world.racks:
+            return
+        cluster = self._world.cluster
+        for ledger_id, rule in cluster.rules.items():
+            metadata = cluster.metadata(ledger_id)
+            for fragment in metadata.fragments:
+                everyone = range(len(fragment.ensemble))
+                breach = cluster.breach(rule, fragment.ensemble, metadata.write_quorum, everyone)
+                demand(not breach, f"P4: ledger {ledger_id} at the end: {breach}")
+        found = read_placement_faults(self._world.store)
+        assert found is not None
+        demand(
+            not found.enforced,
+            f"the auditor found {found.first[: found.enforced]} against an enforced rule: {found.reason}",
+        )
+
     def at_the_end(self) -> None:
         """Judge a cluster that had time to heal."""
         world, cluster = self._world, self._world.cluster
+        self._judge_audit()
         for ledger_id, last in cluster.acknowledged.items():
             for entry_id in range(last + 1):
                 demand(

@@ -10,6 +10,8 @@ _WORKER = "fastbk.autorecovery.worker:ReplicationWorker"
 _MARKED = "fastbk.replication.marked_repair:RepairMarkedLedger"
 _MENDING = "fastbk.autorecovery.placement_mending:PlacementMending"
 _MOVE = "fastbk.replication.re_replication:MoveCopies"
+_CHOOSE = "fastbk.placement.choose_ensemble:"
+_WHOLE = "(tuple(range(ensemble)),)"
 _REPLICATE = "fastbk.replication.re_replication:ReReplicateLedger"
 
 MUTATIONS = (
@@ -149,5 +151,65 @@ MUTATIONS = (
         "what was found missing twice is not marked",
         ("fastbk.autorecovery.auditor:Verification._confirm_one", "if not both:", "if both:"),
         seed=1005,
+    ),
+    fault(
+        "repair_without_the_rule",
+        "P4: a repair goes by the cluster's rule, whatever is stored with the ledger",
+        (
+            "fastbk.client.ensembles:Ensembles.replace",
+            "rule_of(metadata.custom, cluster)",
+            "cluster",
+        ),
+        seed=16,
+    ),
+    fault(
+        "repair_loses_the_rule",
+        "P4: the next repair finds no rule any more",
+        (
+            _REPLICATE + "._name",
+            "fragments=tuple(fragments))",
+            "fragments=tuple(fragments), custom={})",
+        ),
+        seed=30,
+    ),
+    fault(
+        "hard_group_is_soft",
+        'P4: "only these bookies" means "these first"',
+        (_CHOOSE + "_tier", "config.group_is_hard", "False"),
+        seed=48,
+    ),
+    fault(
+        "soft_group_is_hard",
+        'it does not heal: "these bookies first" means "only these"',
+        (_CHOOSE + "_tier", "config.group_is_hard", "True"),
+        seed=23,
+    ),
+    fault(
+        "enforced_is_soft",
+        "P4: what a rule enforces is kept as far as possible",
+        (_CHOOSE + "rules_of", "config.enforce and cost == MINIMUM", "False"),
+        seed=50,
+    ),
+    fault(
+        "soft_is_enforced",
+        "it does not heal: a rule that is not enforced refuses bookies",
+        (_CHOOSE + "rules_of", "config.enforce and cost == MINIMUM", "cost == MINIMUM"),
+        seed=20,
+    ),
+    fault(
+        "racks_of_the_ensemble_are_counted",
+        "P4: the ensemble has enough racks, and a write set does not",
+        (_CHOOSE + "windows_of", "every[:1] if write_quorum == ensemble else every", _WHOLE),
+        seed=50,
+    ),
+    fault(
+        "away_counts_as_elsewhere",
+        "P4: a member that is down counts as being in a rack of its own, and returns to the one it is in",
+        (
+            "fastbk.client.ensembles:Ensembles.replace",
+            "[*self._pool.known.members(action.ensemble), *self._views()]",
+            "self._views()",
+        ),
+        seed=1,
     ),
 )

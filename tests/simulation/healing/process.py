@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,14 +11,15 @@ from fastbk.autorecovery.auditor import AuditorOptions
 from fastbk.autorecovery.healer import Healer
 from fastbk.autorecovery.worker import WorkerOptions
 from fastbk.client import LedgerInfo
+from fastbk.client.config import ClientConfig
+from fastbk.client.ensembles import Ensembles
+from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.metadata_calls import LockCalls, MarkCalls, RecordCalls
-from fastbk.client.placement_judge import read_judge
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.placement.choose_ensemble import choose_replacements
 from fastbk.replication.procedure import (
     Action,
     Choose,
@@ -28,7 +28,6 @@ from fastbk.replication.procedure import (
     Procedure,
     ReadIdentity,
     ReadMetadata,
-    Replaced,
     SendRequest,
     Sleep,
     UpdateMetadata,
@@ -133,7 +132,32 @@ class SimulatedCalls:
 
 
 class UnconnectedPool:
-    """In place of `BookiePool`: reports of changed ensembles find no connection."""
+    """In place of `BookiePool`: bookies are reached, or not, and reports to them find no connection."""
+
+    def __init__(self, client: SimulatedClient) -> None:
+        self.config = ClientConfig()
+        self.known = KnownBookies(self.config)
+        self._client = client
+
+    async def bookies(self) -> list[BookieRegistration]:
+        """Return the bookies that are registered, and remember them."""
+        found = await self._client.list_bookies()
+        self.known.update(found, asyncio.get_running_loop().time())
+        return found
+
+    async def reach(
+        self, bookie_ids: Sequence[BookieId], timeout_s: float
+    ) -> dict[BookieId, Error]:
+        """Return why bookies do not answer."""
+        process = self._client.process
+        world = process.world
+        missed: dict[BookieId, Error] = {}
+        for bookie_id in bookie_ids:
+            is_cut = process.unreached.get(bookie_id, -1.0) > world.now_s
+            if is_cut or not world.cluster.bookies[bookie_id].is_up:
+                missed[bookie_id] = NotEnoughBookies("not reached")
+        await asyncio.sleep(timeout_s if missed else world.latency_s)
+        return missed
 
     def peer(self, bookie_id: BookieId) -> SimpleNamespace:
         """Return a bookie without connections."""
@@ -146,8 +170,10 @@ class SimulatedClient:
     def __init__(self, process: SimulatedProcess) -> None:
         calls = SimulatedCalls(process)
         self.process = process
-        self.pool = UnconnectedPool()
+        self.pool = UnconnectedPool(self)
         self.call_store = calls.call
+        self.ensembles = Ensembles(self.pool, calls)  # type: ignore[arg-type]
+        self.ensembles._rng = process.world.rng
         self.records = RecordCalls(calls)  # type: ignore[arg-type]
         self.marks = MarkCalls(calls)  # type: ignore[arg-type]
         self.locks = LockCalls(calls)  # type: ignore[arg-type]
@@ -165,7 +191,7 @@ class SimulatedClient:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, procedure: Procedure[T]
     ) -> T:
         """Run a procedure to its end."""
-        await _Run(self, ledger_id, procedure).to_end()
+        await _Run(self, ledger_id, metadata, procedure).to_end()
         return procedure.value()
 
 
@@ -173,11 +199,16 @@ class _Run:
     """One procedure under way."""
 
     def __init__(
-        self, client: SimulatedClient, ledger_id: LedgerId, procedure: Procedure[Any]
+        self,
+        client: SimulatedClient,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        procedure: Procedure[Any],
     ) -> None:
         self._client = client
         self._world = client.process.world
         self._ledger_id = ledger_id
+        self._metadata = metadata
         self._procedure = procedure
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[int, asyncio.TimerHandle | asyncio.Task[None]] = {}
@@ -280,25 +311,6 @@ class _Run:
             await client.marks.perform(ledger_id, action)
             return None
         assert isinstance(action, Choose)
-        metadata = self._world.cluster.metadata(ledger_id)
-        return await client.call_store(
-            lambda store: _chosen(store, action, metadata, self._world.rng)
+        return await client.ensembles.replace(
+            ledger_id, action, self._metadata, client.pool.config.placement
         )
-
-
-def _chosen(
-    store: MetadataStore, action: Choose, metadata: LedgerMetadata, rng: random.Random
-) -> Replaced:
-    judge = read_judge(store)
-    if judge.rules.locations:
-        views = [place.view for place in judge.places.values()]
-        quorums = (metadata.write_quorum, metadata.ack_quorum)
-        chosen = choose_replacements(
-            views, action.ensemble, action.bad, *quorums, judge.rules.rule, rng,
-            exclude=action.exclude, partial=True,
-        )  # fmt: skip
-        return Replaced(chosen)
-    listed = [one.service.bookie_id for one in store.list_bookies()]
-    free = [one for one in listed if one not in action.ensemble and one not in action.exclude]
-    rng.shuffle(free)
-    return Replaced(dict(zip(sorted(action.bad), free, strict=False)))

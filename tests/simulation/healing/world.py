@@ -13,6 +13,7 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -24,9 +25,8 @@ from fastbk.meta.placement_record import change_rules
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite import coordination as record_sessions
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.model.quorum import write_set
 from fastbk.placement.config import PlacementConfig
-from fastbk.placement.rules import ClusterRules
+from fastbk.placement.rules import DEFAULT_RULE, ClusterRules, custom_rule, narrowed, rule_of
 from tests.fixtures.fake_quorum import length_at
 from tests.simulation.healing.judge import Judge
 from tests.simulation.healing.places import Cluster, SimulatedBookie, SimulatedStore
@@ -34,6 +34,10 @@ from tests.simulation.healing.process import SimulatedProcess
 from tests.simulation.streams.facts import demand
 from tests.simulation.streams.loop import EPOCH_US, Clock, Draws, run_simulated
 
+GROUP = "ssd"
+ENFORCED = PlacementConfig(policy="rack", enforce=True)
+TRIES = 30
+"""To find an ensemble by chance."""
 REGISTRATION_S = 10.0
 NOTICED_S = 20
 RACK_SEEDS = (0, 6)
@@ -50,8 +54,16 @@ class World:
         rng = self.rng = random.Random(seed)
         self._clock = clock
         self._name = f"healing {next(_numbers)}"
-        names = [f"b{one}" for one in range(rng.randint(4, 7))]
-        bookies = {name: SimulatedBookie(name) for name in names}
+        names = [f"b{one}" for one in range(rng.randint(4, 8))]
+        count = rng.choice([0, 2, 3, 4])
+        bookies = {
+            name: SimulatedBookie(
+                name,
+                f"/rack{number % count}" if count else "",
+                GROUP if count and rng.random() < 0.7 else "",
+            )
+            for number, name in enumerate(names)
+        }
         self.store = SimulatedStore(self._name, clock.monotonic, bookies)
         self.cluster = Cluster(self.store, bookies)
         self.judge = Judge(self)
@@ -75,17 +87,19 @@ class World:
             return {}
         racks = {name: f"/r{rng.randrange(3)}" for name in names}
         self.is_enforced = rng.random() < 0.7
-        rule = PlacementConfig(policy="rack", enforce=self.is_enforced)
-        change_rules(self.store, lambda _: ClusterRules(rule, racks))
+        for name, location in racks.items():
+            self.cluster.bookies[name].location = location
         return racks
 
     def is_misplaced(self, metadata: LedgerMetadata, ensemble: Sequence[str]) -> bool:
-        """Return whether a write set of a fragment lies in one rack."""
-        size, quorum = len(ensemble), metadata.write_quorum
-        return bool(self.racks) and any(
-            len({self.racks[ensemble[index]] for index in write_set(first, size, quorum)}) < 2
-            for first in range(size)
-        )
+        """Return whether a fragment lies otherwise than its ledger's rule wants it, enforced or not."""
+        cluster = self.cluster
+        if not any(bookie.location for bookie in cluster.bookies.values()):
+            return False
+        rule = rule_of(metadata.custom, cluster.rule)
+        strict = replace(rule, enforce=True, group_is_hard=rule.group is not None)
+        everyone = range(len(ensemble))
+        return bool(cluster.breach(strict, ensemble, metadata.write_quorum, everyone))
 
     @property
     def now_s(self) -> float:
@@ -105,6 +119,7 @@ class World:
     async def run(self) -> None:
         """Live, then heal, then judge."""
         try:
+            self._set_rules()
             self._write_ledgers()
             self.store.coordination.set_lost_bookie_delay(self.delay_s)
             self._set_limit()
@@ -139,6 +154,41 @@ class World:
         if self._broken is not None:
             raise self._broken
 
+    def _set_rules(self) -> None:
+        """Say where bookies are, also while they are down, and what ledgers keep to that have no rule of their own."""
+        cluster = self.cluster
+        locations = {one.name: one.location for one in cluster.bookies.values() if one.location}
+        cluster.rule = self.rng.choice([DEFAULT_RULE, DEFAULT_RULE, ENFORCED])
+        if self.racks:
+            cluster.rule = ENFORCED if self.is_enforced else DEFAULT_RULE
+        change_rules(self.store, lambda _: ClusterRules(cluster.rule, locations))
+
+    def _rule_of_new(self) -> PlacementConfig | None:
+        """Return a ledger's own rule; None: it follows the cluster's."""
+        if self.racks or self.rng.random() < 0.3:
+            return None
+        return narrowed(
+            self.cluster.rule,
+            self.rng.choice(
+                [
+                    PlacementConfig(policy="rack", min_racks_per_write_quorum=3),
+                    ENFORCED,
+                    ENFORCED,
+                    PlacementConfig(group=GROUP),
+                    PlacementConfig(group=GROUP, group_is_hard=True),
+                ]
+            ),
+        )
+
+    def _ensemble(self, rule: PlacementConfig, size: int, write_quorum: int) -> tuple[str, ...]:
+        """Return bookies by chance that keep to what a rule enforces; empty if chance finds none."""
+        names = sorted(self.cluster.bookies)
+        for _ in range(TRIES):
+            ensemble = tuple(self.rng.sample(names, size))
+            if self.racks or not self.cluster.breach(rule, ensemble, write_quorum, range(size)):
+                return ensemble
+        return ()
+
     def _write_ledgers(self) -> None:
         rng = self.rng
         names = sorted(self.cluster.bookies)
@@ -147,14 +197,19 @@ class World:
             write_quorum = rng.randint(2, size)
             firsts = sorted({0, *(rng.randrange(1, 40) for _ in range(rng.randrange(2)))})
             last = rng.randrange(firsts[-1], firsts[-1] + rng.choice([3, 60, 200]))
+            wanted = self._rule_of_new()
+            rule = self.cluster.rule if wanted is None else wanted
+            ensembles = [self._ensemble(rule, size, write_quorum) for _ in firsts]
+            if not all(ensembles):
+                wanted = PlacementConfig()
+                ensembles = [tuple(rng.sample(names, size)) for _ in firsts]
             metadata = LedgerMetadata(
                 ensemble_size=size,
                 write_quorum=write_quorum,
                 ack_quorum=rng.randint(2, write_quorum),
-                fragments=tuple(
-                    Fragment(first, tuple(rng.sample(names, size))) for first in firsts
-                ),
+                fragments=tuple(map(Fragment, firsts, ensembles)),
                 creation_token=ledger_id,
+                custom={} if wanted is None else custom_rule(wanted),
             )
             if rng.random() < 0.8:
                 metadata = metadata.closed(last, length_at(last))
@@ -257,7 +312,7 @@ class World:
         cluster = self.cluster
         left = [one for one in cluster.bookies.values() if not one.is_gone_for_good]
         bookie = self.rng.choice(left)
-        sizes = [cluster.metadata(one).ensemble_size for one in cluster.acknowledged]
+        sizes = [cluster.metadata(one).ensemble_size for one in cluster.acknowledged] or [2]
         if len(left) - 1 < max(sizes):
             return
         for ledger_id, last in cluster.acknowledged.items():
@@ -268,8 +323,17 @@ class World:
                     return
             if not metadata.is_closed and not self._is_recoverable(ledger_id, bookie.name):
                 return
+            if not self.racks and not self._is_replaceable(ledger_id, bookie.name):
+                return
         bookie.is_gone_for_good = True
         self._take_down(bookie)
+
+    def _is_replaceable(self, ledger_id: int, name: str) -> bool:
+        """Whether all that is gone could be replaced as the ledger's rule enforces it, without this bookie, too."""
+        cluster = self.cluster
+        named = {one for each in cluster.metadata(ledger_id).fragments for one in each.ensemble}
+        gone = {one for one in named if cluster.bookies[one].is_gone_for_good}
+        return all(cluster.can_replace(ledger_id, one, name) for one in {*gone, name})
 
     def _is_recoverable(self, ledger_id: int, name: str) -> bool:
         """Whether each write set of an open ledger keeps enough bookies for its recovery: all but Qa - 1."""
@@ -338,6 +402,12 @@ class World:
         while why := self.judge.why_not_whole():
             self._check()
             demand(self.now_s < end_s, f"it does not heal: {why}")
+            await asyncio.sleep(5.0)
+        quiet_ms = self.epoch_ms + int(self.now_s * 1000)
+        end_s = self.now_s + 1500.0
+        while why := self.judge.why_not_checked(quiet_ms):
+            self._check()
+            demand(self.now_s < end_s, f"nobody checks where copies are: {why}")
             await asyncio.sleep(5.0)
         end_s = self.now_s + 30.0  # what is under way ends, and changes nothing any more
         while self.now_s < end_s:
