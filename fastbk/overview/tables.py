@@ -225,7 +225,7 @@ def notices(overview: ClusterOverview) -> list[str]:
     found = [
         f"{reason.text}: {reason.next_step}"
         for reason in overview.reasons
-        if reason.subject in ("metadata", "ledgers")
+        if reason.subject in ("metadata", "ledgers", "placement")
         and reason.verdict is not Verdict.WELL
         and reason.name != "not_read"
     ]

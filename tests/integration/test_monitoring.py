@@ -366,6 +366,9 @@ def harm_disks(world: World) -> None:
 
 
 def harm_services(world: World) -> None:
+    world.cli("cluster", "placement", "set", "--enforce", "--yes")
+    world.expect("FastbkLedgersMisplaced", None, "two racks are enforced, and there is one")
+    world.cli("cluster", "placement", "set", "--reset")
     with closing(open_store(world.cluster.metadata_uri)) as store:
         (noted,) = store.records.read([health_records.BACKUP_PATH])
         assert noted is not None

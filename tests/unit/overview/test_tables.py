@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastbk.model.health import OpenLedgerFacts
+from fastbk.model.health import MisplacedFacts, OpenLedgerFacts
 from fastbk.overview import tables
 from fastbk.overview.tables import ORDERS, WIDE_COLUMNS, Column, plain_lines
 from tests.fixtures.overviews import (
@@ -88,6 +88,10 @@ def test_what_is_wrong_beside_the_bookies_is_named_and_remarks_are_not() -> None
     )
     assert "ledger 7 cannot be closed while bookie-4 are away: start those bookies" in text
     assert "never backed up" not in text
+    misplaced = MisplacedFacts(enforced=1, soft=9, first=[7], reason="one rack")
+    text = "\n".join(plain_lines(replace(overview(), misplaced=misplaced), 100))
+    assert "ledger 7 lies against an enforced rule of placement: one rack: fastbk cluster" in text
+    assert "9 ledgers" not in text
     assert text.count("known bookies: ZooKeeper did not answer") == 1
 
 
