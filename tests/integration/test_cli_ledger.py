@@ -86,6 +86,23 @@ def test_show_and_list_tell_what_metadata_holds(cli: Cli) -> None:
     assert str(ledger_id) in cli.raw("ledger", "list").decode().split()
 
 
+def test_a_ledger_of_a_namespace_is_as_its_policy_says(cli: Cli) -> None:
+    words = ["--set", "write_quorum=2", "--set", "digest=crc32", "--set", "bookie_group=ssd"]
+    cli("namespace", "create", "placed", *words)
+    ledger_id = cli.json("ledger", "write", "--namespace", "placed", stdin=b"x\n")["ledger_id"]
+    shown = cli.json("ledger", "show", str(ledger_id))
+    assert (shown["namespace"], shown["write_quorum"], shown["digest"]) == ("placed", 2, "crc32")
+    rule = "rack, 2 racks in each write set, not enforced, first bookies of the group ssd"
+    assert shown["placement"] == f"{rule}; it is its own"
+    assert cli.json("ledger", "list", "--namespace", "placed") == {"ledgers": [ledger_id]}
+    other = cli.json("ledger", "create", "--namespace", "not-there", "-E", "2")["ledger_id"]
+    shown = cli.json("ledger", "show", str(other))
+    assert (shown["namespace"], shown["ensemble"]) == ("not-there", 2)
+    assert shown["placement"].endswith("not enforced; it is the cluster's")  # type: ignore[attr-defined]
+    listed = cli.json("ledger", "list", "--open", "--namespace", "not-there")["ledgers"]
+    assert listed == [{"ledger_id": other, "why": "OPEN"}]
+
+
 def test_create_leaves_an_open_ledger_and_says_what_closes_it(cli: Cli) -> None:
     ledger_id = cli.raw("ledger", "create").decode().strip()
     assert f"`fastbk ledger recover {ledger_id}` closes it" in cli.err

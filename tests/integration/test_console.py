@@ -85,6 +85,7 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
         shown = (await visitor.get(f"/ledger/{ledger.ledger_id}")).text
         assert "closed" in shown
         assert "/bookie/bookie-1" in shown
+        assert "rack, 2 racks in each write set, not enforced; it is the cluster" in shown
         missing = await visitor.get("/ledger/99999999")
         assert (missing.status, "There is no ledger 99999999." in missing.text) == (404, True)
         assert (await visitor.get("/bookie/bookie-9")).status == 404

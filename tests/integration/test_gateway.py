@@ -365,6 +365,13 @@ def test_commands_use_a_gateway(
     assert "commands" in cli("namespace", "list")
     cli("ledger", "write", stdin=b"one\ntwo\n")
     assert cli("ledger", "list")
+    shown = cli.json("cluster", "placement", "show")
+    assert len(shown["bookies"]) == 3  # type: ignore[arg-type]
+    assert "nothing is misplaced" in cli("cluster", "placement", "check")
+    assert "placement" in cli("ledger", "show", "0")
+    code, _ = cli.run("cluster", "placement", "set", "--policy", "spread")
+    assert code != 0
+    assert "needs the operation admin" in cli.err
     code, _ = cli.run("namespace", "delete", "commands", "--yes")
     assert code != 0
     assert "needs the operation delete" in cli.err

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 from fastbk.errors import ConfigError
+from fastbk.placement.config import PlacementConfig
 from fastbk.spark.sink import Columns, write_options
 from fastbk.stream.policy import StreamPolicy
 
@@ -33,6 +34,7 @@ def test_all_options_are_taken_whatever_their_case() -> None:
         "rollBytes": "1GiB",
         "entryBytes": "64KiB",
         "idempotencyKey": "load",
+        "placement": '{"policy":"region","enforce":true}',
     }
     columns = schema(payload=BinaryType(), customer=StringType(), headers=HEADERS)
     found = write_options(given, columns, streaming=False, overwrite=False)
@@ -41,7 +43,10 @@ def test_all_options_are_taken_whatever_their_case() -> None:
     assert (found.create, found.is_fencing, found.compression) == (True, True, "zstd")
     assert (found.roll_bytes, found.entry_bytes) == (1 << 30, 1 << 16)
     assert found.quorums_with(StreamPolicy(write_quorum=2)) == (3, 2, 1)
+    assert found.placement == PlacementConfig(policy="region", enforce=True)
     found.check_policy(StreamPolicy())
+    with pytest.raises(ConfigError, match="counts other domains"):
+        found.check_policy(StreamPolicy(placement="zone", placement_enforced=True))
     with pytest.raises(ConfigError, match="quorum"):
         found.check_policy(StreamPolicy(ensemble=5, write_quorum=5, ack_quorum=5))
 
@@ -65,6 +70,7 @@ def test_what_was_read_from_a_stream_is_written_as_it_is() -> None:
         ({"stream": "a", "compression": "gzip"}, PLAIN, "none, lz4, zstd"),
         ({"stream": "a", "entryBytes": "1GiB"}, PLAIN, "entryBytes"),
         ({"stream": "a", "ackQuorum": "0"}, PLAIN, "ackQuorum"),
+        ({"stream": "a", "placement": "rack"}, PLAIN, "placement rule that nobody can read"),
         ({"stream": "a", "idempotencyKey": "x" * 300}, PLAIN, "key"),
         ({"stream": "a", "idempotencyKey": ""}, PLAIN, "empty"),
         ({"stream": "a", "valueColumn": ""}, PLAIN, "there is no column  to write"),
