@@ -7,6 +7,8 @@ script tells them apart, too. Who breaks the rule is counted, by a judge that re
 - Apache's client writes, with ensemble changes: as it comes, and configured to the same rule.
 - Bookies are lost, and healed: by our AutoRecovery, by Apache's as it comes, by Apache's configured to the same rule,
   and by ours and Apache's side by side. The ledgers are ours, so each lies right before. Ours alone may break nothing.
+
+What was broken our AutoRecovery then has to mend.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import json
 import random
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,6 +41,7 @@ SHAPES = ((3, 3, 2), (3, 2, 2), (2, 2, 2), (5, 3, 2), (4, 2, 2))
 LEDGERS, ENTRIES = 40, 20
 JAVA_LEDGERS = 100
 HEALED_S_MAX = 180.0
+MENDED_S_MAX = 300.0
 DELAY_S = 1
 RULE = PlacementConfig(policy="rack", enforce=True)
 SAME_RULE: Mapping[str, object] = {
@@ -68,7 +72,7 @@ def placement_cells(rig: Rig, only: list[str], rounds: int, seed: int) -> Iterat
                 words = [cluster.metadata_uri, "v3", "placement"]
                 results = list(run_cells(column, cluster, rig.programs, words, options=options))
                 yield from (one for one in results if one.verdict != "pass")
-                yield run_cell(column, name, lambda: report(cluster, name))
+                yield run_cell(column, name, lambda: mend(cluster, name))
     for kind in HEALERS:
         if is_wanted(name := f"placement-healing-{kind}", only):
             with racks(rig) as (cluster, script):
@@ -115,17 +119,19 @@ def rack_of(bookie_id: BookieId) -> str:
     return f"/rack-{int(bookie_id.partition(':')[0].rpartition('.')[2]) % RACKS}"
 
 
-def report(cluster: Cluster, what: str) -> int:
-    """Print how many ledgers lie against the rule, and return it; `cluster placement check` has to say the same."""
-    broken, ledgers = asyncio.run(_judged(cluster.metadata_uri))
-    _check_agrees(cluster, broken)
-    print(f"{what}: {len(broken)} of {ledgers} ledgers lie against the enforced rule", flush=True)
-    return len(broken)
+def mend(cluster: Cluster, what: str) -> None:
+    """Print how many ledgers lie against the rule, and have our AutoRecovery move what does."""
+    asyncio.run(_mend(cluster, what))
 
 
-async def _judged(uri: str) -> tuple[set[LedgerId], int]:
-    async with fastbk.connect(uri) as client:
-        return await judged(client)
+async def _mend(cluster: Cluster, what: str) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        broken, ledgers = await judged(client)
+        await asyncio.to_thread(_check_agrees, cluster, broken)
+        said = f"{what}: {len(broken)} of {ledgers} ledgers lie against the enforced rule"
+        with healer(cluster):
+            mended_s = await until_mended(cluster, client)
+        print(f"{said}; 0 after {mended_s:.0f} s of our AutoRecovery", flush=True)
 
 
 async def judged(client: Client) -> tuple[set[LedgerId], int]:
@@ -133,6 +139,32 @@ async def judged(client: Client) -> tuple[set[LedgerId], int]:
     ledgers = await client.call_store(read_all)
     broken = {one for one in ledgers if of_one_place({one: ledgers[one]}, rack_of)}
     return broken, len(ledgers)
+
+
+async def until_mended(cluster: Cluster, client: Client) -> float:
+    """Wait until no ledger lies against the rule; return how long it took."""
+    began_s = time.monotonic()
+
+    async def is_mended() -> bool:
+        return not (await judged(client))[0]
+
+    await wait_until_async(is_mended, "nothing lies against the rule", MENDED_S_MAX)
+    await asyncio.to_thread(_check_agrees, cluster, set())
+    return time.monotonic() - began_s
+
+
+@contextmanager
+def healer(cluster: Cluster) -> Iterator[None]:
+    """Run our AutoRecovery."""
+    words = ("autorecovery", "--metadata", cluster.metadata_uri, "--grace", "2")
+    words += ("--placement-interval", "10s")
+    with open(cluster.folder / "healer.log", "ab") as log:
+        process = subprocess.Popen([*FASTBK, *words], stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def _check_agrees(cluster: Cluster, broken: set[LedgerId]) -> None:
@@ -148,8 +180,7 @@ class Healing:
         self._cluster = cluster
         self._kind = kind
         self._rng = rng
-        has_ours, self._apaches = HEALERS[kind]
-        self._ours = 1 if has_ours else 0
+        self._has_ours, self._apaches = HEALERS[kind]
         self._script = script
         self.healed = 0
         self.broken = 0
@@ -159,8 +190,11 @@ class Healing:
         async with fastbk.connect(self._cluster.metadata_uri) as client:
             await client.call_store(lambda store: store.coordination.set_lost_bookie_delay(DELAY_S))
             with ExitStack() as stack:
-                for number in range(self._ours):
-                    stack.enter_context(self._healer(number))
+                if self._has_ours:
+                    stack.enter_context(healer(self._cluster))
+                    await wait_until_async(
+                        lambda: _has_auditor(client), "ours is the auditor", HEALED_S_MAX
+                    )
                 if self._apaches is not None:
                     changes = {"lostBookieRecoveryDelay": DELAY_S, **self._apaches}
                     if self._apaches:
@@ -168,29 +202,23 @@ class Healing:
                     stack.enter_context(daemon(self._cluster, changes))
                 for number in range(rounds):
                     await self._round(client, number)
+                if self._has_ours:
+                    mended_s = await until_mended(self._cluster, client)
+            if not self._has_ours:
+                with healer(self._cluster):
+                    mended_s = await until_mended(self._cluster, client)
         print(
-            f"placement-healing-{self._kind}: {rounds} bookies lost, {self.healed} ledgers healed,"
-            f" {self.broken} of them then lie against the enforced rule",
+            f"placement-healing-{self._kind}: {rounds} bookies lost, {self.healed} ledgers healed; at that moment"
+            f" {self.broken} of them lie against the enforced rule; 0 after {mended_s:.0f} s of our AutoRecovery",
             flush=True,
         )
         if self._kind == "ours":
             assert not self.broken
 
-    @contextmanager
-    def _healer(self, number: int) -> Iterator[None]:
-        words = ("autorecovery", "--metadata", self._cluster.metadata_uri, "--grace", "2")
-        with open(self._cluster.folder / f"healer-{number}.log", "wb") as log:
-            process = subprocess.Popen([*FASTBK, *words], stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(30)
-
     async def _round(self, client: Client, number: int) -> None:
-        ledgers = [await _write(client, self._rng.choice(SHAPES)) for _ in range(LEDGERS)]
         before, _ = await judged(client)
-        assert not before, "writers of ours keep to the rule"
+        made = {await _write(client, self._rng.choice(SHAPES)) for _ in range(LEDGERS)}
+        assert not made & (await judged(client))[0], "writers of ours keep to the rule"
         victim = self._rng.choice(self._cluster.members)
         held = await _named(client, victim.bookie_id)
         victim.stop()
@@ -200,12 +228,13 @@ class Healing:
 
         await wait_until_async(is_healed, f"round {number} is healed", HEALED_S_MAX)
         broken, _ = await judged(client)
-        await asyncio.to_thread(_check_agrees, self._cluster, broken)
         self.healed += len(held)
-        self.broken += len(broken)
+        self.broken += len(broken - before)
         self._cluster.restore(victim.bookie_id)
-        for ledger_id in ledgers:
-            await client.delete_ledger(ledger_id)
+
+
+async def _has_auditor(client: Client) -> bool:
+    return await client.call_store(lambda store: store.coordination.auditor()) is not None
 
 
 async def _write(client: Client, shape: tuple[int, int, int]) -> LedgerId:
