@@ -1,4 +1,4 @@
-"""`./dev pictures [NAME ...]`: pictures of screens for the pages in `docs`, of real bookies with real faults.
+"""`./dev pictures [NAME ...]`: pictures for the pages in `docs`, drawn or of screens of real bookies with real faults.
 
 A new picture is a function in PICTURES that writes its files below the folder that it is given.
 """
@@ -21,6 +21,7 @@ from fastbk.top import TopApp
 from tools import ROOT
 from tools.console_pictures import console
 from tools.dashboard_pictures import dashboards
+from tools.placement_pictures import placement
 
 FOLDER = ROOT / "docs" / "pictures"
 SIZE = (150, 34)
@@ -99,6 +100,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "console": console,
     "top": top,
     "dashboards": dashboards,
+    "placement": placement,
 }
 
 

@@ -129,7 +129,7 @@ RIGS = {
     ),
     "racks": Rig(
         racks.run,
-        "bookies and whole racks are lost: no write set of any ledger lies in one rack",
+        "bookies, racks and regions are lost: no write set of any ledger lies in one of them",
         600.0,
         cases=8,
         only_named=True,

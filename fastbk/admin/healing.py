@@ -380,6 +380,7 @@ class BookieRecovery:
         self._plan = RecoveryPlan() if plan is None else plan
         self._on_progress = on_progress
         repair = self._plan.repair.limited(self._plan.bytes_per_s)
+        repair = replace(repair, distance=client.pool.known.distance)
         self.progress = Progress(rate=repair.rate)
         self._patience = Patience(repair)
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
@@ -658,6 +659,7 @@ class BookieRepair:
         self._plan = RepairPlan() if plan is None else plan
         self._on_progress = on_progress
         repair = self._plan.repair.limited(self._plan.bytes_per_s)
+        repair = replace(repair, distance=client.pool.known.distance)
         self.progress = RepairProgress(rate=repair.rate)
         self._patience = Patience(repair)
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastbk.admin.cluster import bookie_states
 from fastbk.admin.healing import TICK_S, Attempt, LedgerLocks, Patience, Progress
@@ -127,7 +127,9 @@ class Rebalance:
         on_progress: Callable[[MoveProgress], None] = lambda _: None,
     ) -> None:
         self._client = client
-        self._options = RebalanceOptions() if options is None else options
+        chosen = RebalanceOptions() if options is None else options
+        repair = replace(chosen.repair, distance=client.pool.known.distance)
+        self._options = replace(chosen, repair=repair)
         self._on_progress = on_progress
         self._patience = Patience(self._options.repair)
         self._locks = LedgerLocks(client, 0.0)

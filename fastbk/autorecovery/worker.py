@@ -138,6 +138,7 @@ class ReplicationWorker:
         self.counts = counts = WorkerCounts()
         self._copying = RepairOptions(
             rate=self.rate,
+            distance=client.pool.known.distance,
             read_took=counts.read_took,
             write_took=counts.write_took,
             copied=counts.copied,

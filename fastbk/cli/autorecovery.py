@@ -138,7 +138,13 @@ async def _run(options: argparse.Namespace) -> int:
         lines = process_lines(events, "autorecovery")
         recovering = loop.create_task(recoveries.run())
         async with _pages(
-            healer, recoveries, uri, options, events, admission, lambda: [*lines(), *audit_lines()]
+            healer,
+            recoveries,
+            uri,
+            options,
+            events,
+            admission,
+            lambda: [*lines(), *audit_lines(), *client.pool.traffic.metric_lines()],
         ) as port:
             logs.info("autorecovery.started", name=healer.name, http_port=port, pid=os.getpid())
             try:

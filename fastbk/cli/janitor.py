@@ -113,7 +113,7 @@ async def _run(options: argparse.Namespace) -> int:
             print_answer(options, counts.as_dict(), *_lines(counts))
             return 1 if counts.errors else 0
         cluster_ids.append(await client.call_store(lambda store: store.instance_id()))
-        async with _pages(janitor, options, events, admission) as port:
+        async with _pages(janitor, options, events, admission, client) as port:
             await _run_until_stopped(options.interval, client, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
@@ -121,7 +121,11 @@ async def _run(options: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _pages(
-    janitor: Janitor, options: argparse.Namespace, events: EventLog, admission: PageAdmission | None
+    janitor: Janitor,
+    options: argparse.Namespace,
+    events: EventLog,
+    admission: PageAdmission | None,
+    client: Client,
 ) -> AsyncGenerator[int | None, None]:
     """Serve its page while the block runs; yield the port."""
     if options.http is None:
@@ -133,10 +137,15 @@ async def _pages(
 
     host, port = split_address(options.http, "--http")
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
-        more_lines = process_lines(events, "janitor")
-        hosts = (*options.http_host, host)
+        lines = process_lines(events, "janitor")
         server = await serve_janitor(
-            janitor, host, port, hosts, http_tls(options), more_lines, admission
+            janitor,
+            host,
+            port,
+            (*options.http_host, host),
+            http_tls(options),
+            lambda: [*lines(), *client.pool.traffic.metric_lines()],
+            admission,
         )
     add_event_page(server, events)
     try:

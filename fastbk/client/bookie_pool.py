@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from fastbk.client.config import ClientConfig
@@ -19,6 +20,7 @@ from fastbk.client.connection import (
     AddListener,
     Answer,
     Connection,
+    Traffic,
     Use,
     late,
     next_slot,
@@ -30,6 +32,9 @@ from fastbk.client.ledger_tags import LedgerTag, LedgerTags, show
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
+from fastbk.observe.meter import DISTANCE, TRAFFIC, Figures, Source, meter_of
+from fastbk.observe.prometheus import family
+from fastbk.placement.config import Distance
 from fastbk.retry import Backoff, Retry, jittered
 
 UNAUTHENTICATED_TRIES = 8
@@ -61,9 +66,10 @@ class Endable(Protocol):
 class Channel:
     """One connection to one bookie that is made again when it is lost and somebody wants it."""
 
-    def __init__(self, pool: BookiePool, bookie_id: BookieId, use: Use) -> None:
+    def __init__(self, pool: BookiePool, bookie_id: BookieId, use: Use, traffic: Traffic) -> None:
         self.bookie_id = bookie_id
         self.use = use
+        self._traffic = traffic
         self.connection: Connection | None = None
         self.reconnects = 0
         self._pool = pool
@@ -167,6 +173,7 @@ class Channel:
                 self._backoff.restart()
                 self._was_missed = False
                 self.connection = connection
+                connection.traffic = self._traffic
                 self._pool.token_renewal.begin()
                 for listener in list(self._listeners):
                     listener.channel_ready(self.bookie_id)
@@ -225,9 +232,10 @@ class Peer:
 
     def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
-        self.add_channel = Channel(pool, bookie_id, "adds")
-        self.reads = Channel(pool, bookie_id, "reads")
-        self.others = Channel(pool, bookie_id, "others")
+        self.traffic = traffic = Traffic()
+        self.add_channel = Channel(pool, bookie_id, "adds", traffic)
+        self.reads = Channel(pool, bookie_id, "reads", traffic)
+        self.others = Channel(pool, bookie_id, "others", traffic)
         self.pool = pool
 
     @property
@@ -310,6 +318,7 @@ class BookiePool:
         self._peers: dict[BookieId, Peer] = {}
         self._request_id = 0
         self._slot = 0
+        self.traffic = TrafficByDistance(self)
 
     def peer(self, bookie_id: BookieId) -> Peer:
         """Return the peer of that id; no I/O."""
@@ -317,6 +326,10 @@ class BookiePool:
         if peer is None:
             peer = self._peers[bookie_id] = Peer(self, bookie_id)
         return peer
+
+    def peers(self) -> list[Peer]:
+        """Return all peers. Any thread may ask."""
+        return list(self._peers.values())
 
     def _open_connections(self) -> list[Connection]:
         found = (channel.connection for peer in self._peers.values() for channel in peer.channels)
@@ -346,7 +359,7 @@ class BookiePool:
             self._newest_look = look
             self.listed = bookies if is_watched and look == self._looks else None
             self.known.update(bookies, asyncio.get_running_loop().time())
-        await self.known.locations.learn(self.known.hosts())
+        await self.known.learn_locations()
         return bookies
 
     async def address(self, bookie_id: BookieId, *, fresh: bool) -> Endpoint:
@@ -403,6 +416,84 @@ class BookiePool:
             run.end(ClientClosed("the client was closed: make a new one"))
         channels = [channel for peer in self._peers.values() for channel in peer.channels]
         await asyncio.gather(*(channel.close(timeout_s) for channel in channels))
+        self.traffic.close()
+
+
+# --- what went how far ----------------------------------------------------------------------------
+#
+# Traffic with bookies by how far they are: what crosses regions costs money.
+#
+# Connections count by bookie, which costs an addition. Each look adds what has come since the last
+# one to how far the bookie is now.
+
+
+class TrafficByDistance:
+    """One client's. Any thread may look."""
+
+    def __init__(self, pool: BookiePool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._counted: dict[BookieId, tuple[int, ...]] = {}
+        self._totals: dict[Distance, list[int]] = {one: [0] * len(TRAFFIC) for one in Distance}
+        meter = meter_of(pool.config.tracing)
+        self._of_distances = () if meter is None else tuple(OneDistance(self, d) for d in Distance)
+        self._sources: list[Source] = []
+        if meter is not None:
+            self._sources = [meter.add(one.attributes, one.figures) for one in self._of_distances]
+
+    def totals(self) -> Mapping[Distance, Sequence[int]]:
+        """Return the counts of `TRAFFIC` for each distance."""
+        with self._lock:
+            for peer in self._pool.peers():
+                counts = peer.traffic.counts
+                before = self._counted.get(peer.bookie_id, (0,) * len(counts))
+                if counts != before:
+                    self._counted[peer.bookie_id] = counts
+                    totals = self._totals[self._pool.known.distance(peer.bookie_id)]
+                    for index, (now, then) in enumerate(zip(counts, before, strict=True)):
+                        totals[index] += now - then
+            return {one: tuple(counts) for one, counts in self._totals.items()}
+
+    def metric_lines(self) -> list[str]:
+        """Return the lines of Prometheus' text format, for the pages of services."""
+        totals = self.totals()
+        return [
+            line
+            for index, (name, text) in enumerate(TRAFFIC_METRICS.items())
+            for line in family(
+                name,
+                "counter",
+                text,
+                [(f'distance="{one.label}"', counts[index]) for one, counts in totals.items()],
+            )
+        ]
+
+    def close(self) -> None:
+        """Count the traffic a last time."""
+        for source in self._sources:
+            source.close()
+
+
+TRAFFIC_METRICS = {
+    "fastbk_client_received_bytes_total": "bytes from bookies to this process, by how far they are",
+    "fastbk_client_sent_bytes_total": "bytes from this process to bookies, by how far they are",
+    "fastbk_client_read_entries_total": "entries from bookies, by how far they are",
+    "fastbk_client_stored_copies_total": "copies of entries that bookies acknowledged, by how far they are",
+}
+"""In the order of `TRAFFIC`."""
+
+
+class OneDistance:
+    """What OpenTelemetry is told of one distance."""
+
+    def __init__(self, traffic: TrafficByDistance, distance: Distance) -> None:
+        self._traffic = traffic
+        self._distance = distance
+        self.attributes = {"messaging.system": "fastbk", DISTANCE: distance.label}
+
+    def figures(self) -> Figures:
+        """Return it now."""
+        return dict(zip(TRAFFIC, self._traffic.totals()[self._distance], strict=True))
 
 
 # --- one request ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fastbk.client.async_tools import Coalescer, SharedEnd, raised_again
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.bookie_requests import LedgerRequests
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
-from fastbk.client.connection import Answer
+from fastbk.client.connection import Answer, Traffic
 from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.ledger_options import (
@@ -152,6 +152,7 @@ class Client:
         self.repairs.bookies_changed()
 
     async def _io(self, requests: LedgerRequests, metadata: LedgerMetadata) -> LedgerIo:
+        await self._ensembles.locate()
         requests.tag = await self.pool.tags.get(requests.ledger_id, metadata)
 
         async def choose(action: Choose) -> Replaced:
@@ -575,6 +576,10 @@ class Client:
             "writers": writers,
             "under_replicated": sum(sum(one.under_replicated.values()) for one in writers.values()),
             "placements_short": self.placements_short,
+            "traffic": {
+                distance.label: dict(zip(Traffic.FIELDS, counts, strict=True))
+                for distance, counts in self.pool.traffic.totals().items()
+            },
         }
 
     def _report(self, error: BaseException) -> None:
@@ -787,7 +792,7 @@ class CopyRepairs:
             self._reasons.clear()
 
     async def _repair(self, ledger_id: LedgerId, missing: MissingReplica) -> None:
-        repairing = RepairMissing(ledger_id, missing)
+        repairing = RepairMissing(ledger_id, missing, self._client.pool.known.distance)
         try:
             metadata = (await self._client.ledger_info(ledger_id)).metadata
             if not await self._client.run_procedure(ledger_id, metadata, repairing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypedDict
@@ -9,12 +10,13 @@ from typing import TypedDict
 from fastbk.errors import ConfigError
 from fastbk.observe.tracing import Tracing
 from fastbk.option_checks import check_fields, check_options
-from fastbk.placement.config import PlacementConfig
+from fastbk.placement.config import PlacementConfig, check_location
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
 
 UNLIMITED_S = 1e9
 """An explicit "no deadline" for `timeout=`: 31 years. Infinity is refused, event loops cannot count to it."""
+LOCATION_VARIABLE = "FASTBK_LOCATION"
 
 _MAY_BE_0 = (
     "explicit_lac_interval",
@@ -101,6 +103,9 @@ class ClientConfig:
     """Where bookies are: id, host, or the beginning of one and a star -> `/region/rack`. It goes before the script."""
     topology_script: str | None = None
     """An executable that prints a location for each host it is given; it goes before what bookies say themselves."""
+    location: str = field(default_factory=lambda: os.environ.get(LOCATION_VARIABLE, ""))
+    """Where this client is, `/region/rack`: it reads from near bookies first. Left out, the environment says it:
+    FASTBK_LOCATION; then the tables by this host's name or address, then a bookie that runs on this host."""
 
     tracing: Tracing | None = None
     """Which appends and records have spans of OpenTelemetry (`fastbk.observe.tracing`); None: none."""
@@ -114,6 +119,8 @@ class ClientConfig:
         check_fields(self)
         if self.credentials is not None:
             self.credentials.check(is_encrypted=self.tls is not None)
+        if self.location:
+            object.__setattr__(self, "location", check_location(self.location))
         if self.apache_protocol not in ("v2", "v3"):
             raise ConfigError(f"apache_protocol={self.apache_protocol!r}: must be v2 or v3")
         if not 4096 <= self.apache_frame_size_bytes_max <= 1 << 30:
@@ -165,6 +172,7 @@ class ClientOptions(TypedDict, total=False):
     placement: PlacementConfig
     topology: Mapping[str, str]
     topology_script: str | None
+    location: str
     tracing: Tracing | None
     apache_protocol: str
     apache_frame_size_bytes_max: int

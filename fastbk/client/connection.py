@@ -144,6 +144,13 @@ def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
     )
 
 
+def entries_in(answer: Answer) -> int:
+    """Return how many entries came in an answer, good or bad."""
+    if not answer.entries:
+        return 0
+    return len(answer.extra) // 4 if answer.kind == codec.READ_BATCH_REPLY else 1
+
+
 def _keep_alive(sock: socket.socket | None) -> None:
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -155,6 +162,30 @@ def _keep_alive(sock: socket.socket | None) -> None:
 def late(timeout_s: float) -> QuorumTimeout:
     """Return the error of a request that was not answered in time."""
     return QuorumTimeout(f"no answer within {timeout_s:.3g} s")
+
+
+class Traffic:
+    """What went between this client and a bookie, or several of them.
+
+    Attributes:
+        received_bytes, sent_bytes: all bytes of the connections, without TLS.
+        read_entries: in answers, also those that failed their digest or came too late.
+        stored_copies: copies that bookies acknowledged.
+    """
+
+    FIELDS = ("received_bytes", "sent_bytes", "read_entries", "stored_copies")
+    __slots__ = FIELDS
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.read_entries = 0
+        self.stored_copies = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """All of `FIELDS`."""
+        return self.received_bytes, self.sent_bytes, self.read_entries, self.stored_copies
 
 
 class AddListener(Protocol):
@@ -183,6 +214,8 @@ class Connection(asyncio.BufferedProtocol):
         """What its client was authenticated by last; empty: by no token."""
         self.tags_shown: dict[int, int] = {}
         """Ledgers whose tags the bookie has seen, in that order, and the requests' ids (`ledger_tags.py`)."""
+        self.traffic = Traffic()
+        """What counts it; all of a bookie's connections share one, which their channels give them."""
         self.reports_pending = 0
         """Reports that are not answered yet (`ensembles.py`)."""
         self.is_paused = False
@@ -231,6 +264,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was received: one call of C, then a few events."""
+        self.traffic.received_bytes += nbytes
         try:
             if self._apache is None:
                 self._answers.received(nbytes)
@@ -253,6 +287,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._take(words, offset)
                 else:
                     sequence, status = request_id & SEQUENCE_MAX, (head >> 16) & 0xFFFF
+                    if status == Status.OK:
+                        self.traffic.stored_copies += count
                     listener.add_answered(self.bookie_id, sequence, count, status)
 
     def _send_output(self, translation: FrameTranslation) -> None:
@@ -294,6 +330,7 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             if answer is None:
                 answer = answer_of(words, at, self._answers)
+                self.traffic.read_entries += entries_in(answer)
             tell(answer)
 
     def _complaint(self, answer: Answer) -> None:
@@ -343,6 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        self.traffic.sent_bytes += len(frames)
         if self._apache is not None:
             self._write_translated(self._apache.translation, frames)
         elif not self._is_gathering:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -65,6 +66,7 @@ class Ensembles:
         self._rules: ClusterRules | None = None
         self._rules_read_s = float("-inf")
         self.short = ShortPlacements(pool, store)
+        self._locating: asyncio.Task[None] | None = None
 
     async def rule_of_new(self, wish: PlacementConfig) -> PlacementConfig:
         """Return what a new ledger is to keep to: the cluster's rule, narrowed (INV-P3). Raises ConfigError."""
@@ -95,8 +97,27 @@ class Ensembles:
             rules = ClusterRules()
         if rules != self._rules:
             self._rules = rules
-            self._pool.known.locations.cluster = ClusterPlaces(rules)
+            self._pool.known.take_places(ClusterPlaces(rules))
         return rules.rule
+
+    async def locate(self) -> None:
+        """Know where bookies are before the first of them is read from.
+
+        Later nobody waits for it: what is known goes on to count while it is read again.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._rules_read_s < RULES_READ_INTERVAL_S:
+            return
+        if self._locating is None or self._locating.done():
+            self._locating = asyncio.get_running_loop().create_task(self._locate())
+        if self._rules is None:
+            await asyncio.shield(self._locating)
+
+    async def _locate(self) -> None:
+        with contextlib.suppress(Error):  # without it, all bookies are as far
+            await self._cluster_rule()
+            if self._pool.known.age_s(asyncio.get_running_loop().time()) == float("inf"):
+                await self._pool.bookies()
 
     async def new(
         self, shape: LedgerMetadata, wish: PlacementConfig, *, allow_missing_bookies: bool

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -40,7 +40,9 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.placement.config import (
     DEFAULT_LOCATION,
     BookieView,
+    Distance,
     Topology,
+    distance_of,
     locations_printed,
     valid_labels,
     valid_location,
@@ -75,6 +77,8 @@ class KnownBookies:
         """Those that have answered one."""
         self.locations = BookieLocations.of(config.topology, config.topology_script)
         """Whoever lists bookies has it learn about `hosts()`."""
+        self._distances: dict[BookieId, Distance] | None = None
+        self._locations_known = 0
 
     # --- where they are ----------------------------------------------------------------------------------------
 
@@ -85,6 +89,7 @@ class KnownBookies:
         self._listed.update({one.service.bookie_id: one for one in found})
         self._registered = frozenset(one.service.bookie_id for one in found)
         self._listed_s = now_s
+        self._forget_distances()
         return self._writable() != before
 
     def _writable(self) -> frozenset[BookieId]:
@@ -178,6 +183,57 @@ class KnownBookies:
             return reason
         cause = reads_only_reason(listed)
         return f"{reason}: {cause}" if cause else reason
+
+    # --- how far they are --------------------------------------------------------------------------------------
+
+    async def learn_locations(self) -> None:
+        """Have the operator's script asked, if there is one."""
+        if self.locations.script is not None:
+            own: list[tuple[BookieId, str]] = []
+            if not self._config.location:
+                own = [("", socket.gethostname())]
+            await self.locations.learn([*self.hosts(), *own])
+            self._forget_distances()
+
+    def take_places(self, places: ClusterPlaces) -> None:
+        """Take what the cluster's operators say of where bookies are."""
+        self.locations.cluster = places
+        self._forget_distances()
+
+    def _forget_distances(self) -> None:
+        self._locations_known += 1
+        self._distances = None
+
+    def distance(self, bookie_id: BookieId) -> Distance:
+        """Return how far a bookie is, as far as it is known by now."""
+        return self.distances().get(bookie_id, Distance.UNKNOWN)
+
+    def distances(self) -> Mapping[BookieId, Distance]:
+        """Return how far those are that were ever listed. Any thread may ask."""
+        known = self._distances
+        if known is not None:
+            return known
+        number = self._locations_known
+        views = [view_of(one, location_of=self.locations.location_of) for one in self.listed()]
+        here = self._location(views)
+        known = {
+            view.bookie_id: distance_of(here, view.location, is_same_host=view.is_local)
+            for view in views
+        }
+        if number == self._locations_known:  # else the loop has learned more than this thread saw
+            self._distances = known
+        return known
+
+    def _location(self, views: Sequence[BookieView]) -> str:
+        """Return where this client is: by its options, a table or script, a bookie on this host; "": nobody says."""
+        if self._config.location:
+            return self._config.location
+        for host in own_hosts(host for _, host in self.hosts()):
+            location = self.locations.location_of_client(host)
+            if location is not None:
+                return location
+        places = {view.location for view in views if view.is_local} - {DEFAULT_LOCATION}
+        return places.pop() if len(places) == 1 else ""
 
     # --- for placement -----------------------------------------------------------------------------------------
 
@@ -420,6 +476,15 @@ class BookieLocations:
                 ]
             )
 
+    def location_of_client(self, host: str) -> str | None:
+        """Return where a client is that runs on `host`, as far as it is known by now."""
+        location = self.topology.location_of_client(host)
+        if location is None and self.script is not None:
+            location = self.script.location_of(host)
+        if location is None:
+            location = self.cluster.location_of_client(host)
+        return location
+
     async def learn(self, bookies: Collection[tuple[BookieId, str]]) -> None:
         """Like `learn_blocking`, in a thread; a cancelled call lets the script end by itself."""
         if self.script is not None:
@@ -515,6 +580,23 @@ def is_local_host(host: str) -> bool:
     except OSError:
         return False
     return not address.is_unspecified
+
+
+def own_hosts(bookie_hosts: Iterable[str]) -> list[str]:
+    """Return this machine's name, and its address in the network of the bookies, without asking a name service."""
+    found = [socket.gethostname()]
+    for host in bookie_hosts:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            continue
+        if address.is_loopback:
+            continue
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))  # picks a route; nothing is sent
+            return [*found, str(probe.getsockname()[0])]
+    return found
 
 
 def _bytes_of(text: str) -> int | None:

@@ -34,6 +34,7 @@ from fastbk.observe.meter import (
     receiving,
 )
 from fastbk.option_checks import checked_integer, checked_timeout
+from fastbk.placement.config import Distance
 from fastbk.printable_text import shown_bytes
 from fastbk.replication.entry_table import EntryTable, datas_of, size_bytes_of, table_of
 from fastbk.replication.lac_procedures import (
@@ -463,7 +464,7 @@ class LedgerReader:
             is_quiet = news.lac < position
             self._lac = max(self._lac, news.lac)
             if news.slow is not None:
-                self._prefer.were_slow([news.slow])
+                self._prefer.was_late(news.slow)
             if news.entry is not None:
                 if turns is not None:
                     await turns.begin()
@@ -659,8 +660,8 @@ class LedgerFollower:
 
 # --- whom to ask first ----------------------------------------------------------------------------
 #
-# In which order a reader asks the bookies that hold the same: those that fail or are slow come
-# last. No I/O.
+# In which order a reader asks the bookies that hold the same: near ones first, those that fail or
+# are slow last. No I/O.
 
 
 AVOID_S = 5.0
@@ -669,6 +670,10 @@ AVOID_S = 5.0
 
 class ReadOrder:
     """One reader's order. Times are seconds of the clock that `known` uses.
+
+    A bookie that failed, or left a read unanswered until another one was quicker, is asked behind all others, however
+    near it is; of the rest the nearest ones come first (INV-P9). A near one that only had a tail's news a moment later
+    than a far one stays before that: it costs milliseconds, and the far one costs money.
 
     `turn` spreads readers over bookies; within a striped ledger the order that comes is kept, since the first one there
     holds the longest run of what follows.
@@ -679,6 +684,7 @@ class ReadOrder:
         self._turn = turn
         self._is_striped = is_striped
         self._slow_until_s: dict[BookieId, float] = {}
+        self._late_until_s: dict[BookieId, float] = {}
         self._now_s = 0.0
 
     def at(self, now_s: float) -> ReadOrder:
@@ -691,17 +697,23 @@ class ReadOrder:
         for bookie_id in bookie_ids:
             self._slow_until_s[bookie_id] = self._now_s + AVOID_S
 
+    def was_late(self, bookie_id: BookieId) -> None:
+        """Take note of a bookie that others had a tail's news before."""
+        self._late_until_s[bookie_id] = self._now_s + AVOID_S
+
     def __call__(self, bookie_ids: Sequence[BookieId]) -> Sequence[BookieId]:
         """Return the same bookies, those to ask first first."""
         turned = list(bookie_ids)
         if not self._is_striped and turned:
             index = self._turn % len(turned)
             turned = turned[index:] + turned[:index]
-        now_s = self._now_s
+        now_s, distances = self._now_s, self._known.distances()
         return sorted(
             turned,
             key=lambda one: (
                 self._known.is_suspect(one, now_s),
                 self._slow_until_s.get(one, 0.0) > now_s,
+                distances.get(one, Distance.UNKNOWN),
+                self._late_until_s.get(one, 0.0) > now_s,
             ),
         )

@@ -20,6 +20,8 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.procedure import (
     Action,
+    AddEntries,
+    AddEntry,
     Choose,
     MarkReplicas,
     Outcome,
@@ -33,6 +35,7 @@ from fastbk.replication.procedure import (
     Withdraw,
 )
 from fastbk.retry import jittered
+from fastbk.wire.statuses import Status
 
 T = TypeVar("T")
 
@@ -159,6 +162,7 @@ class Runner(Generic[T]):
 
     def _ask(self, tag: int, action: SendRequest) -> Cancellable:
         requests, request = self._io.requests, action.request
+        peer = self._io.pool.peer(action.bookie_id)
 
         def told(outcome: Answer | Error) -> None:
             if isinstance(outcome, Error):
@@ -169,9 +173,12 @@ class Runner(Generic[T]):
             except Exception as error:  # noqa: BLE001
                 self.end(error)
                 return
+            if reply.status == Status.OK and isinstance(request, AddEntry | AddEntries):
+                copies = 1 if isinstance(request, AddEntry) else len(request.entries)
+                peer.traffic.stored_copies += copies
             self._completed(tag, reply)
 
-        return self._io.pool.peer(action.bookie_id).send_request(
+        return peer.send_request(
             lambda request_id: requests.frame(request, request_id),
             action.timeout_s,
             told,

@@ -161,6 +161,14 @@ class Instrument(NamedTuple):
 
 
 SENT, CONSUMED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
+DISTANCE = "fastbk.distance"
+"""The attribute of `TRAFFIC`: host, rack, region, unknown or other."""
+TRAFFIC = (
+    "fastbk.client.bookies.received",
+    "fastbk.client.bookies.sent",
+    "fastbk.client.bookies.read",
+    "fastbk.client.bookies.stored",
+)
 INSTRUMENTS = {
     SENT: Instrument(
         "counter",
@@ -214,6 +222,12 @@ INSTRUMENTS = {
     ),
     "fastbk.client.receive.duration.p99": Instrument(
         "highest", "s", "99 of 100 reads in the last minutes took less"
+    ),
+    TRAFFIC[0]: Instrument("counter", "By", "Bytes that bookies sent, by how far they are"),
+    TRAFFIC[1]: Instrument("counter", "By", "Bytes that bookies were sent, by how far they are"),
+    TRAFFIC[2]: Instrument("counter", "{entry}", "Entries from bookies, by how far they are"),
+    TRAFFIC[3]: Instrument(
+        "counter", "{copy}", "Copies of entries that bookies acknowledged, by how far they are"
     ),
 }
 

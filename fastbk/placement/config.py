@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, Protocol, get_args
 
 import msgspec
@@ -138,6 +139,41 @@ def check_location(text: str) -> str:
     return location
 
 
+class Distance(IntEnum):
+    """How far a bookie is from a client. Nearer ones, which are lower, are read from first."""
+
+    HOST = 0
+    RACK = 1
+    REGION = 2
+    UNKNOWN = 3
+    """Nobody says where the bookie is, or where the client is. It may be near, so it goes before those that are not."""
+    OTHER = 4
+    """It is in another region."""
+
+    @property
+    def label(self) -> str:
+        """Its name in metrics."""
+        return self.name.lower()
+
+
+def distance_of(here: str, there: str, *, is_same_host: bool = False) -> Distance:
+    """Return how far it is between two locations, of a client and of a bookie; "" or the default: nobody says.
+
+    Where both are known, they count for more than the host: they differ on one machine only where somebody wants that.
+    """
+    if not here or not there or DEFAULT_LOCATION in (here, there):
+        return Distance.HOST if is_same_host else Distance.UNKNOWN
+    if here == there:
+        return Distance.HOST if is_same_host else Distance.RACK
+    return Distance.REGION if _region_of(here) == _region_of(there) else Distance.OTHER
+
+
+def _region_of(location: str) -> str:
+    """Return a location's first name; a single name is a rack, of the same region as all such racks."""
+    _, first, *others = location.split("/")
+    return first if others else ""
+
+
 def valid_labels(text: str) -> frozenset[str]:
     """Return the labels of a list with commas; those that are none are left out, at most 64 are kept."""
     names = [name.strip() for name in text.split(",")]
@@ -193,6 +229,15 @@ class Topology(msgspec.Struct, frozen=True):
                 return self.exact[name]
         for beginning, location in self.beginnings:
             if bookie_id.startswith(beginning) or host.startswith(beginning):
+                return location
+        return None
+
+    def location_of_client(self, host: str) -> str | None:
+        """Return where a client's host is. The row `*` does not say: it is about all other bookies."""
+        if host in self.exact:
+            return self.exact[host]
+        for beginning, location in self.beginnings:
+            if beginning and host.startswith(beginning):
                 return location
         return None
 

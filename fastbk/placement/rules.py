@@ -98,6 +98,10 @@ class ClusterPlaces:
             or None
         )
 
+    def location_of_client(self, host: str) -> str | None:
+        """Return where a client's host is, None if the table does not say it."""
+        return self._table.location_of_client(host)
+
     @property
     def says_anything(self) -> bool:
         """Whether they say it of any bookie, so perhaps of one that is away."""

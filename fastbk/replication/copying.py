@@ -15,13 +15,15 @@ Decisions 110 and 112.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import share, write_set
+from fastbk.placement.config import Distance
 from fastbk.replication.options import ReadOptions
 from fastbk.replication.procedure import (
     AddEntries,
@@ -113,6 +115,23 @@ def share_of(
 ) -> Iterator[tuple[EntryId, EntryId]]:
     """Yield the runs of ids of [first, last] that bookie `index` of the ensemble is to hold, ascending."""
     return share(index, metadata.ensemble_size, metadata.write_quorum, first, last)
+
+
+class Standing(NamedTuple):
+    """By what a copier prefers one source to another: the lower goes first.
+
+    A bookie whose writers wait for copying comes behind the others of the region; but to spare it, nothing is copied
+    from another region: copying rests for it instead (INV-P9).
+    """
+
+    is_far: bool = False
+    is_pressed: bool = False
+    distance: Distance = Distance.UNKNOWN
+
+
+def unknown_standing(bookie_id: BookieId) -> Standing:
+    """All are as good."""
+    return Standing()
 
 
 class CopyShare(Procedure[ShareCopied]):
@@ -224,9 +243,8 @@ class CopyShare(Procedure[ShareCopied]):
         metadata, options = self._metadata, self._read_options()
         self._spans += 1
         turn = self._ledger_id + self._spans
-        pressed = set(filter(self._is_pressed, self._fragment.ensemble))
         away = self._silent | self._lost
-        sources = choose_sources(metadata, self._fragment, self._holder, away, turn, pressed)
+        sources = choose_sources(metadata, self._fragment, self._holder, away, turn, self._standing)
         span = ReadSpan(self._ledger_id, metadata.ensemble_size, runs, sources, options)
         self._is_resting = True
         self._run(span, self._span_read, now_s)
@@ -253,18 +271,17 @@ class CopyShare(Procedure[ShareCopied]):
         self._run(reading, lambda _, at_s: self._pump(at_s), now_s)
 
     def _in_order(self, bookies: Sequence[BookieId]) -> list[BookieId]:
-        """Return whom to ask first: each ledger another one, so that not one bookie gives all.
-
-        Those whose writers wait for copying come behind the others, the lost one last.
-        """
+        """Return whom to ask first: each ledger another one, so that not one bookie gives all; the lost one last."""
         first = self._ledger_id % len(bookies)
         return sorted(
             (*bookies[first:], *bookies[:first]),
-            key=lambda bookie: (bookie in self._lost, self._is_pressed(bookie)),
+            key=lambda bookie: (bookie in self._lost, self._standing(bookie)),
         )
 
-    def _is_pressed(self, bookie_id: BookieId) -> bool:
-        return self._options.pressure.share(bookie_id) < PRESSED_SHARE
+    def _standing(self, bookie_id: BookieId) -> Standing:
+        distance = self._options.distance(bookie_id)
+        is_pressed = self._options.pressure.share(bookie_id) < PRESSED_SHARE
+        return Standing(distance is Distance.OTHER, is_pressed, distance)
 
     def _read_options(self) -> ReadOptions:
         return self._options.reads(self._patience_s, self._was_asked)
@@ -459,12 +476,12 @@ def choose_sources(
     holder: BookieId,
     away: Collection[BookieId],
     turn: int,
-    pressed: Collection[BookieId] = (),
+    standing: Callable[[BookieId], Standing] = unknown_standing,
 ) -> dict[int, BookieId]:
     """Return who is asked for which ids of the share, by id modulo E: few holders, and not the same ones each `turn`.
 
-    The share is that of `holder`, which gives it alone unless it is `away`. Ids that only those that are away hold are
-    not in it. `pressed`: asked only for what others lack.
+    The share is that of `holder`, which gives it alone unless it is `away`, far or pressed. Ids that only those that
+    are away hold are not in it. Far and pressed ones are asked only for what others lack.
     """
     size, ensemble = metadata.ensemble_size, fragment.ensemble
     index_of_share = ensemble.index(holder)
@@ -475,14 +492,16 @@ def choose_sources(
         for offset in range(size)
         if ensemble[(index_of_share + turn + offset) % size] not in away
     ]
-    candidates.sort(key=lambda index: ensemble[index] in pressed)
+    stands = {index: standing(ensemble[index]) for index in candidates}
+    candidates.sort(key=stands.__getitem__)
     chosen: dict[int, BookieId] = {}
     while due and candidates:
-        best = max(
+        best = min(
             candidates,
             key=lambda index: (
-                ensemble[index] not in pressed,
-                sum(index in holders[one] for one in due),
+                stands[index].is_far,
+                stands[index].is_pressed,
+                -sum(index in holders[one] for one in due),
             ),
         )
         covered = {one for one in due if best in holders[one]}

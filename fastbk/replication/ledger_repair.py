@@ -9,15 +9,16 @@ place of a good one (INV-A5). Everything is repeatable, so a repair that was cut
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.placement.config import Distance
 from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import (
     LOST_LISTED_MAX,
@@ -26,7 +27,7 @@ from fastbk.replication.copying import (
     share_of,
 )
 from fastbk.replication.procedure import MarkReplicas, Procedure, ReadMetadata, Steps
-from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.repair_options import RepairOptions, nowhere
 from fastbk.retry import Backoff
 
 
@@ -200,18 +201,25 @@ class RepairMissing(Procedure[bool]):
         reason: why something is left to do, "" where nothing is.
     """
 
-    def __init__(self, ledger_id: LedgerId, missing: MissingReplica) -> None:
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        missing: MissingReplica,
+        distance: Callable[[BookieId], Distance] = nowhere,
+    ) -> None:
+        """`distance`: how far bookies are from this client."""
         super().__init__()
         self.reason = ""
         self._ledger_id = ledger_id
         self._missing = missing
+        self._options = replace(_OPTIONS, distance=distance)
 
     def steps(self) -> Steps[bool]:
         """Heal the bookie's copies, and unmark them."""
         missing = self._missing
         last = ID_MAX if missing.last_entry_id is None else missing.last_entry_id
         ranges = [(missing.first_entry_id, last)]
-        healed = yield from RepairLedger(self._ledger_id, missing.bookie_id, _OPTIONS, ranges)
+        healed = yield from RepairLedger(self._ledger_id, missing.bookie_id, self._options, ranges)
         if healed.is_deleted:
             return True
         if healed.is_open or not healed.is_whole:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fastbk.model.ids import BookieId
+from fastbk.placement.config import Distance
 from fastbk.replication.options import Noted, ReadOptions
 from fastbk.replication.procedure import Outcome, Reply
 from fastbk.replication.replicas import Pacing
@@ -147,6 +148,11 @@ def uncounted(took_s: float, is_ok: bool) -> None:
     """Take no note of it."""
 
 
+def nowhere(bookie_id: BookieId) -> Distance:
+    """Nobody says where a bookie is."""
+    return Distance.UNKNOWN
+
+
 def uncounted_copies(entries: int, size_bytes: int) -> None:
     """Take no note of them."""
 
@@ -165,6 +171,8 @@ class RepairOptions:
     """So that a writer's add waits for the journal behind one of them no longer than behind its own batch."""
     rate: CopyRate = field(default_factory=CopyRate)
     pressure: BackPressure = field(default_factory=BackPressure)
+    distance: Callable[[BookieId], Distance] = nowhere
+    """How far a bookie is from whoever copies."""
     read_took: Took = uncounted
     write_took: Took = uncounted
     """Are told of each request for copies."""

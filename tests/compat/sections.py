@@ -17,6 +17,7 @@ from tests.compat.jars import NotAvailable, Programs, programs
 from tests.compat.java_cells import CELLS_MAIN, run_cells
 from tests.compat.kills import kill_rounds, python_kill_rounds
 from tests.compat.marks import mark_cells
+from tests.compat.placement import placement_cells
 from tests.compat.pulsar_rig import pulsar_cells, pulsar_heal, pulsar_kills, pulsar_move
 from tests.compat.python_cells import python_cells
 from tests.compat.recover import recover_cells
@@ -78,6 +79,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         all_parts["autorecovery"] = lambda rig: autorecovery_cells(rig, only, kind="ours")
         all_parts["autorecovery-mixed"] = lambda rig: autorecovery_cells(rig, only, kind="mixed")
         all_parts["autorecovery-shared"] = lambda rig: shared_healing(rig, rounds, seed)
+        all_parts["placement"] = lambda rig: placement_cells(rig, only, rounds, seed)
         all_parts["recover"] = lambda rig: recover_cells(rig, only)
         all_parts["marks"] = lambda rig: mark_cells(rig, only)
         all_parts["rolling"] = lambda rig: rolling_cells(rig, only)

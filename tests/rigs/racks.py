@@ -1,14 +1,17 @@
-"""Rig `racks`: bookies and whole racks are lost under load, and no write set of any ledger lies in one rack.
+"""Rig `racks`: bookies and whole racks are lost under load, and each write set of each ledger spans what is enforced.
 
-Nine bookies are in three racks, by the cluster's table of locations. Its rule is `rack`, two racks, enforced. Nobody
-else is told of it: writers, AutoRecovery and the command `bookie recover` find it in metadata.
+Nine bookies are at three places, by the cluster's table of locations. The seed draws what these are: three racks, with
+the rule `rack`, or three regions of three racks each, with the rule `region`. Either wants two of them, enforced.
+Nobody else is told of it: writers, AutoRecovery and the commands find it in metadata.
 
-    one       a bookie is killed: writers replace it, AutoRecovery copies what it held
-    two       two bookies of a rack are killed, one during the copies of the other: no entry loses its last copy
-    rack      a whole rack is killed and comes back later
-    recover   a bookie is killed, and an operator recovers it by hand
+    one           a bookie is killed: writers replace it, AutoRecovery copies what it held
+    two           two bookies of a place are killed, one during the copies of the other: no entry loses its last copy
+    rack          a whole rack, or region, is killed and comes back later
+    recover       a bookie is killed, and an operator recovers it by hand
+    decommission  a bookie is stopped and decommissioned, and a new, empty one of that name joins
 
-After each, when no copy is missing any more, the judge reads all metadata itself (INV-P3, INV-P4). `ONLY=rack` chooses.
+After each, when no copy is missing any more, and again when all bookies are back, the judge reads all metadata itself
+(INV-P3, INV-P4). `ONLY=rack` chooses.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ from fastbk.errors import NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import MetadataStore, all_ledgers
 from fastbk.meta.placement_record import change_rules
 from fastbk.meta.records import BadRecord
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.placement.config import PlacementConfig
+from fastbk.placement.choose_ensemble import choose_replacements
+from fastbk.placement.config import BookieView, PlacementConfig, Policy
 from fastbk.placement.rules import ClusterRules
 from tests.fixtures.registrations import until_down
 from tests.fixtures.wait import wait_until_async
@@ -42,9 +46,10 @@ from tests.rigs.report import Plan, Report
 from tests.rigs.rolling import judge
 from tests.rigs.rolling_writers import data_of
 
-RACKS = 3
+PLACES = 3
 BOOKIES = 9
-RACKS_MIN = 2
+DOMAINS_MIN = 2
+POLICIES: tuple[Policy, ...] = ("rack", "region")
 SHAPES = ((3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 2))
 WRITERS = 4
 LEDGER_ENTRIES = 300
@@ -53,20 +58,31 @@ APPENDS_MIN = 2000
 NO_PLACE = "no bookie to copy to"
 DELAY_S = 1
 """Of AutoRecovery, before it copies what a lost bookie held."""
+LEDGERS_KEPT_MAX = 60
+"""Old ledgers are deleted beyond it, so that a long run has as much to heal at its end as at its beginning."""
+DECOMMISSION_TRIES_MAX = 5
 
 
-def rack_of(bookie_id: str) -> str:
-    """Return the rack, as the table has it."""
-    return f"/rack-{int(bookie_id.rpartition('-')[2]) % RACKS}"
+def location_of(bookie_id: str, policy: Policy) -> str:
+    """Return where a bookie is, as the table has it. Racks of different regions have the same names."""
+    number = int(bookie_id.rpartition("-")[2])
+    if policy == "rack":
+        return f"/rack-{number % PLACES}"
+    return f"/region-{number % PLACES}/rack-{number // PLACES}"
 
 
-def bookies_of(rack: int) -> list[int]:
-    """Return the numbers of the bookies of a rack."""
-    return [number for number in range(BOOKIES) if (number + 1) % RACKS == rack]
+def bookies_at(place: int) -> list[int]:
+    """Return the numbers of the bookies of a rack, or of a region."""
+    return [number for number in range(BOOKIES) if (number + 1) % PLACES == place]
 
 
-def of_one_rack(ledgers: Mapping[LedgerId, LedgerMetadata]) -> list[str]:
-    """Return a line for each write set that spans fewer racks than the rule wants."""
+def of_one_place(
+    ledgers: Mapping[LedgerId, LedgerMetadata], place_of: Callable[[BookieId], str]
+) -> list[str]:
+    """Return a line for each write set that spans fewer racks, or regions, than the rule enforces.
+
+    `place_of`: the rack of a bookie, or its region.
+    """
     found = []
     for ledger_id, metadata in ledgers.items():
         quorum = metadata.write_quorum
@@ -74,11 +90,11 @@ def of_one_rack(ledgers: Mapping[LedgerId, LedgerMetadata]) -> list[str]:
             ensemble = fragment.ensemble
             for first in range(len(ensemble)):
                 members = [ensemble[(first + n) % len(ensemble)] for n in range(quorum)]
-                racks = {rack_of(one) for one in members}
-                if len(racks) < min(RACKS_MIN, quorum):
+                places = {place_of(one) for one in members}
+                if len(places) < min(DOMAINS_MIN, quorum):
                     found.append(
                         f"ledger {ledger_id}, entries from {fragment.first_entry_id}: {', '.join(members)} are all in"
-                        f" {', '.join(racks)}"
+                        f" {', '.join(places)}"
                     )
     return found
 
@@ -138,8 +154,8 @@ async def lose_one(life: Life, rng: random.Random) -> list[int]:
 
 
 async def lose_two(life: Life, rng: random.Random) -> list[int]:
-    """Lose two of a rack, the second after a moment."""
-    numbers = rng.sample(bookies_of(rng.randrange(RACKS)), 2)
+    """Lose two of a place, the second after a moment."""
+    numbers = rng.sample(bookies_at(rng.randrange(PLACES)), 2)
     await kill(life, numbers[0])
     if rng.random() < 0.5:
         await wait_until_async(life.copied_bytes, "copies are made", HEALED_S)
@@ -147,9 +163,9 @@ async def lose_two(life: Life, rng: random.Random) -> list[int]:
     return numbers
 
 
-async def lose_rack(life: Life, rng: random.Random) -> list[int]:
-    """Lose all of a rack at once."""
-    numbers = bookies_of(rng.randrange(RACKS))
+async def lose_place(life: Life, rng: random.Random) -> list[int]:
+    """Lose all of a rack, or of a region, at once."""
+    numbers = bookies_at(rng.randrange(PLACES))
     await asyncio.gather(*(kill(life, number) for number in numbers))
     return numbers
 
@@ -157,12 +173,37 @@ async def lose_rack(life: Life, rng: random.Random) -> list[int]:
 async def recover_by_hand(life: Life, rng: random.Random) -> list[int]:
     """Lose one, and have `bookie recover` copy what it held, beside AutoRecovery."""
     (number,) = await lose_one(life, rng)
-    words = ("bookie", "recover", life.cluster.bookies[number].name, "--metadata", life.round.uri)
-    recovering = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "fastbk.cli", *words, stdout=DEVNULL
-    )
-    life.round.counts["recovered"] += await recovering.wait() == 0
+    life.round.counts["recovered"] += await command(life, "recover", number) == 0
     return [number]
+
+
+async def decommission(life: Life, rng: random.Random) -> list[int]:
+    """Stop one, decommission it beside AutoRecovery, and clear its disks: who is started then is new."""
+    number = rng.randrange(BOOKIES)
+    bookie = life.cluster.bookies[number]
+    await life.cluster.stop_bookie_async(number)
+    await until_down(life.client, bookie.name)
+    for _ in range(DECOMMISSION_TRIES_MAX):
+        # It leaves ledgers for which another one holds the lock, and those that were made on it meanwhile.
+        if await command(life, "decommission", number, "--yes") == 0:
+            break
+    else:
+        raise TimeoutError(f"{bookie.name} could not be decommissioned")
+    for name in ("journal", "ledgers"):
+        shutil.rmtree(bookie.directory / name)
+    life.round.counts["decommissioned"] += 1
+    return [number]
+
+
+async def command(life: Life, verb: str, number: int, *words: str) -> int:
+    """Run `fastbk bookie VERB` about a bookie; return its exit code."""
+    name = life.cluster.bookies[number].name
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fastbk.cli", "bookie", verb, name, *words),
+        *("--metadata", life.round.uri),
+        stdout=DEVNULL,
+    )
+    return await running.wait()
 
 
 async def more_appends(life: Life) -> None:
@@ -173,7 +214,30 @@ async def more_appends(life: Life) -> None:
     )
 
 
-async def healed_or_parked(life: Life) -> None:
+async def without_place(life: Life, policy: Policy) -> set[LedgerId]:
+    """Return the ledgers of which a lost member cannot be replaced by the rule: workers list only some they parked."""
+    names = {one.service.bookie_id for one in await life.client.list_bookies()}
+    views = [BookieView(one, location=location_of(one, policy)) for one in sorted(names)]
+    lost = [
+        BookieView(one.name, location=location_of(one.name, policy), writable=False)
+        for one in life.cluster.bookies
+        if one.name not in names
+    ]
+    rule, found = PlacementConfig(policy=policy, enforce=True), set()
+    for ledger_id, metadata in (await life.client.call_store(read_all)).items():
+        for fragment in metadata.fragments:
+            bad = [index for index, one in enumerate(fragment.ensemble) if one not in names]
+            quorums = (metadata.write_quorum, metadata.ack_quorum)
+            try:
+                choose_replacements(
+                    [*views, *lost], fragment.ensemble, bad, *quorums, rule, random.Random(0)
+                )
+            except NotEnoughBookies:
+                found.add(ledger_id)
+    return found
+
+
+async def healed_or_parked(life: Life, policy: Policy) -> None:
     """Wait until copies are missing only of ledgers for which no bookie that is left keeps the rule."""
 
     async def is_so() -> bool:
@@ -184,6 +248,8 @@ async def healed_or_parked(life: Life) -> None:
             for each in one.parked
             if NO_PLACE in each.reason
         }
+        if missing - parked:
+            parked |= await without_place(life, policy)
         if missing and missing <= parked:
             life.round.counts["parked"] += len(missing)
         return missing <= parked
@@ -194,40 +260,61 @@ async def healed_or_parked(life: Life) -> None:
 CASES: dict[str, Callable[[Life, random.Random], Awaitable[list[int]]]] = {
     "one": lose_one,
     "two": lose_two,
-    "rack": lose_rack,
+    "rack": lose_place,
     "recover": recover_by_hand,
+    "decommission": decommission,
 }
 
 
-async def _turn(life: Life, name: str, rng: random.Random) -> list[str]:
-    """Lose and heal; return what lies in one rack then."""
+async def judged(life: Life, policy: Policy) -> list[str]:
+    """Return what lies against the rule now, by metadata alone."""
+    ledgers = await life.client.call_store(read_all)
+    life.round.counts["judgements"] += 1
+    life.round.counts["ledgers judged"] += len(ledgers)
+    # The first name of a location: the rack of the rule `rack`, the region of `region`.
+    return of_one_place(ledgers, lambda one: location_of(one, policy).split("/")[1])
+
+
+async def forget_old(life: Life) -> None:
+    """Delete the oldest ledgers."""
+    ledgers = sorted(await life.client.call_store(read_all))
+    for ledger_id in ledgers[: max(0, len(ledgers) - LEDGERS_KEPT_MAX)]:
+        await life.client.delete_ledger(ledger_id)
+
+
+async def _turn(life: Life, name: str, policy: Policy, rng: random.Random) -> list[str]:
+    """Lose and heal; return what lies against the rule then."""
     life.round.acknowledged.clear()
     async with writers(life):
         await more_appends(life)
         lost = await CASES[name](life, rng)
         await more_appends(life)
-    await healed_or_parked(life)
-    found = of_one_rack(await life.client.call_store(read_all))
+    await healed_or_parked(life, policy)
+    found = await judged(life, policy)
     for number in lost:
         await life.cluster.start_bookie_async(number)
     await healed(life)
-    found += of_one_rack(await life.client.call_store(read_all))
-    return found + await judge(life.cluster, life.round)
+    found += await judged(life, policy)
+    found += await judge(life.cluster, life.round)
+    await forget_old(life)
+    return found
 
 
 async def _run(plan: Plan, report: Report, folder: Path) -> None:
     rng = random.Random(plan.seed)
+    policy = rng.choice(POLICIES)
     names = [name for name in CASES if re.search(plan.only, name)]
+    report.notes.append(f"the rule is {policy}, two of three, enforced")
     async with life_of(BOOKIES, folder, rng) as life:
-        table = {one.name: rack_of(one.name) for one in life.cluster.bookies}
-        rule = PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=RACKS_MIN)
+        table = {one.name: location_of(one.name, policy) for one in life.cluster.bookies}
+        rule = PlacementConfig(policy=policy, enforce=True)
         await life.client.call_store(
             lambda store: change_rules(store, lambda _: ClusterRules(rule, table))
         )
         await life.set_rules(DELAY_S)
         while names and plan.begins(report.cases):
             name = rng.choice(names)
-            wrong = await _turn(life, name, rng)
+            wrong = await _turn(life, name, policy, rng)
             report.lose(wrong, f"{name}, case {report.cases}, seed {plan.seed}")
             report.counts[name] += 1
             report.cases += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import fault
 
+_COPY = "fastbk.replication.copying:CopyShare"
 _REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
 _CLOSE = "fastbk.replication.writer_machine:CloseLedger"
 _OWED = "fastbk.replication.under_replication:UnderReplication"
@@ -39,6 +40,15 @@ COPIES = [
         "away-members-are-not-marked",
         "a ledger is created whose mark does not say what its away members owe",
         ("fastbk.replication.under_replication:owed_by", "in sorted(bookie_ids)", "in ()"),
+    ),
+    fault(
+        "repair-asks-no-other-region",
+        "a copier that reads near first gives up entries of which only a bookie of another region has a copy",
+        (
+            f"{_COPY}._in_order",
+            "(*bookies[first:], *bookies[:first]),",
+            "[each for each in (*bookies[first:], *bookies[:first]) if not self._standing(each).is_far],",
+        ),
     ),
     fault(
         "repair-names-a-bookie-started-anew",

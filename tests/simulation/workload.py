@@ -11,7 +11,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.placement.config import PlacementConfig
+from fastbk.placement.config import Distance, PlacementConfig
 from fastbk.placement.rules import custom_rule
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import ChangePolicy, WriterOptions
@@ -35,8 +35,16 @@ KEY = b"k" * 20
 RULE = PlacementConfig(policy="rack", enforce=True)
 """What each ledger has in its metadata, and no change may lose; where bookies are nobody here says."""
 OTHER_KEY = b"x" * 20
+
+
+def distance(bookie_id: BookieId) -> Distance:
+    """Return how far a bookie is from whoever repairs: a third of them is in another region."""
+    return (Distance.RACK, Distance.REGION, Distance.OTHER)[int(bookie_id[1:]) % 3]
+
+
 REPAIR = RepairOptions(
     entries_in_flight_max=4,
+    distance=distance,
     read_entries_max=5,
     request_timeout_s=1.0,
     metadata_timeout_s=4.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
@@ -19,12 +20,19 @@ from fastbk.client.known_bookies import (
     KnownBookies,
     TopologyScript,
     is_local_host,
+    own_hosts,
     view_of,
 )
 from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
 from fastbk.placement.choose_ensemble import ChosenEnsemble
-from fastbk.placement.config import DEFAULT_LOCATION, BookieView, PlacementConfig, Topology
+from fastbk.placement.config import (
+    DEFAULT_LOCATION,
+    BookieView,
+    Distance,
+    PlacementConfig,
+    Topology,
+)
 from fastbk.placement.pulsar_racks import decode_racks
 from fastbk.placement.rules import ClusterPlaces, ClusterRules
 from fastbk.replication.procedure import Choose
@@ -246,6 +254,47 @@ def test_a_bookie_that_does_not_speak_our_protocol_has_a_view_too() -> None:
     assert found == BookieView("b1", is_local=True)
     nowhere = view_of(BookieRegistration(BookieService("b1", 1, ()), True))
     assert nowhere == BookieView("b1")
+
+
+def test_who_says_where_a_client_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "app-1")
+    script = tmp_path / "where"
+    script.write_text("#!/bin/sh\nfor one; do echo /of/script; done\n")
+    script.chmod(0o755)
+
+    def distances(config: ClientConfig, table: dict[str, str], **local: str) -> list[Distance]:
+        known = KnownBookies(config)
+        known.take_places(ClusterPlaces(ClusterRules(locations=table)))
+        near, far = (registered(name, location=f"/{name}/r1") for name in ("near", "far"))
+        known.update([near, far, registered("beside", host="127.0.0.1", **local)], 0.0)
+        asyncio.run(known.learn_locations())
+        return [known.distance(name) for name in ("near", "far")]
+
+    nowhere = [Distance.UNKNOWN, Distance.UNKNOWN]
+    at_near, at_far = (
+        [Distance.RACK, Distance.OTHER],
+        [Distance.OTHER, Distance.RACK],
+    )
+    plain = ClientConfig()
+    assert distances(plain, {}) == nowhere
+    assert distances(plain, {}, location="/near/r1") == at_near, "a bookie runs on this host"
+    table = {"app-*": "/far/r1"}
+    assert distances(plain, table, location="/near/r1") == at_far, "the table knows better"
+    own = {"app-1": "/near/r1"}
+    assert distances(ClientConfig(topology=own), table) == at_near
+    scripted = ClientConfig(topology_script=str(script))
+    assert distances(scripted, table) == [Distance.RACK] * 2, "all are where the script says"
+    monkeypatch.setenv("FASTBK_LOCATION", "/far/r2/")
+    assert distances(ClientConfig(topology=own), {}) == [Distance.OTHER, Distance.REGION]
+    assert distances(ClientConfig(location="/near/r2"), {}) == [Distance.REGION, Distance.OTHER]
+    with pytest.raises(ConfigError, match="location"):
+        ClientConfig(location="eu")
+
+
+def test_own_addresses_are_found_without_a_name_service() -> None:
+    assert own_hosts([]) == own_hosts(["127.0.0.1", "a-name"]) == [socket.gethostname()]
+    for host in own_hosts(["192.0.2.1"])[1:]:
+        assert is_local_host(host)
 
 
 @pytest.mark.parametrize(

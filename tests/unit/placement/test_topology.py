@@ -8,9 +8,11 @@ from fastbk.errors import ConfigError
 from fastbk.placement.choose_ensemble import domains_of
 from fastbk.placement.config import (
     DEFAULT_LOCATION,
+    Distance,
     Topology,
     check_labels,
     check_location,
+    distance_of,
     locations_printed,
     valid_labels,
     valid_location,
@@ -106,3 +108,31 @@ def test_policies_see_their_part_of_a_location(
     location: str, policy: str, upper: str, whole: str
 ) -> None:
     assert domains_of(location, policy) == (upper, whole)  # type: ignore[arg-type]
+
+
+def test_a_table_says_where_a_client_is_unless_its_row_is_about_all_others() -> None:
+    topology = Topology.of({"app-1": "/eu/r9", "10.1.*": "/eu/r1", "10.*": "/eu/r2", "*": "/us/r1"})
+    assert topology.location_of_client("app-1") == "/eu/r9"
+    assert topology.location_of_client("10.1.2.3") == "/eu/r1"
+    assert topology.location_of_client("10.2.2.3") == "/eu/r2"
+    assert topology.location_of_client("app-2") is None
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "distance"),
+    [
+        ("/eu/r1", "/eu/r1", Distance.RACK),
+        ("/eu/r1", "/eu/r2", Distance.REGION),
+        ("/eu/r1", "/us/r1", Distance.OTHER),
+        ("/r1", "/r2", Distance.REGION),
+        ("/r1", "/eu/r1", Distance.OTHER),
+        ("/eu/r1/shelf", "/eu/r1/other", Distance.REGION),
+        ("", "/eu/r1", Distance.UNKNOWN),
+        ("/eu/r1", DEFAULT_LOCATION, Distance.UNKNOWN),
+    ],
+)
+def test_distances(here: str, there: str, distance: Distance) -> None:
+    assert distance_of(here, there) is distance
+    on_one_host = distance_of(here, there, is_same_host=True)
+    is_told_apart = distance in (Distance.REGION, Distance.OTHER)
+    assert on_one_host is (distance if is_told_apart else Distance.HOST), "locations count for more"

@@ -10,6 +10,7 @@ import pytest
 
 from fastbk.errors import QuorumTimeout
 from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.placement.config import Distance
 from fastbk.replication.copying import CopyShare
 from fastbk.replication.procedure import (
     Action,
@@ -27,7 +28,7 @@ from fastbk.replication.re_replication import (
     LedgerReReplicated,
     ReReplicateLedger,
 )
-from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.repair_options import BackPressure, RepairOptions
 from tests.fixtures.fake_quorum import (
     LEDGER,
     Client,
@@ -159,6 +160,50 @@ def test_who_has_no_waiting_writers_is_read_first() -> None:
     options.pressure.note("b1", 0.002, 0.0)
     _, client = copy(harness, options)
     assert {one.bookie_id for one in requests(client, ReadEntries)} == {"b2"}
+
+
+def test_who_is_near_is_read_first_and_another_region_only_if_nobody_else_has_it() -> None:
+    """INV-P9"""
+    distances = {"b1": Distance.OTHER, "b2": Distance.REGION}
+    options = replace(
+        OPTIONS,
+        pressure=BackPressure(),
+        distance=lambda bookie: distances.get(bookie, Distance.UNKNOWN),
+    )
+    _, client = copy(quorum(), options)
+    assert {one.bookie_id for one in requests(client, ReadEntries)} == {"b2"}
+    distances["b1"] = Distance.RACK
+    _, client = copy(quorum(), options)
+    assert {one.bookie_id for one in requests(client, ReadEntries)} == {"b1"}
+
+    # Writers wait at the near one: another one of the region is read, and none of another region.
+    for far, read in ((Distance.REGION, {"b2"}), (Distance.OTHER, {"b1"})):
+        distances["b2"] = far
+        harness = quorum(kind=Pressed)
+        harness.pressed = "b1"
+        pressed = replace(options, read_entries_max=20, pressure=BackPressure())
+        pressed.pressure.note("b1", 0.002, 0.0)
+        _, client = copy(harness, pressed)
+        assert {one.bookie_id for one in requests(client, ReadEntries)} == read
+
+    # The near one goes away: the other one is read.
+    harness = quorum()
+    harness.bookies["b1"].away = True
+    procedure, client = copy(harness, options)
+    assert procedure.copied.entries == LAST + 1
+
+
+def test_a_striped_share_comes_from_near_bookies_as_far_as_they_have_it() -> None:
+    distances = {"b1": Distance.OTHER, "b2": Distance.RACK, "b3": Distance.RACK}
+    options = replace(
+        OPTIONS,
+        pressure=BackPressure(),
+        distance=lambda bookie: distances.get(bookie, Distance.UNKNOWN),
+    )
+    procedure, client = copy(quorum(4, 3), options)
+    assert procedure.copied.entries == (LAST + 1) * 3 // 4
+    read = {one.bookie_id for one in requests(client, ReadEntries)}
+    assert read == {"b2", "b3"}, "these two have all of it together"
 
 
 @dataclass

@@ -49,6 +49,9 @@ public final class Cells {
             case "rolling":
                 RollingCells.addTo(cells);
                 break;
+            case "placement":
+                PlacementCells.addTo(cells);
+                break;
             case "kills":
                 cells.put("kill-rounds", new KillRounds());
                 break;
