@@ -25,7 +25,7 @@ from tests.fixtures.index_harness import (
     IndexHarness,
 )
 from tests.fixtures.journal_harness import EXCEPTION, EXCEPTIONS, JOURNAL_EXCEPTIONS
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, formatted_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,11 +158,7 @@ def test_many_go_in_slices(harness: IndexHarness) -> None:
 # dropped (INV-G2).
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
+fake = formatted_disk
 
 
 @pytest.fixture

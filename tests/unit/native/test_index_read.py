@@ -35,7 +35,7 @@ from tests.fixtures.index_harness import (
     IndexHarness,
 )
 from tests.fixtures.journal_harness import entry
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, first_life, format_disk, formatted_disk
 
 if TYPE_CHECKING:
     import random
@@ -51,18 +51,8 @@ def harness() -> Iterator[IndexHarness]:
     made.close()
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
-
-
-@pytest.fixture
-def life(fake: FakeDisk) -> Iterator[Life]:
-    made = Life(fake, Book())
-    yield made
-    made.close()
+fake = formatted_disk
+life = first_life
 
 
 def filled(harness: IndexHarness, ledger_id: int, ids: list[int], size: int = 20) -> None:
@@ -306,13 +296,18 @@ def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
         harness.close()
 
 
-def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
+def fill(fake: FakeDisk, entry_ids: range) -> None:
+    """Store entries of ledger 1, and flush them, in a life that ends."""
     life = Life(fake, Book())
-    for n in range(60):
+    for n in entry_ids:
         life.add(1, n, bytes(500))
     life.settle()
     life.flush()
     life.close()
+
+
+def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
+    fill(fake, range(60))
     life = Life(fake, Book(), requests_max=4)
     try:
         puts = [life.harness.read(1, n) for n in range(60)]
@@ -330,12 +325,7 @@ def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
 
 def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
     """INV-B1: each holds room for all ranges of a reply while it is on the disk."""
-    life = Life(fake, Book())
-    for n in range(0, 60, 2):
-        life.add(1, n, bytes(500))
-    life.settle()
-    life.flush()
-    life.close()
+    fill(fake, range(0, 60, 2))
     life = Life(fake, Book(), requests_max=256)
     try:
         puts = [life.harness.list_entries(1) for _ in range(100)]
@@ -354,12 +344,7 @@ def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
 
 def test_checks_beyond_the_bound_wait_in_their_ring(fake: FakeDisk) -> None:
     """Parked copies are bounded (INV-B1): the batches behind wait, and every add gets its answer."""
-    life = Life(fake, Book())
-    for n in range(40):
-        life.add(1, n, bytes(500))
-    life.settle()
-    life.flush()
-    life.close()
+    fill(fake, range(40))
     life = Life(fake, Book(), parked_bytes_max=1)
     try:
         for n in range(40):

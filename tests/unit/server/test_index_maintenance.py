@@ -15,7 +15,7 @@ from fastbk.storage import maintenance as storage_maintenance
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, formatted_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,11 +28,7 @@ LEDGERS_MAX = 300
 LOOKS_MAX = 200
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
+fake = formatted_disk
 
 
 @pytest.fixture
