@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,14 +86,11 @@ def test_batches_keep_their_limits(harness: IndexHarness) -> None:
 
 
 def test_a_reply_is_no_longer_than_a_frame() -> None:
-    harness = IndexHarness(frame_size_bytes_max=4096, ring_bytes=1 << 18)
-    try:
+    with closing(IndexHarness(frame_size_bytes_max=4096, ring_bytes=1 << 18)) as harness:
         filled(harness, 1, list(range(10)), 1000)
         answer = harness.ask_one(harness.read_batch(1, 0))
         assert ids_of(answer) == [0, 1, 2]
         assert answer.next_entry_id == 3
-    finally:
-        harness.close()
 
 
 def test_gaps_wide_and_narrow_and_the_largest_ids(harness: IndexHarness) -> None:
@@ -176,8 +174,7 @@ def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk, runs: 
         life.settle()
         life.flush()
     life.close()
-    life = Life(fake, Book())
-    try:
+    with closing(Life(fake, Book())) as life:
         found: list[int] = []
         position, asked = 0, 0
         while position < 300:
@@ -188,8 +185,6 @@ def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk, runs: 
             asked += 1
         assert found == ids
         assert asked <= runs + 2, f"{asked} requests for {runs} runs"
-    finally:
-        life.close()
 
 
 def test_what_a_cache_held_is_found_after_it_was_emptied(life: Life) -> None:
@@ -270,8 +265,7 @@ def test_damage_on_record_never_says_no(harness: IndexHarness) -> None:
 
 
 def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
-    harness = IndexHarness(reply_bytes=1 << 18)
-    try:
+    with closing(IndexHarness(reply_bytes=1 << 18)) as harness:
         filled(harness, 1, list(range(3)), 60_000)
         wanted = [harness.read(1, n % 3).request_id for n in range(40)]
         fence = harness.fence(1, 0)
@@ -292,8 +286,6 @@ def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
         assert by_id[fence.request_id].status == OK
         assert by_id[checked.request_id].status == 22
         assert poll.request_id in by_id
-    finally:
-        harness.close()
 
 
 def fill(fake: FakeDisk, entry_ids: range) -> None:
@@ -308,8 +300,7 @@ def fill(fake: FakeDisk, entry_ids: range) -> None:
 
 def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
     fill(fake, range(60))
-    life = Life(fake, Book(), requests_max=4)
-    try:
+    with closing(Life(fake, Book(), requests_max=4)) as life:
         puts = [life.harness.read(1, n) for n in range(60)]
         life.harness.run()
         assert life.index.status.requests == 4
@@ -319,15 +310,12 @@ def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
             got += life.harness.answers()
         assert {each.request_id for each in got} == {put.request_id for put in puts}
         assert {each.status for each in got} == {OK}
-    finally:
-        life.close()
 
 
 def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
     """INV-B1: each holds room for all ranges of a reply while it is on the disk."""
     fill(fake, range(0, 60, 2))
-    life = Life(fake, Book(), requests_max=256)
-    try:
+    with closing(Life(fake, Book(), requests_max=256)) as life:
         puts = [life.harness.list_entries(1) for _ in range(100)]
         life.harness.run()
         assert life.index.status.requests == 100
@@ -338,15 +326,12 @@ def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
             got += life.harness.answers()
         assert [each.request_id for each in got] == [put.request_id for put in puts]
         assert {len(each.ranges) for each in got} == {30}
-    finally:
-        life.close()
 
 
 def test_checks_beyond_the_bound_wait_in_their_ring(fake: FakeDisk) -> None:
     """Parked copies are bounded (INV-B1): the batches behind wait, and every add gets its answer."""
     fill(fake, range(40))
-    life = Life(fake, Book(), parked_bytes_max=1)
-    try:
+    with closing(Life(fake, Book(), parked_bytes_max=1)) as life:
         for n in range(40):
             life.recovery_add(1, n, bytes(500) if n % 2 else b"other")
             while life.journal.status.waiting_bytes or life.journal.status.in_flight:
@@ -357,8 +342,6 @@ def test_checks_beyond_the_bound_wait_in_their_ring(fake: FakeDisk) -> None:
         life.settle()
         assert not life.waiting
         assert set(life.book.acked) == {(1, n) for n in range(40) if n % 2}
-    finally:
-        life.close()
 
 
 def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
@@ -370,8 +353,7 @@ def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
     life.flush()
     life.close()
     fake.corrupt("/ledgers/logs/0000000000000001.log", 4096 + 700, 64)
-    life = Life(fake, Book())
-    try:
+    with closing(Life(fake, Book())) as life:
         statuses = {life.ask(life.harness.read(1, n)).status for n in range(10)}
         assert CANNOT_TELL in statuses
         assert statuses <= {OK, CANNOT_TELL}
@@ -384,8 +366,6 @@ def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
         assert not life.waiting
         for n in range(10):
             assert life.ask(life.harness.read(1, n)).entry == entry(1, n, bytes(100))
-    finally:
-        life.close()
 
 
 def test_requests_that_no_worker_writes(harness: IndexHarness) -> None:
@@ -716,8 +696,9 @@ def test_a_step_encodes_no_more_than_its_turn(streaming_life: Life) -> None:
 
 def test_history_is_held_back_while_adds_come(filled_disk: FakeDisk) -> None:
     """A reader of history and a writer meet: the reader gets on, but not as fast as it could."""
-    streaming_life = Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
-    try:
+    with closing(
+        Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    ) as streaming_life:
         deadline_s = time.monotonic() + 30.0
         added = 0
         while counter(streaming_life, "FBK_C_INDEX_BULK_RATE") >= CEILING_BYTES:
@@ -739,14 +720,13 @@ def test_history_is_held_back_while_adds_come(filled_disk: FakeDisk) -> None:
             assert time.monotonic() < deadline_s
             got += [answer.request_id for answer in answers(streaming_life, 2)]
         assert sorted(got) == puts
-    finally:
-        streaming_life.close()
 
 
 def test_who_reads_the_newest_entries_in_batches_is_never_held_back(filled_disk: FakeDisk) -> None:
     """The pauses in which history stands still are for readers of tails; they stood still themselves, 70 ms each."""
-    streaming_life = Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
-    try:
+    with closing(
+        Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    ) as streaming_life:
         added, behind, held = 0, 0, 0
         history: set[int] = set()
         for _ in range(300):
@@ -774,5 +754,3 @@ def test_who_reads_the_newest_entries_in_batches_is_never_held_back(filled_disk:
             held += history.isdisjoint(got)
             history -= set(got)
         assert held > 0, "history waits"
-    finally:
-        streaming_life.close()
