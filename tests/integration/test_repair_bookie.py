@@ -24,7 +24,6 @@ ENTRIES = 300
 SETTINGS = {
     "gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}, "scrub": {"rate": "0B"},
 }  # fmt: skip
-SICK = 2
 
 
 cluster = renewed_cluster

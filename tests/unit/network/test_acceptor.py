@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import ssl
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -32,7 +31,6 @@ from tests.fixtures.worker_harness import Client, Served, one_worker, until
 from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
 OK, UNAUTHORIZED, V2_EUA = 0, 21, 102
-MIB = 1 << 20
 
 
 @pytest.mark.uvloop_too
@@ -230,9 +228,6 @@ async def test_handshakes_beyond_the_rate_wait(authority: Authority, issued: Iss
         for client in clients:
             await greet(client)
             await client.close()
-
-
-Made = Callable[[Path], Issued]
 
 
 @pytest.mark.parametrize("kind", ["none", "foreign", "expired"])

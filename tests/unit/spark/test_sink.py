@@ -11,23 +11,23 @@ from contextlib import closing
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from fastbk.errors import (  # noqa: E402 -- needs pyarrow
+from fastbk.errors import (
     ConfigError,
     DraftGone,
     Error,
     MetadataUnavailable,
     StreamBusy,
 )
-from fastbk.spark import sink  # noqa: E402 -- needs pyarrow
-from fastbk.spark.sink import (  # noqa: E402 -- needs pyarrow
+from fastbk.spark import sink
+from fastbk.spark.sink import (
     CommitMessage,
     FastbkStreamWriter,
     TaskAttempt,
 )
-from tests.fixtures.sink_harness import (  # noqa: E402 -- needs pyarrow
+from tests.fixtures.sink_harness import (
     Killed,
     SinkHarness,
     SyncClient,

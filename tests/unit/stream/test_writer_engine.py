@@ -410,9 +410,6 @@ async def test_a_first_append_waits_for_its_turn_and_fails_by_trouble_alone() ->
 # because of trouble.
 
 
-HOUR_S = 3600.0
-
-
 @given(st.integers(0, 2**63 - 1), st.floats(0.01, 1e9))
 def test_a_segment_rolls_in_the_last_tenth_of_its_age_with_the_next_one_ready(
     ledger_id: int, age_s: float
