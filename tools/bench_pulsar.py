@@ -25,10 +25,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compat.bench import APACHE_SETTINGS
 from tests.compat.jars import programs
 from tests.compat.pulsar_rig import BROKER_NEEDS, Broker, Clients, pulsar_clients, pulsar_cluster
 from tests.compat.rig import Cluster, Rig
+from tools.bench_compat import APACHE_SETTINGS
 from tools.bench_costs import written_of
 from tools.part import scratch, setting, write
 

@@ -11,12 +11,12 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.compat.bench import bench
-from tests.compat.heal_bench import heal_bench
 from tests.compat.jars import BUILD, NotAvailable, programs
 from tests.compat.results import Result, Results
 from tests.compat.rig import Rig
 from tests.compat.sections import Section, chosen_sections
+from tools.bench_compat import bench
+from tools.bench_compat_healing import heal_bench
 
 EXIT_INTERRUPTED = 130
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,23 +14,15 @@ from fastbk.model.ledger import LedgerState
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down
-from tests.fixtures.shared_cluster import as_new
+from tests.fixtures.shared_cluster import renewed_cluster
 
 pytestmark = pytest.mark.waits
 
 ENTRIES = 60
 
 
-@pytest.fixture(scope="module")
-def four() -> Iterator[LocalCluster]:
-    with LocalCluster(4) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(four: LocalCluster) -> LocalCluster:
-    """Four bookies that run, and no ledger."""
-    return as_new(four)
+BOOKIES = 4
+cluster = renewed_cluster
 
 
 async def test_a_ledger_whose_entries_lie_on_healthy_bookies_can_be_read_and_closed(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -24,7 +23,7 @@ from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import page
 from tests.fixtures.registrations import until_down
-from tests.fixtures.shared_cluster import as_new
+from tests.fixtures.shared_cluster import renewed_cluster
 from tests.fixtures.wait import wait_until_async
 
 Client = fastbk.Client
@@ -32,16 +31,7 @@ QUICK_S = 4.0
 """A tenth of a second is usual. A wait for the missing bookie would take five seconds or more, the former error 30."""
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(three: LocalCluster) -> LocalCluster:
-    """Three bookies that run, and no ledger."""
-    return as_new(three)
+cluster = renewed_cluster
 
 
 async def missing(client: Client) -> list[MissingCopies]:

@@ -6,7 +6,6 @@ Marks of missing copies are reported by `cluster under-replicated`, and a verifi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,21 +20,13 @@ from fastbk.replication.repair_options import RepairOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down
-from tests.fixtures.shared_cluster import as_new
+from tests.fixtures.shared_cluster import renewed_cluster
 
 ENTRIES = 200
 
 
-@pytest.fixture(scope="module")
-def five() -> Iterator[LocalCluster]:
-    with LocalCluster(5) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(five: LocalCluster) -> LocalCluster:
-    """Five bookies that run, and no ledger."""
-    return as_new(five)
+BOOKIES = 5
+cluster = renewed_cluster
 
 
 def data_of(ledger_id: int, entry_id: int) -> bytes:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import fastbk
 from fastbk.devcluster import Bookie
@@ -20,26 +17,16 @@ from fastbk.wire.statuses import Status
 from tests.fixtures.cli import Cli
 from tests.fixtures.pages import json_page, page
 from tests.fixtures.raw_bookie import raw_bookie
-from tests.fixtures.shared_cluster import as_new
+from tests.fixtures.shared_cluster import renewed_cluster
 from tests.fixtures.wait import wait_until_async
 
 ENTRIES = 300
 SETTINGS = {
     "gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}, "scrub": {"rate": "0B"},
 }  # fmt: skip
-SICK = 2
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[LocalCluster]:
-    with LocalCluster(3, settings=SETTINGS) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(three: LocalCluster) -> LocalCluster:
-    """Three bookies that run without a scrub, and no ledger."""
-    return as_new(three)
+cluster = renewed_cluster
 
 
 def data_of(ledger_id: int, entry_id: int) -> bytes:

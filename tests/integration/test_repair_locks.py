@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -26,23 +25,15 @@ from fastbk.replication.repair_options import RepairOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down
-from tests.fixtures.shared_cluster import as_new
+from tests.fixtures.shared_cluster import renewed_cluster
 from tests.fixtures.wait import wait_until_async
 
 SHORT = RepairOptions(patience_s=0.2)
 OTHER = "another-host"
 
 
-@pytest.fixture(scope="module")
-def five() -> Iterator[LocalCluster]:
-    with LocalCluster(5) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(five: LocalCluster) -> LocalCluster:
-    """Five bookies that run, and no ledger."""
-    return as_new(five)
+BOOKIES = 5
+cluster = renewed_cluster
 
 
 async def fill(client: Client, copies: int = 3) -> int:

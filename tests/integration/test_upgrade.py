@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from tests.fixtures.metadata import forget_level, new_cluster, set_level
 from tests.fixtures.pages import page
 from tests.fixtures.released import ReleasedCluster, released_tree
 from tests.fixtures.restart_server import restart_server, restarts_into
-from tests.fixtures.shared_cluster import as_new
+from tests.fixtures.shared_cluster import renewed_cluster
 from tests.fixtures.wait import DEADLINE_S, wait_until, wait_until_async
 
 pytestmark = pytest.mark.waits
@@ -42,16 +41,7 @@ __all__ = ["released_tree"]
 ENTRIES = 60
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as made:
-        yield made
-
-
-@pytest.fixture
-def cluster(three: LocalCluster) -> LocalCluster:
-    """Three bookies that run, and no ledger."""
-    return as_new(three)
+cluster = renewed_cluster
 
 
 def has_hold(uri: str) -> bool:

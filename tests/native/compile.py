@@ -18,6 +18,7 @@ from fastbk.native.build_native import COMMON_FLAGS, NATIVE, ROOT, WARNING_FLAGS
 HERE = Path(__file__).resolve().parent
 SOURCES = NATIVE / "src"
 UNOBSERVED = HERE / "unobserved"
+MEASURING = ROOT / "tools" / "native"
 
 KINDS = {
     "release": ["-O2"],
@@ -89,8 +90,14 @@ def compile_object(source: Path, kind: str) -> Path:
 def build_program(
     files: Sequence[str], sources: Sequence[str], kind: str, libraries: Sequence[str] = ()
 ) -> Path:
-    """Return the program of `files` (in this folder) and `sources` (of fastbk/native/src) in this kind of build."""
-    objects = [compile_object(HERE / name, kind) for name in files]
+    """Return the program of `files` and `sources` (of fastbk/native/src) in this kind of build.
+
+    `files` are in this folder, or in tools/native where they measure.
+    """
+    objects = [
+        compile_object(next(one for one in (HERE / name, MEASURING / name) if one.exists()), kind)
+        for name in files
+    ]
     # Every file of the bookie may have kill points.
     objects += [
         compile_object(SOURCES / name, kind) for name in dict.fromkeys([*sources, "base/fault.c"])

@@ -27,10 +27,10 @@ from fastbk.meta.api import MetadataStore
 from fastbk.meta.uri import open_store
 from fastbk.native.load import LoadError
 from fastbk.units import MIB
-from tests.compat.bench import APACHE_SETTINGS, BOOKIE_OPTIONS, java_append, java_ledger_calls
 from tests.compat.jars import NotAvailable, programs
 from tests.compat.members import STORAGES, FileMember
 from tests.compat.rig import Cluster, Rig
+from tools.bench_compat import APACHE_SETTINGS, BOOKIE_OPTIONS, java_append, java_ledger_calls
 from tools.benchmark.bookie_loads import ON_ONE_BOOKIE
 from tools.benchmark.cases import (
     ENTRY_BYTES,

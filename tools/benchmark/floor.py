@@ -1,4 +1,4 @@
-"""The floor: the disk by itself, and a chain of three bare C processes (tests/native/bench_chain.c)."""
+"""The floor: the disk by itself, and a chain of three bare C processes (tools/native/bench_chain.c)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Debian's redis-server, on loopback, fresh for each measurement. `appendfsync always`: Redis runs all
 commands that it has read, syncs its file once, then replies; so commands in flight share a sync, as
 entries share a bookie's. It reads 16 KiB of a connection at a time, which bounds that. It never
-rewrites its file here, which is to its advantage. The load is in C (tests/native/bench_redis.c):
+rewrites its file here, which is to its advantage. The load is in C (tools/native/bench_redis.c):
 raw commands, pipelined. redis-benchmark would cost more and
 cannot keep a window full: it waits for a whole pipeline before it sends the next.
 """

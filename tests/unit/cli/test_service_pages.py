@@ -32,7 +32,13 @@ from fastbk.stream.stream import truncate
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.streams import as_client, context_of, new_stream, write_segments
+from tests.fixtures.streams import (
+    as_client,
+    cluster_with_stream,
+    context_of,
+    new_stream,
+    write_segments,
+)
 
 if TYPE_CHECKING:
     from fastbk.admin.healing import RequestedRecoveries
@@ -64,8 +70,7 @@ class Slow(Plan):
 
 async def test_deletions_bytes_orphans_and_the_age_of_the_last_pass() -> None:
     plan = Away()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     await write_segments(cluster.client(), 3)
     context = context_of(cluster.client())
     await truncate(context, "latest")
@@ -91,8 +96,7 @@ async def test_deletions_bytes_orphans_and_the_age_of_the_last_pass() -> None:
 
 
 async def test_ledgers_that_were_made_and_never_written_are_orphans() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await write_segments(cluster.client(), 2)
     client = cluster.client()
     ledger_id = await client.records.draw_ledger_id()

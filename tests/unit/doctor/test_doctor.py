@@ -58,6 +58,8 @@ from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures.metadata import metadata, service
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"
@@ -164,21 +166,32 @@ def test_every_problem_names_a_cure(patient: Patient) -> None:
         assert bool(each.fix) == (each.status is not Status.OK), each
 
 
-def test_a_wiped_directory(patient: Patient) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "name", "status", "why", "fix"),
+    [
+        (lambda one: shutil.rmtree(one.ledgers), "identity", Status.FAIL, "is empty", "--accept-data-loss"),
+        (lambda one: (one.journal / "identity.json").write_text("{}"), "identity", Status.FAIL, "identity.json", ""),
+        (lambda one: (one.ledgers / "manifest.1").unlink(), "manifest", Status.WARN, "manifest.1: missing", ""),
+        (lambda one: one.commit(mark=9), "journal to replay", Status.FAIL, "there is no journal file", ""),
+        (lambda one: os.utime(one.journal / "identity.json", (4e9, 4e9)), "times of files", Status.WARN,
+         "identity.json", ""),
+        (lambda one: one.ledgers.chmod(0o755), "rights", Status.WARN, "", ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_directories_is_named(
+    patient: Patient,
+    spoil: Callable[[Patient], object],
+    name: str,
+    status: Status,
+    why: str,
+    fix: str,
+) -> None:
     patient.start()
-    shutil.rmtree(patient.ledgers)
-    found = worst(patient.examine(), "identity")
-    assert found.status is Status.FAIL
-    assert "is empty" in found.why
-    assert "--accept-data-loss" in found.fix
-
-
-def test_an_identity_that_is_damaged(patient: Patient) -> None:
-    patient.start()
-    (patient.journal / "identity.json").write_text("{}")
-    found = worst(patient.examine(), "identity")
-    assert found.status is Status.FAIL
-    assert "identity.json" in found.why
+    spoil(patient)
+    found = worst(patient.examine(), name)
+    assert found.status is status
+    assert why in found.why
+    assert fix in found.fix
 
 
 def test_a_lost_manifest(patient: Patient) -> None:
@@ -198,14 +211,6 @@ def test_a_missing_manifest(patient: Patient) -> None:
     assert found.status is Status.FAIL
     assert log_file.name in found.why
     assert "rebuild-locations" in found.fix
-
-
-def test_one_slot_of_a_manifest(patient: Patient) -> None:
-    patient.start()
-    (patient.ledgers / "manifest.1").unlink()
-    found = worst(patient.examine(), "manifest")
-    assert found.status is Status.WARN
-    assert "manifest.1: missing" in found.why
 
 
 def test_files_that_the_manifest_names_and_are_gone_or_short(patient: Patient) -> None:
@@ -249,14 +254,6 @@ def test_damage_on_record(patient: Patient) -> None:
     lost = msgspec.structs.replace(damage, what=LOST_STATES.format(file_id=3))
     patient.commit(damage=(damage, lost))
     assert "rebuild-locations" in worst(patient.examine(), "damage on record").fix
-
-
-def test_a_missing_journal_file(patient: Patient) -> None:
-    patient.start()
-    patient.commit(mark=9)
-    found = worst(patient.examine(), "journal to replay")
-    assert found.status is Status.FAIL
-    assert "there is no journal file" in found.why
 
 
 @pytest.mark.parametrize(("sync", "status"), [("always", Status.OK), ("never", Status.WARN)])
@@ -306,20 +303,6 @@ def test_ledgers_in_limbo(patient: Patient) -> None:
     assert f"fastbk bookie repair {ME}" in found.fix
     patient.flush([LedgerState(7, flags=FENCED)])
     assert worst(patient.examine(), "limbo").status is Status.OK
-
-
-def test_files_from_the_future(patient: Patient) -> None:
-    patient.start()
-    os.utime(patient.journal / "identity.json", (4e9, 4e9))
-    found = worst(patient.examine(), "times of files")
-    assert found.status is Status.WARN
-    assert "identity.json" in found.why
-
-
-def test_directories_that_others_may_list(patient: Patient) -> None:
-    patient.start()
-    patient.ledgers.chmod(0o755)
-    assert worst(patient.examine(), "rights").status is Status.WARN
 
 
 def test_a_port_that_a_stranger_has(patient: Patient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import count
 
 import msgspec
@@ -157,16 +158,10 @@ def test_a_gate_that_failed_reads_again_at_once(store: MemoryStore) -> None:
 
 def test_zookeeper_and_sqlite_have_it_too(zookeeper: object, tmp_path: object) -> None:
     for uri in (zookeeper.uri(), f"sqlite:{tmp_path}/metadata.sqlite"):  # type: ignore[attr-defined]
-        store = open_store(uri)
-        try:
+        with closing(open_store(uri)) as store:
             assert read_record(store).level == LEVEL_MAX
             forget_level(store)
             assert read_record(store).level == LEVEL_FIRST
             assert raise_level(store, 2).level == 2
-        finally:
-            store.close()
-        again = open_store(uri)
-        try:
+        with closing(open_store(uri)) as again:
             assert check_level(again) == 2
-        finally:
-            again.close()

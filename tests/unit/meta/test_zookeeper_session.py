@@ -13,7 +13,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -40,15 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    Lose = Callable[[Callable[[], bool], Callable[[], Any]], Future[Any]]
+
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def aside() -> Iterator[Callable[[Callable[[], T]], Future[T]]]:
-    """Runs a call in another thread."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit
 
 
 # Operation codes of ZooKeeper's protocol: create, delete, setData, multi.
@@ -63,24 +58,28 @@ def operations(data: bytes) -> Iterator[int]:
         data = data[4 + size :]
 
 
-def lose_the_answer(
-    proxy: TcpProxy, is_done: Callable[[], bool], start: Callable[[], Future[T]]
-) -> Future[T]:
-    """Let a write through, and cut its connection before the answer gets back."""
+@pytest.fixture
+def lose(proxy: TcpProxy) -> Iterator[Lose]:
+    """Runs a call in another thread: lets its write through, and cuts its connection before the answer gets back."""
 
     def hold_answers_to_writes(data: bytes, to_client: bool) -> bytes:
         if not to_client and WRITES & set(operations(data)):
             proxy.stall(to_client=True)
         return data
 
-    proxy.mangle = hold_answers_to_writes
-    running = start()
-    wait_until(is_done, "the server does it")
-    proxy.mangle = None
-    proxy.cut()
-    proxy.resume()
-    proxy.mend()
-    return running
+    with ThreadPoolExecutor(1) as pool:
+
+        def lose_the_answer(is_done: Callable[[], bool], call: Callable[[], Any]) -> Future[Any]:
+            proxy.mangle = hold_answers_to_writes
+            running = pool.submit(call)
+            wait_until(is_done, "the server does it")
+            proxy.mangle = None
+            proxy.cut()
+            proxy.resume()
+            proxy.mend()
+            return running
+
+        yield lose_the_answer
 
 
 # --- answers that get lost ---------------------------------------------------------------------------------------
@@ -93,15 +92,10 @@ def there(store: ZooKeeperStore, ledger_id: int) -> bool:
 def test_a_creation_whose_answer_got_lost_is_found(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], int]], Future[int]],
+    lose: Lose,
 ) -> None:
     near.create_ledger(8, metadata())  # so that parents and our own nodes are there
-    created = lose_the_answer(
-        proxy,
-        lambda: there(near, 7),
-        lambda: aside(lambda: far.create_ledger(7, metadata(token=5))),
-    )
+    created = lose(lambda: there(near, 7), lambda: far.create_ledger(7, metadata(token=5)))
     assert created.result(10) == 0
     assert near.read_ledger(7).version == 0
 
@@ -110,17 +104,15 @@ def test_a_creation_whose_answer_got_lost_is_found(
 def test_an_update_whose_answer_got_lost_is_found(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], int]], Future[int]],
+    lose: Lose,
     depends_on_a_bookie: bool,
 ) -> None:
     version = near.create_ledger(7, metadata())
     identity = IdentityVersion("b", near.write_identity(BookieIdentity("b", 1, ()), None))
     wanted = identity if depends_on_a_bookie else None
-    updated = lose_the_answer(
-        proxy,
+    updated = lose(
         lambda: near.read_ledger(7).version == 1,
-        lambda: aside(lambda: far.update_ledger(7, metadata(last=3), version, wanted)),
+        lambda: far.update_ledger(7, metadata(last=3), version, wanted),
     )
     assert updated.result(10) == 1
     assert near.read_ledger(7).metadata == metadata(last=3)
@@ -129,8 +121,7 @@ def test_an_update_whose_answer_got_lost_is_found(
 def test_an_update_that_others_changed_before_its_answer_was_looked_up_may_have_happened(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], int]], Future[int]],
+    lose: Lose,
 ) -> None:
     near.create_ledger(7, metadata())
 
@@ -140,9 +131,7 @@ def test_an_update_that_others_changed_before_its_answer_was_looked_up_may_have_
             return True
         return False
 
-    updated = lose_the_answer(
-        proxy, is_done, lambda: aside(lambda: far.update_ledger(7, metadata(last=3), 0))
-    )
+    updated = lose(is_done, lambda: far.update_ledger(7, metadata(last=3), 0))
     with pytest.raises(MetadataConflict) as caught:
         updated.result(10)
     assert caught.value.outcome == "unknown"
@@ -151,27 +140,21 @@ def test_an_update_that_others_changed_before_its_answer_was_looked_up_may_have_
 def test_a_deletion_whose_answer_got_lost_is_found(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], None]], Future[None]],
+    lose: Lose,
 ) -> None:
     near.create_ledger(7, metadata())
-    deleted = lose_the_answer(
-        proxy, lambda: not there(near, 7), lambda: aside(lambda: far.delete_ledger(7))
-    )
+    deleted = lose(lambda: not there(near, 7), lambda: far.delete_ledger(7))
     assert deleted.result(10) is None
 
 
 def test_an_identity_whose_answer_got_lost_is_found(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], int]], Future[int]],
+    lose: Lose,
 ) -> None:
     identity = BookieIdentity("b1", 7, ())
-    written = lose_the_answer(
-        proxy,
-        lambda: near.read_identity("b1") is not None,
-        lambda: aside(lambda: far.write_identity(identity, None)),
+    written = lose(
+        lambda: near.read_identity("b1") is not None, lambda: far.write_identity(identity, None)
     )
     assert written.result(10) == 0
 
@@ -179,13 +162,10 @@ def test_an_identity_whose_answer_got_lost_is_found(
 def test_a_registration_whose_answer_got_lost_is_held(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], object]], Future[object]],
+    lose: Lose,
 ) -> None:
-    running = lose_the_answer(
-        proxy,
-        lambda: bool(near.list_bookies()),
-        lambda: aside(lambda: far.register_bookie(service(), writable=True)),
+    running = lose(
+        lambda: bool(near.list_bookies()), lambda: far.register_bookie(service(), writable=True)
     )
     lease = running.result(10)
     lease.renew()  # type: ignore[attr-defined]
@@ -377,12 +357,13 @@ def changed_once(near: ZooKeeperStore) -> int:
 
 
 @pytest.mark.parametrize("value", [b"2", None])
-def test_a_lost_answer_is_not_taken_for_a_success_where_somebody_came_behind(
+@pytest.mark.parametrize("is_changed_behind", [False, True])
+def test_a_change_of_a_record_whose_answer_got_lost_is_found_unless_somebody_came_behind(
     near: ZooKeeperStore,
     far: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], list[int]]], Future[list[int]]],
+    lose: Lose,
     value: bytes | None,
+    is_changed_behind: bool,
 ) -> None:
     version = changed_once(near)
 
@@ -390,35 +371,19 @@ def test_a_lost_answer_is_not_taken_for_a_success_where_somebody_came_behind(
         (found,) = near.records.read(["r"])
         if (found and found.value) != value:
             return False
-        near.records.change([Change("r", b"of somebody else", found and found.version)])
+        if is_changed_behind:
+            near.records.change([Change("r", b"of somebody else", found and found.version)])
         return True
 
-    change = [Change("r", value, version)]
-    changing = lose_the_answer(proxy, is_done, lambda: aside(lambda: far.records.change(change)))
-    with pytest.raises(MetadataConflict) as failed:
-        changing.result(20)
-    assert failed.value.outcome == "unknown"
-
-
-@pytest.mark.parametrize("value", [b"2", None])
-def test_a_change_of_a_record_whose_answer_got_lost_is_found(
-    near: ZooKeeperStore,
-    far: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], list[int]]], Future[list[int]]],
-    value: bytes | None,
-) -> None:
-    version = changed_once(near)
-
-    def is_done() -> bool:
+    changing = lose(is_done, lambda: far.records.change([Change("r", value, version)]))
+    if is_changed_behind:
+        with pytest.raises(MetadataConflict) as failed:
+            changing.result(20)
+        assert failed.value.outcome == "unknown"
+    else:
+        (new,) = changing.result(20)
         (found,) = near.records.read(["r"])
-        return (found and found.value) == value
-
-    change = [Change("r", value, version)]
-    changing = lose_the_answer(proxy, is_done, lambda: aside(lambda: far.records.change(change)))
-    (new,) = changing.result(20)
-    (found,) = near.records.read(["r"])
-    assert (found.version if found else 0) == new
+        assert (found.version if found else 0) == new
 
 
 # What becomes of watches and registrations when ZooKeeper's sessions end, at a real server.

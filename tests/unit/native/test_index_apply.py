@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -261,10 +262,9 @@ def counter(harness: IndexHarness, name: str) -> int:
 
 
 def test_a_batch_that_does_not_fit_waits_for_the_flush() -> None:
-    harness = IndexHarness(
-        cache_bytes=1 << 18, cache_reserve_bytes=1 << 14, flush_used_bytes=1 << 30
-    )
-    try:
+    with closing(
+        IndexHarness(cache_bytes=1 << 18, cache_reserve_bytes=1 << 14, flush_used_bytes=1 << 30)
+    ) as harness:
         for n in range(5):
             harness.add(1, n, bytes(60_000))
             harness.publish()
@@ -290,14 +290,11 @@ def test_a_batch_that_does_not_fit_waits_for_the_flush() -> None:
             harness.index.seal()
         harness.index.flushed()
         assert harness.mark == taken
-    finally:
-        harness.close()
 
 
 def test_flush_is_due_by_journal_bytes_and_age() -> None:
     for options in ({"flush_journal_bytes": 3 * 4096}, {"flush_interval_ms": 0}):
-        harness = IndexHarness(**options)
-        try:
+        with closing(IndexHarness(**options)) as harness:
             assert not harness.run() & FLUSH
             for n in range(3):
                 harness.add(1, n)
@@ -308,8 +305,6 @@ def test_flush_is_due_by_journal_bytes_and_age() -> None:
             assert not harness.run() & FLUSH
             harness.index.flushed()
             assert not harness.run() & FLUSH, "nothing has come since"
-        finally:
-            harness.close()
 
 
 # ---- what no worker and no journal writes
@@ -576,21 +571,17 @@ ASKS: dict[str, Callable[[IndexHarness], object]] = {
 
 @pytest.mark.parametrize("kind", ASKS)
 def test_what_waits_for_room_in_its_ring_is_let_go(kind: str) -> None:
-    harness = filled()
-    try:
+    with closing(filled()) as harness:
         ASKS[kind](harness)
         harness.run(steps=50)
         assert not harness.run() & IDLE, "the ring was never full"
         leave(harness)
         harness.settle()
         assert harness.index.status.requests == 0
-    finally:
-        harness.close()
 
 
 def test_the_other_workers_get_their_answers() -> None:
-    harness = filled(worker_count=2)
-    try:
+    with closing(filled(worker_count=2)) as harness:
         for n in range(ASKED):
             harness.read(1, n % ENTRIES)
         harness.run(steps=10)
@@ -601,13 +592,10 @@ def test_the_other_workers_get_their_answers() -> None:
             harness.run(1)
             found += [answer.request_id for answer in harness.answers(1)]
         assert found == [put.request_id for put in wanted]
-    finally:
-        harness.close()
 
 
 def test_polls_that_come_due_later_are_let_go() -> None:
-    harness = filled()
-    try:
+    with closing(filled()) as harness:
         for _ in range(ASKED):
             harness.read_lac(1, ENTRIES - 2, 60_000)
         harness.settle()
@@ -616,8 +604,6 @@ def test_polls_that_come_due_later_are_let_go() -> None:
         harness.add(1, ENTRIES, bytes(ENTRY_BYTES))
         harness.publish()
         harness.settle()
-    finally:
-        harness.close()
 
 
 def test_disks_are_not_read_for_it() -> None:
@@ -630,15 +616,12 @@ def test_disks_are_not_read_for_it() -> None:
         life.settle()
         life.flush()
         life.close()
-        life = Life(fake, Book())
-        try:
+        with closing(Life(fake, Book())) as life:
             for n in range(40):
                 life.harness.read_batch(1, n)
             leave(life.harness)
             life.harness.settle()
             assert life.store.counts()["jobs"] == 0
-        finally:
-            life.close()
 
 
 # A fence's answer, and the adds before it that are still being looked at.
@@ -703,8 +686,7 @@ def test_a_fence_does_not_wait_for_recovery_adds(life: Life) -> None:
 
 def test_a_ring_that_fences_have_filled_is_forgotten_once_it_is_read() -> None:
     """Nobody asks anything more: the index sleeps, and a drain believes that it is done."""
-    harness = IndexHarness()
-    try:
+    with closing(IndexHarness()) as harness:
         harness.add(1, 0, bytes(60_000))
         harness.publish()
         for _ in range(20):
@@ -715,5 +697,3 @@ def test_a_ring_that_fences_have_filled_is_forgotten_once_it_is_read() -> None:
             harness.run(1)
             found += len(harness.answers())
         harness.settle()
-    finally:
-        harness.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,7 @@ from tests.fixtures.index_harness import (
     IndexHarness,
 )
 from tests.fixtures.journal_harness import EXCEPTION, EXCEPTIONS, JOURNAL_EXCEPTIONS
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, formatted_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,11 +159,7 @@ def test_many_go_in_slices(harness: IndexHarness) -> None:
 # dropped (INV-G2).
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
+fake = formatted_disk
 
 
 @pytest.fixture
@@ -248,16 +245,13 @@ def test_dropped_copies_are_gone_and_may_come_back(life: Life, fake: FakeDisk) -
     life.flush()
     assert settled(life).keys() == {2}, "not dropped twice"
     life.stop()
-    again = Life(fake, Book())
-    try:
+    with closing(Life(fake, Book())) as again:
         assert settled(again).keys() == {2}, "nor after a restart"
         assert not is_acked_normal(again, 1, 7), "its fence stays"
         assert is_acked(again, 1, 0)
         assert again.ask(again.harness.read(1, 0)).status == OK
         again.flush()
         assert settled(again).keys() == {1, 2}
-    finally:
-        again.close()
 
 
 def is_acked_normal(life: Life, ledger_id: int, entry_id: int) -> bool:
@@ -430,14 +424,11 @@ def test_notices_are_bounded_by_what_the_journal_takes(limbo_harness: IndexHarne
 
 
 def test_what_cannot_be_put_in_limbo() -> None:
-    limbo_harness = IndexHarness(ledgers_max=2)
-    try:
+    with closing(IndexHarness(ledgers_max=2)) as limbo_harness:
         with pytest.raises(CorruptDataError):
             limbo_harness.index.put_in_limbo([-1])
         with pytest.raises(NativeFullError):
             limbo_harness.index.put_in_limbo([1, 2, 3])
-    finally:
-        limbo_harness.close()
 
 
 # Ledgers that metadata was never seen to list: what the index makes of what gc says of them

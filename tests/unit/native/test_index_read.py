@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,7 +36,7 @@ from tests.fixtures.index_harness import (
     IndexHarness,
 )
 from tests.fixtures.journal_harness import entry
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, first_life, format_disk, formatted_disk
 
 if TYPE_CHECKING:
     import random
@@ -51,18 +52,8 @@ def harness() -> Iterator[IndexHarness]:
     made.close()
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
-
-
-@pytest.fixture
-def life(fake: FakeDisk) -> Iterator[Life]:
-    made = Life(fake, Book())
-    yield made
-    made.close()
+fake = formatted_disk
+life = first_life
 
 
 def filled(harness: IndexHarness, ledger_id: int, ids: list[int], size: int = 20) -> None:
@@ -95,14 +86,11 @@ def test_batches_keep_their_limits(harness: IndexHarness) -> None:
 
 
 def test_a_reply_is_no_longer_than_a_frame() -> None:
-    harness = IndexHarness(frame_size_bytes_max=4096, ring_bytes=1 << 18)
-    try:
+    with closing(IndexHarness(frame_size_bytes_max=4096, ring_bytes=1 << 18)) as harness:
         filled(harness, 1, list(range(10)), 1000)
         answer = harness.ask_one(harness.read_batch(1, 0))
         assert ids_of(answer) == [0, 1, 2]
         assert answer.next_entry_id == 3
-    finally:
-        harness.close()
 
 
 def test_gaps_wide_and_narrow_and_the_largest_ids(harness: IndexHarness) -> None:
@@ -186,8 +174,7 @@ def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk, runs: 
         life.settle()
         life.flush()
     life.close()
-    life = Life(fake, Book())
-    try:
+    with closing(Life(fake, Book())) as life:
         found: list[int] = []
         position, asked = 0, 0
         while position < 300:
@@ -198,8 +185,6 @@ def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk, runs: 
             asked += 1
         assert found == ids
         assert asked <= runs + 2, f"{asked} requests for {runs} runs"
-    finally:
-        life.close()
 
 
 def test_what_a_cache_held_is_found_after_it_was_emptied(life: Life) -> None:
@@ -280,8 +265,7 @@ def test_damage_on_record_never_says_no(harness: IndexHarness) -> None:
 
 
 def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
-    harness = IndexHarness(reply_bytes=1 << 18)
-    try:
+    with closing(IndexHarness(reply_bytes=1 << 18)) as harness:
         filled(harness, 1, list(range(3)), 60_000)
         wanted = [harness.read(1, n % 3).request_id for n in range(40)]
         fence = harness.fence(1, 0)
@@ -302,19 +286,21 @@ def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
         assert by_id[fence.request_id].status == OK
         assert by_id[checked.request_id].status == 22
         assert poll.request_id in by_id
-    finally:
-        harness.close()
 
 
-def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
+def fill(fake: FakeDisk, entry_ids: range) -> None:
+    """Store entries of ledger 1, and flush them, in a life that ends."""
     life = Life(fake, Book())
-    for n in range(60):
+    for n in entry_ids:
         life.add(1, n, bytes(500))
     life.settle()
     life.flush()
     life.close()
-    life = Life(fake, Book(), requests_max=4)
-    try:
+
+
+def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
+    fill(fake, range(60))
+    with closing(Life(fake, Book(), requests_max=4)) as life:
         puts = [life.harness.read(1, n) for n in range(60)]
         life.harness.run()
         assert life.index.status.requests == 4
@@ -324,20 +310,12 @@ def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
             got += life.harness.answers()
         assert {each.request_id for each in got} == {put.request_id for put in puts}
         assert {each.status for each in got} == {OK}
-    finally:
-        life.close()
 
 
 def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
     """INV-B1: each holds room for all ranges of a reply while it is on the disk."""
-    life = Life(fake, Book())
-    for n in range(0, 60, 2):
-        life.add(1, n, bytes(500))
-    life.settle()
-    life.flush()
-    life.close()
-    life = Life(fake, Book(), requests_max=256)
-    try:
+    fill(fake, range(0, 60, 2))
+    with closing(Life(fake, Book(), requests_max=256)) as life:
         puts = [life.harness.list_entries(1) for _ in range(100)]
         life.harness.run()
         assert life.index.status.requests == 100
@@ -348,20 +326,12 @@ def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
             got += life.harness.answers()
         assert [each.request_id for each in got] == [put.request_id for put in puts]
         assert {len(each.ranges) for each in got} == {30}
-    finally:
-        life.close()
 
 
 def test_checks_beyond_the_bound_wait_in_their_ring(fake: FakeDisk) -> None:
     """Parked copies are bounded (INV-B1): the batches behind wait, and every add gets its answer."""
-    life = Life(fake, Book())
-    for n in range(40):
-        life.add(1, n, bytes(500))
-    life.settle()
-    life.flush()
-    life.close()
-    life = Life(fake, Book(), parked_bytes_max=1)
-    try:
+    fill(fake, range(40))
+    with closing(Life(fake, Book(), parked_bytes_max=1)) as life:
         for n in range(40):
             life.recovery_add(1, n, bytes(500) if n % 2 else b"other")
             while life.journal.status.waiting_bytes or life.journal.status.in_flight:
@@ -372,8 +342,6 @@ def test_checks_beyond_the_bound_wait_in_their_ring(fake: FakeDisk) -> None:
         life.settle()
         assert not life.waiting
         assert set(life.book.acked) == {(1, n) for n in range(40) if n % 2}
-    finally:
-        life.close()
 
 
 def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
@@ -385,8 +353,7 @@ def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
     life.flush()
     life.close()
     fake.corrupt("/ledgers/logs/0000000000000001.log", 4096 + 700, 64)
-    life = Life(fake, Book())
-    try:
+    with closing(Life(fake, Book())) as life:
         statuses = {life.ask(life.harness.read(1, n)).status for n in range(10)}
         assert CANNOT_TELL in statuses
         assert statuses <= {OK, CANNOT_TELL}
@@ -399,8 +366,6 @@ def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
         assert not life.waiting
         for n in range(10):
             assert life.ask(life.harness.read(1, n)).entry == entry(1, n, bytes(100))
-    finally:
-        life.close()
 
 
 def test_requests_that_no_worker_writes(harness: IndexHarness) -> None:
@@ -731,8 +696,9 @@ def test_a_step_encodes_no_more_than_its_turn(streaming_life: Life) -> None:
 
 def test_history_is_held_back_while_adds_come(filled_disk: FakeDisk) -> None:
     """A reader of history and a writer meet: the reader gets on, but not as fast as it could."""
-    streaming_life = Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
-    try:
+    with closing(
+        Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    ) as streaming_life:
         deadline_s = time.monotonic() + 30.0
         added = 0
         while counter(streaming_life, "FBK_C_INDEX_BULK_RATE") >= CEILING_BYTES:
@@ -754,14 +720,13 @@ def test_history_is_held_back_while_adds_come(filled_disk: FakeDisk) -> None:
             assert time.monotonic() < deadline_s
             got += [answer.request_id for answer in answers(streaming_life, 2)]
         assert sorted(got) == puts
-    finally:
-        streaming_life.close()
 
 
 def test_who_reads_the_newest_entries_in_batches_is_never_held_back(filled_disk: FakeDisk) -> None:
     """The pauses in which history stands still are for readers of tails; they stood still themselves, 70 ms each."""
-    streaming_life = Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
-    try:
+    with closing(
+        Life(filled_disk, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    ) as streaming_life:
         added, behind, held = 0, 0, 0
         history: set[int] = set()
         for _ in range(300):
@@ -789,5 +754,3 @@ def test_who_reads_the_newest_entries_in_batches_is_never_held_back(filled_disk:
             held += history.isdisjoint(got)
             history -= set(got)
         assert held > 0, "history waits"
-    finally:
-        streaming_life.close()

@@ -36,6 +36,7 @@ from tests.fixtures.worker_harness import (
     Record,
     Served,
     WorkerHarness,
+    one_worker,
     served,
     until,
 )
@@ -107,27 +108,26 @@ async def status(client: Client, version: int) -> int:
 async def test_a_damaged_entry_is_refused_once_the_digest_is_known(
     version: int, digest_type: int
 ) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor, client = Supervisor(bookie), await bookie.connect()
-            for entry_id in range(3):
-                body = damaged(entry(entry_id, digest_type))
-                assert (await add(bookie, client, version, body)).digest_type == DIGEST_NONE
-            await supervisor.is_asked(1)
-            assert supervisor.asked == [LEDGER], "once"
-            supervisor.tell((LEDGER, digest_type))
-            record = await add(bookie, client, version, entry(3, digest_type))
-            assert record.digest_type == digest_type
-            client.send(frame_of(version, damaged(entry(4, digest_type))))
-            assert await status(client, version) == EBADREQ
-            client.send(frame_of(version, entry(4, digest_type)[:33]))
-            assert await status(client, version) == EBADREQ, "too short for its digest"
-            await add(bookie, client, version, entry(4, digest_type))
-            assert worker_harness.next() is None, "nothing else was placed"
-            assert counted(worker_harness, "ADDS_UNVERIFIED") == 3
-            assert counted(worker_harness, "BAD_DIGEST") == 1
-            assert counted(worker_harness, f"V{version}_EBADREQ") == 2
-            await client.close()
+    async with one_worker() as (worker_harness, bookie):
+        supervisor, client = Supervisor(bookie), await bookie.connect()
+        for entry_id in range(3):
+            body = damaged(entry(entry_id, digest_type))
+            assert (await add(bookie, client, version, body)).digest_type == DIGEST_NONE
+        await supervisor.is_asked(1)
+        assert supervisor.asked == [LEDGER], "once"
+        supervisor.tell((LEDGER, digest_type))
+        record = await add(bookie, client, version, entry(3, digest_type))
+        assert record.digest_type == digest_type
+        client.send(frame_of(version, damaged(entry(4, digest_type))))
+        assert await status(client, version) == EBADREQ
+        client.send(frame_of(version, entry(4, digest_type)[:33]))
+        assert await status(client, version) == EBADREQ, "too short for its digest"
+        await add(bookie, client, version, entry(4, digest_type))
+        assert worker_harness.next() is None, "nothing else was placed"
+        assert counted(worker_harness, "ADDS_UNVERIFIED") == 3
+        assert counted(worker_harness, "BAD_DIGEST") == 1
+        assert counted(worker_harness, f"V{version}_EBADREQ") == 2
+        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -142,59 +142,55 @@ async def test_a_damaged_entry_is_refused_once_the_digest_is_known(
 async def test_what_has_no_checksum_is_taken_as_it_is(
     told: int | None, seen: int, unverified: int
 ) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor, client = Supervisor(bookie), await bookie.connect()
-            await add(bookie, client, 3, entry(0))
-            await supervisor.is_asked(1)
-            supervisor.tell((LEDGER, told))
-            assert (await add(bookie, client, 3, damaged(entry(1)))).digest_type == seen
-            assert counted(worker_harness, "ADDS_UNVERIFIED") == unverified
-            await client.close()
+    async with one_worker() as (worker_harness, bookie):
+        supervisor, client = Supervisor(bookie), await bookie.connect()
+        await add(bookie, client, 3, entry(0))
+        await supervisor.is_asked(1)
+        supervisor.tell((LEDGER, told))
+        assert (await add(bookie, client, 3, damaged(entry(1)))).digest_type == seen
+        assert counted(worker_harness, "ADDS_UNVERIFIED") == unverified
+        await client.close()
 
 
 async def test_what_was_wrong_is_asked_again() -> None:
     """An id may be another ledger's by now."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor, client = Supervisor(bookie), await bookie.connect()
-            await add(bookie, client, 2, entry(0))
-            await supervisor.is_asked(1)
-            supervisor.tell((LEDGER, DIGEST_CRC32))
-            for _ in range(3):
-                client.send(frame_of(2, entry(1)))
-                assert await status(client, 2) == EBADREQ
-            await supervisor.is_asked(2)
-            supervisor.tell((LEDGER, DIGEST_CRC32C))
-            await add(bookie, client, 2, entry(1))
-            assert supervisor.asked == [LEDGER, LEDGER]
-            await client.close()
+    async with one_worker() as (_, bookie):
+        supervisor, client = Supervisor(bookie), await bookie.connect()
+        await add(bookie, client, 2, entry(0))
+        await supervisor.is_asked(1)
+        supervisor.tell((LEDGER, DIGEST_CRC32))
+        for _ in range(3):
+            client.send(frame_of(2, entry(1)))
+            assert await status(client, 2) == EBADREQ
+        await supervisor.is_asked(2)
+        supervisor.tell((LEDGER, DIGEST_CRC32C))
+        await add(bookie, client, 2, entry(1))
+        assert supervisor.asked == [LEDGER, LEDGER]
+        await client.close()
 
 
 async def test_nobody_waits_for_a_supervisor_that_does_not_hear() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor = Supervisor(bookie, is_there=False)
-            client = await bookie.connect()
-            for entry_id in range(20):
-                await add(bookie, client, 3, damaged(entry(entry_id)))
-            assert counted(worker_harness, "ADDS_UNVERIFIED") == 20
-            assert supervisor.asked == []
-            await client.close()
+    async with one_worker() as (worker_harness, bookie):
+        supervisor = Supervisor(bookie, is_there=False)
+        client = await bookie.connect()
+        for entry_id in range(20):
+            await add(bookie, client, 3, damaged(entry(entry_id)))
+        assert counted(worker_harness, "ADDS_UNVERIFIED") == 20
+        assert supervisor.asked == []
+        await client.close()
 
 
 async def test_a_question_outlives_the_connection_that_led_to_it() -> None:
     """The next look at deadlines finds what its bit did not tell."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor, client = Supervisor(bookie), await bookie.connect()
-            bookie.network.digests.request_soon = lambda: None  # type: ignore[method-assign]
-            await add(bookie, client, 3, entry(0))
-            await client.close()
-            await until(lambda: not bookie.network.connections)
-            del bookie.network.digests.request_soon
-            await supervisor.is_asked(1)
-            assert supervisor.asked == [LEDGER]
+    async with one_worker() as (_, bookie):
+        supervisor, client = Supervisor(bookie), await bookie.connect()
+        bookie.network.digests.request_soon = lambda: None  # type: ignore[method-assign]
+        await add(bookie, client, 3, entry(0))
+        await client.close()
+        await until(lambda: not bookie.network.connections)
+        del bookie.network.digests.request_soon
+        await supervisor.is_asked(1)
+        assert supervisor.asked == [LEDGER]
 
 
 async def test_more_ledgers_than_the_table_has_places_for() -> None:
@@ -288,41 +284,39 @@ def lac_of(lac: int, digest_type: DigestType) -> bytes:
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.CRC32C])
 async def test_an_explicit_lac_is_checked_like_an_entry(digest_type: DigestType) -> None:
     other = DigestType.CRC32 if digest_type is DigestType.CRC32C else DigestType.CRC32C
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor, client = Supervisor(bookie), await bookie.connect()
-            body = damaged(lac_of(1, digest_type))
-            client.send(apache.v3_write_lac(1, 1, body=body))
-            record = await bookie.take_request()
-            assert (record.kind, record.payload) == (WRITE_LAC, body), "nobody knows the digest"
-            worker_harness.say(record, "status", 0)
-            assert (await hear_v3(client)).status == EOK
-            await supervisor.is_asked(1)
-            assert supervisor.asked == [LEDGER]
-            supervisor.tell((LEDGER, int(digest_type)))
-            wrong = [damaged(lac_of(2, digest_type)), lac_of(2, other), lac_of(2, DigestType.DUMMY)]
-            for refused, bad in enumerate(wrong, 1):
-                client.send(apache.v3_write_lac(2, 2, body=bad))
-                assert (await hear_v3(client)).status == EBADREQ
-                assert counted(worker_harness, "BAD_DIGEST") == refused
-            await supervisor.is_asked(2)
-            assert supervisor.asked == [LEDGER, LEDGER], "its id may be another ledger's by now"
-            client.send(apache.v3_write_lac(3, 3, body=lac_of(3, digest_type)))
-            record = await bookie.take_request()
-            assert (record.kind, record.payload) == (WRITE_LAC, lac_of(3, digest_type))
-            await client.close()
+    async with one_worker() as (worker_harness, bookie):
+        supervisor, client = Supervisor(bookie), await bookie.connect()
+        body = damaged(lac_of(1, digest_type))
+        client.send(apache.v3_write_lac(1, 1, body=body))
+        record = await bookie.take_request()
+        assert (record.kind, record.payload) == (WRITE_LAC, body), "nobody knows the digest"
+        worker_harness.say(record, "status", 0)
+        assert (await hear_v3(client)).status == EOK
+        await supervisor.is_asked(1)
+        assert supervisor.asked == [LEDGER]
+        supervisor.tell((LEDGER, int(digest_type)))
+        wrong = [damaged(lac_of(2, digest_type)), lac_of(2, other), lac_of(2, DigestType.DUMMY)]
+        for refused, bad in enumerate(wrong, 1):
+            client.send(apache.v3_write_lac(2, 2, body=bad))
+            assert (await hear_v3(client)).status == EBADREQ
+            assert counted(worker_harness, "BAD_DIGEST") == refused
+        await supervisor.is_asked(2)
+        assert supervisor.asked == [LEDGER, LEDGER], "its id may be another ledger's by now"
+        client.send(apache.v3_write_lac(3, 3, body=lac_of(3, digest_type)))
+        record = await bookie.take_request()
+        assert (record.kind, record.payload) == (WRITE_LAC, lac_of(3, digest_type))
+        await client.close()
 
 
 @pytest.mark.parametrize("told", [None, DIGEST_HMAC, DIGEST_DUMMY])
 async def test_an_explicit_lac_without_a_checksum_is_taken_as_it_is(told: int | None) -> None:
     body = lac_of(1, DigestType(told)) if told else lac_of(1, DigestType.CRC32C)
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            supervisor, client = Supervisor(bookie), await bookie.connect()
-            await add(bookie, client, 3, entry(0))
-            await supervisor.is_asked(1)
-            supervisor.tell((LEDGER, told))
-            client.send(apache.v3_write_lac(1, 1, body=body))
-            record = await bookie.take_request()
-            assert (record.kind, record.payload) == (WRITE_LAC, body)
-            await client.close()
+    async with one_worker() as (_, bookie):
+        supervisor, client = Supervisor(bookie), await bookie.connect()
+        await add(bookie, client, 3, entry(0))
+        await supervisor.is_asked(1)
+        supervisor.tell((LEDGER, told))
+        client.send(apache.v3_write_lac(1, 1, body=body))
+        record = await bookie.take_request()
+        assert (record.kind, record.payload) == (WRITE_LAC, body)
+        await client.close()

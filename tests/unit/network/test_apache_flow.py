@@ -20,6 +20,8 @@ from tests.fixtures.worker_harness import (
     Record,
     Served,
     WorkerHarness,
+    one_client,
+    one_worker,
     served,
     until,
 )
@@ -48,29 +50,23 @@ SOME = apache.entry(7, b"some data")
     ],
 )
 async def test_what_makes_no_sense_is_closed_without_a_word(sent: bytes, counter: str) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(sent)
-            assert await client.is_closed() == b""
-            assert counted(worker_harness, counter) == 1
-            await client.close()
+    async with one_client() as (worker_harness, _, client):
+        client.send(sent)
+        assert await client.is_closed() == b""
+        assert counted(worker_harness, counter) == 1
 
 
 @pytest.mark.uvloop_too
 async def test_a_byte_at_a_time() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            for byte in apache.v2_add(1) + apache.v3_add(2, 2, b"x" * 40) + apache.v3_auth(3):
-                client.send(bytes([byte]))
-                await client.writer.drain()
-            await bookie.take(2)
-            assert (await hear_v3(client)).operation == apache.AUTH
-            worker_harness.publish()
-            assert (await hear_v2(client)).entry_id == 1
-            assert (await hear_v3(client)).txn == 2
-            await client.close()
+    async with one_client() as (worker_harness, bookie, client):
+        for byte in apache.v2_add(1) + apache.v3_add(2, 2, b"x" * 40) + apache.v3_auth(3):
+            client.send(bytes([byte]))
+            await client.writer.drain()
+        await bookie.take(2)
+        assert (await hear_v3(client)).operation == apache.AUTH
+        worker_harness.publish()
+        assert (await hear_v2(client)).entry_id == 1
+        assert (await hear_v3(client)).txn == 2
 
 
 # --- answers that come too late -----------------------------------------------------------------------------------
@@ -78,144 +74,127 @@ async def test_a_byte_at_a_time() -> None:
 
 async def test_a_late_answer_reaches_nobody_else() -> None:
     """The context of who is gone is used again at once, by another connection in the same slot and by others."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, connections_max=2) as bookie:
-            other = await bookie.connect()
-            other.send(apache.v2_read(1))
-            await bookie.take_request()
-            gone = await bookie.connect()
-            gone.send(apache.v2_read(2) + apache.v2_add(3) + apache.v2_read(4, flags=1, key=KEY))
-            late = [await bookie.take_request(), *await bookie.take(2)]
-            await gone.close()
-            await until(lambda: len(bookie.network.connections) == 1)
-            again = await bookie.connect()
-            again.send(
-                apache.v2_read(12) + apache.v2_add(13) + apache.v2_read(14, flags=1, key=KEY)
-            )
-            fresh = [await bookie.take_request(), *await bookie.take(2)]
-            numbers = {record.request_id & 0xFFFFFFFF for record in fresh}
-            assert numbers == {record.request_id & 0xFFFFFFFF for record in late}
-            worker_harness.publish()
-            assert (await hear_v2(again)).entry_id == 13
-            for records in (late, fresh):
-                for record in (records[0], records[2]):
-                    worker_harness.say(record, "read", record.entry_id, 0, SOME, len(SOME))
-            assert [(await hear_v2(again)).entry_id for _ in range(2)] == [12, 14]
-            # The same connection, an answer twice: the second is for nobody.
-            stale = counted(worker_harness, "REPLIES_STALE")
-            worker_harness.say(fresh[0], "read", 12, 0, SOME, len(SOME))
-            await until(lambda: counted(worker_harness, "REPLIES_STALE") == stale + 1)
-            again.send(apache.v2_add(15))
-            await bookie.take(1)
-            worker_harness.publish()
-            assert (await hear_v2(again)).entry_id == 15
-            await again.close()
-            await other.close()
+    async with one_client(connections_max=2) as (worker_harness, bookie, other):
+        other.send(apache.v2_read(1))
+        await bookie.take_request()
+        gone = await bookie.connect()
+        gone.send(apache.v2_read(2) + apache.v2_add(3) + apache.v2_read(4, flags=1, key=KEY))
+        late = [await bookie.take_request(), *await bookie.take(2)]
+        await gone.close()
+        await until(lambda: len(bookie.network.connections) == 1)
+        again = await bookie.connect()
+        again.send(apache.v2_read(12) + apache.v2_add(13) + apache.v2_read(14, flags=1, key=KEY))
+        fresh = [await bookie.take_request(), *await bookie.take(2)]
+        numbers = {record.request_id & 0xFFFFFFFF for record in fresh}
+        assert numbers == {record.request_id & 0xFFFFFFFF for record in late}
+        worker_harness.publish()
+        assert (await hear_v2(again)).entry_id == 13
+        for records in (late, fresh):
+            for record in (records[0], records[2]):
+                worker_harness.say(record, "read", record.entry_id, 0, SOME, len(SOME))
+        assert [(await hear_v2(again)).entry_id for _ in range(2)] == [12, 14]
+        # The same connection, an answer twice: the second is for nobody.
+        stale = counted(worker_harness, "REPLIES_STALE")
+        worker_harness.say(fresh[0], "read", 12, 0, SOME, len(SOME))
+        await until(lambda: counted(worker_harness, "REPLIES_STALE") == stale + 1)
+        again.send(apache.v2_add(15))
+        await bookie.take(1)
+        worker_harness.publish()
+        assert (await hear_v2(again)).entry_id == 15
+        await again.close()
 
 
 async def test_polls_of_a_connection_that_left_are_cancelled() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(
-                apache.v3_read(2, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000)
-            )
-            poll = await bookie.take_request()
-            await client.close()
-            cancel = await bookie.take_request()
-            assert (cancel.kind, cancel.connection_id) == (21, poll.connection_id)
-            await until(lambda: bookie.worker.pending == 0)
+    async with one_worker() as (_, bookie):
+        client = await bookie.connect()
+        client.send(apache.v3_read(2, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000))
+        poll = await bookie.take_request()
+        await client.close()
+        cancel = await bookie.take_request()
+        assert (cancel.kind, cancel.connection_id) == (21, poll.connection_id)
+        await until(lambda: bookie.worker.pending == 0)
 
 
 # --- bounds -------------------------------------------------------------------------------------------------------
 
 
 async def test_requests_above_the_bound_wait_and_all_are_answered() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, apache_requests_max=4) as bookie:
-            clients = [await bookie.connect() for _ in range(3)]
-            for client in clients:
-                client.send(b"".join(apache.v2_add(i) for i in range(10)))
-            for _ in range(30):
-                await bookie.take(1)
-                assert bookie.worker.pending <= 4
-                worker_harness.publish()
-            for client in clients:
-                assert [(await hear_v2(client)).entry_id for _ in range(10)] == list(range(10))
-            assert counted(worker_harness, "WAITS_CONTEXT") > 0
-            assert bookie.worker.pending == 0
-            for client in clients:
-                await client.close()
+    async with one_worker(apache_requests_max=4) as (worker_harness, bookie):
+        clients = [await bookie.connect() for _ in range(3)]
+        for client in clients:
+            client.send(b"".join(apache.v2_add(i) for i in range(10)))
+        for _ in range(30):
+            await bookie.take(1)
+            assert bookie.worker.pending <= 4
+            worker_harness.publish()
+        for client in clients:
+            assert [(await hear_v2(client)).entry_id for _ in range(10)] == list(range(10))
+        assert counted(worker_harness, "WAITS_CONTEXT") > 0
+        assert bookie.worker.pending == 0
+        for client in clients:
+            await client.close()
 
 
 async def test_polls_take_at_most_half_of_what_there_is() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, apache_requests_max=8) as bookie:
-            client = await bookie.connect()
-            for txn in range(5):
-                client.send(
-                    apache.v3_read(txn, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000)
-                )
-            refused = await hear_v3(client)
-            assert (refused.txn, refused.status) == (4, ETOOMANYREQUESTS)
-            polls = [await bookie.take_request() for _ in range(4)]
-            client.send(apache.v3_add(9, 9))
-            await bookie.take(1)
-            for poll in polls:
-                worker_harness.say(poll, "lac", 5, b"", 0, -1, b"", 0)
-            assert {(await hear_v3(client)).txn for _ in range(4)} == {0, 1, 2, 3}
-            await client.close()
+    async with one_client(apache_requests_max=8) as (worker_harness, bookie, client):
+        for txn in range(5):
+            client.send(
+                apache.v3_read(txn, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000)
+            )
+        refused = await hear_v3(client)
+        assert (refused.txn, refused.status) == (4, ETOOMANYREQUESTS)
+        polls = [await bookie.take_request() for _ in range(4)]
+        client.send(apache.v3_add(9, 9))
+        await bookie.take(1)
+        for poll in polls:
+            worker_harness.say(poll, "lac", 5, b"", 0, -1, b"", 0)
+        assert {(await hear_v3(client)).txn for _ in range(4)} == {0, 1, 2, 3}
 
 
 async def test_too_many_adds_and_reads_are_refused_but_urgent_ones() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(
-            worker_harness, apache_adds_pending_max=2, apache_reads_pending_max=1
-        ) as bookie:
-            client = await bookie.connect()
-            client.send(b"".join(apache.v3_add(txn, txn) for txn in range(4)))
-            assert [((await hear_v3(client)).status) for _ in range(2)] == [ETOOMANYREQUESTS] * 2
-            client.send(apache.v3_add(5, 5, recovery=True) + apache.v3_add(6, 6, priority=1))
-            await bookie.take(4)
-            client.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
-            assert ((await hear_v3(client)).status) == ETOOMANYREQUESTS
-            client.send(
-                apache.v2_batch(1, 1, 1) + apache.v3_read(12, 1, flag=apache.FENCE, key=KEY)
-            )
-            assert (await hear_v2(client)).error == 106
-            assert (await bookie.take(1))[0].kind == FENCE
-            client.send(
-                apache.v3_read(13, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000)
-            )
-            assert [(await bookie.take_request()).kind for _ in range(2)] == [READ, READ_LAC]
-            worker_harness.publish()
-            assert [(await hear_v3(client)).txn for _ in range(4)] == [0, 1, 5, 6]
-            client.send(apache.v3_add(14, 14))
-            assert (await bookie.take(1))[0].entry_id == 14
-            await client.close()
+    async with one_client(apache_adds_pending_max=2, apache_reads_pending_max=1) as (
+        worker_harness,
+        bookie,
+        client,
+    ):
+        client.send(b"".join(apache.v3_add(txn, txn) for txn in range(4)))
+        assert [((await hear_v3(client)).status) for _ in range(2)] == [ETOOMANYREQUESTS] * 2
+        client.send(apache.v3_add(5, 5, recovery=True) + apache.v3_add(6, 6, priority=1))
+        await bookie.take(4)
+        client.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
+        assert ((await hear_v3(client)).status) == ETOOMANYREQUESTS
+        client.send(apache.v2_batch(1, 1, 1) + apache.v3_read(12, 1, flag=apache.FENCE, key=KEY))
+        assert (await hear_v2(client)).error == 106
+        assert (await bookie.take(1))[0].kind == FENCE
+        client.send(apache.v3_read(13, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000))
+        assert [(await bookie.take_request()).kind for _ in range(2)] == [READ, READ_LAC]
+        worker_harness.publish()
+        assert [(await hear_v3(client)).txn for _ in range(4)] == [0, 1, 5, 6]
+        client.send(apache.v3_add(14, 14))
+        assert (await bookie.take(1))[0].entry_id == 14
 
 
 async def test_above_the_adds_in_progress_nobody_is_refused() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(
-            worker_harness, apache_adds_in_progress_max=2, apache_reads_in_progress_max=1
-        ) as bookie:
-            client, reader = await bookie.connect(), await bookie.connect()
-            client.send(b"".join(apache.v3_add(txn, txn) for txn in range(5)))
-            await bookie.take(2)
-            reader.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
-            read = await bookie.take_request()
-            assert worker_harness.next() is None
-            assert worker_harness.next_request() is None
-            for batch in ([0, 1], [2, 3], [4]):
-                worker_harness.publish()
-                assert [(await hear_v3(client)).txn for _ in batch] == batch
-                await bookie.take(min(2, 4 - batch[-1]))
-            worker_harness.say(read, "status", 0)
-            assert (await hear_v3(reader)).txn == 10
-            await bookie.take_request()
-            await client.close()
-            await reader.close()
+    async with one_worker(apache_adds_in_progress_max=2, apache_reads_in_progress_max=1) as (
+        worker_harness,
+        bookie,
+    ):
+        client, reader = await bookie.connect(), await bookie.connect()
+        client.send(b"".join(apache.v3_add(txn, txn) for txn in range(5)))
+        await bookie.take(2)
+        reader.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
+        read = await bookie.take_request()
+        assert worker_harness.next() is None
+        assert worker_harness.next_request() is None
+        for batch in ([0, 1], [2, 3], [4]):
+            worker_harness.publish()
+            assert [(await hear_v3(client)).txn for _ in batch] == batch
+            await bookie.take(min(2, 4 - batch[-1]))
+        worker_harness.say(read, "status", 0)
+        assert (await hear_v3(reader)).txn == 10
+        await bookie.take_request()
+        await client.close()
+        await reader.close()
 
 
 # --- a second step that finds no room -----------------------------------------------------------------------------

@@ -34,7 +34,14 @@ from tests.fixtures.frames import answer_of
 from tests.fixtures.logins import KEY, hello, in_v3, log_in, show_token, token
 from tests.fixtures.users import sasl_settings
 from tests.fixtures.wait import beats
-from tests.fixtures.worker_harness import CLUSTER_ID, Client, Served, WorkerHarness, served, until
+from tests.fixtures.worker_harness import (
+    CLUSTER_ID,
+    Client,
+    Served,
+    one_client,
+    one_worker,
+    until,
+)
 from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
 if TYPE_CHECKING:
@@ -83,74 +90,69 @@ BY_ROLE = AuthorizationSettings(readers=("user:reader",), writers=("user:writer"
 
 async def test_before_that_nothing_is_answered(users: AuthenticationSettings) -> None:
     """INV-N2. The error tells what to show."""
-    with WorkerHarness() as harness:
-        async with served(harness, authentication=users) as bookie:
-            client = await bookie.connect()
-            client.send(frames.hello())
-            _, status, reply = decode_reply(await client.frame())
-            assert status == UNAUTHORIZED
-            assert isinstance(reply, ErrorReply)
-            assert "FASTBK_USER" in reply.message
-            await client.is_closed()
-            client = await bookie.connect()
-            for number, make in enumerate(APACHES, 10):
-                client.send(make(number))
-                assert (await hear_v3(client)).status == EUA
-            client.send(apache.v3_info(50, 3) + apache.v2_add(7) + apache.v2_read(0))
+    async with one_worker(authentication=users) as (harness, bookie):
+        client = await bookie.connect()
+        client.send(frames.hello())
+        _, status, reply = decode_reply(await client.frame())
+        assert status == UNAUTHORIZED
+        assert isinstance(reply, ErrorReply)
+        assert "FASTBK_USER" in reply.message
+        await client.is_closed()
+        client = await bookie.connect()
+        for number, make in enumerate(APACHES, 10):
+            client.send(make(number))
             assert (await hear_v3(client)).status == EUA
-            assert [(await hear_v2(client)).error for _ in range(2)] == [V2_EUA, V2_EUA]
-            assert await in_v3(client, "other", "of other") == EOK
-            client.send(apache.v3_add(60, 0))
-            await bookie.take(1)
-            await client.close()
-            assert counted(harness, "AUTHENTICATED") == 1
+        client.send(apache.v3_info(50, 3) + apache.v2_add(7) + apache.v2_read(0))
+        assert (await hear_v3(client)).status == EUA
+        assert [(await hear_v2(client)).error for _ in range(2)] == [V2_EUA, V2_EUA]
+        assert await in_v3(client, "other", "of other") == EOK
+        client.send(apache.v3_add(60, 0))
+        await bookie.take(1)
+        await client.close()
+        assert counted(harness, "AUTHENTICATED") == 1
 
 
 async def test_a_wrong_password_is_refused(users: AuthenticationSettings) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, authentication=users, authorization=BY_ROLE) as bookie:
-            for user, password in (("reader", "of writer"), ("nobody", "of reader")):
-                client = await bookie.connect()
-                status, reason = await log_in(client, user, password)
-                assert (status, reason) == (
-                    UNAUTHORIZED,
-                    "the user or the password is not accepted",
-                )
-                await client.is_closed()
-                client = await bookie.connect()
-                assert await in_v3(client, user, password) == EUA
-                await client.is_closed()
-            # Who has no role at all is told that, since the password was right.
+    async with one_worker(authentication=users, authorization=BY_ROLE) as (harness, bookie):
+        for user, password in (("reader", "of writer"), ("nobody", "of reader")):
             client = await bookie.connect()
-            status, reason = await log_in(client, "other", "of other")
-            assert (status, "user:other has no role" in reason) == (UNAUTHORIZED, True)
+            status, reason = await log_in(client, user, password)
+            assert (status, reason) == (
+                UNAUTHORIZED,
+                "the user or the password is not accepted",
+            )
             await client.is_closed()
-            # Version 2 has no status for it.
             client = await bookie.connect()
-            client.send(apache.v2_auth())
-            challenge = await hear_v2(client)
-            assert b"md5-sess" in challenge.rest
-            client.send(apache.v2_auth())
-            assert await client.is_closed() == b""
-            assert counted(harness, "AUTH_FAILED") == 6
+            assert await in_v3(client, user, password) == EUA
+            await client.is_closed()
+        # Who has no role at all is told that, since the password was right.
+        client = await bookie.connect()
+        status, reason = await log_in(client, "other", "of other")
+        assert (status, "user:other has no role" in reason) == (UNAUTHORIZED, True)
+        await client.is_closed()
+        # Version 2 has no status for it.
+        client = await bookie.connect()
+        client.send(apache.v2_auth())
+        challenge = await hear_v2(client)
+        assert b"md5-sess" in challenge.rest
+        client.send(apache.v2_auth())
+        assert await client.is_closed() == b""
+        assert counted(harness, "AUTH_FAILED") == 6
 
 
 async def test_sasl_is_for_tls_unless_it_is_allowed(
     users: AuthenticationSettings, authority: Authority, issued: Issued
 ) -> None:
     users = msgspec.structs.replace(users, sasl_without_tls=False)
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued), users) as bookie:
-            client = await bookie.connect()
-            client.send(frames.MAGIC + hello(1, SASL, b""))
-            _, status, reply = decode_reply(await client.frame())
-            assert status == UNAUTHORIZED
-            assert isinstance(reply, ErrorReply)
-            assert "over TLS only" in reply.message
-            await client.is_closed()
-            client = await secure(bookie, trusting(authority))
-            assert await log_in(client, "reader", "of reader") == (OK, "")
-            await client.close()
+    async with one_client(tls_settings(issued), users) as (_, bookie, client):
+        client.send(frames.MAGIC + hello(1, SASL, b""))
+        _, status, reply = decode_reply(await client.frame())
+        assert status == UNAUTHORIZED
+        assert isinstance(reply, ErrorReply)
+        assert "over TLS only" in reply.message
+        await client.is_closed()
+        client = await secure(bookie, trusting(authority))
+        assert await log_in(client, "reader", "of reader") == (OK, "")
 
 
 @pytest.mark.uvloop_too
@@ -170,33 +172,30 @@ async def test_java_begins_sasl_and_tls_at_once(
     login = DigestClient("reader", "of reader")
     auth = apache.v3_auth(2, b"") if version == 3 else apache.v2_auth(b"")
     parts = [auth, apache.v3_start_tls(1)] if is_auth_first else [apache.v3_start_tls(1), auth]
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued, "require"), users) as bookie:
-            client = await bookie.connect()
-            if is_at_once:
-                client.send(b"".join(parts))
-            else:
-                client.send(parts[0])
-                if not is_auth_first:
-                    return  # then the AUTH would be taken for a part of the handshake
-                await until(
-                    lambda: any(one.client.postponed for one in bookie.network.connections.values())
-                )
-                client.send(parts[1])
-            assert (await hear_v3(client)).operation == apache.START_TLS
-            await client.writer.start_tls(trusting(authority), server_hostname="127.0.0.1")
-            if version == 3:
-                payload = (await hear_v3(client)).fields[2]
-                assert isinstance(payload, bytes)
-                client.send(apache.v3_auth(3, login.respond(payload)))
-                assert (await hear_v3(client)).status == EOK
-            else:
-                challenge = AuthMessage.FromString((await hear(client))[4:]).payload
-                client.send(apache.v2_auth(login.respond(challenge)))
-                login.finish(AuthMessage.FromString((await hear(client))[4:]).payload)
-            client.send(apache.v3_read(9, 0))
-            await bookie.take_request()
-            await client.close()
+    async with one_client(tls_settings(issued, "require"), users) as (_, bookie, client):
+        if is_at_once:
+            client.send(b"".join(parts))
+        else:
+            client.send(parts[0])
+            if not is_auth_first:
+                return  # then the AUTH would be taken for a part of the handshake
+            await until(
+                lambda: any(one.client.postponed for one in bookie.network.connections.values())
+            )
+            client.send(parts[1])
+        assert (await hear_v3(client)).operation == apache.START_TLS
+        await client.writer.start_tls(trusting(authority), server_hostname="127.0.0.1")
+        if version == 3:
+            payload = (await hear_v3(client)).fields[2]
+            assert isinstance(payload, bytes)
+            client.send(apache.v3_auth(3, login.respond(payload)))
+            assert (await hear_v3(client)).status == EOK
+        else:
+            challenge = AuthMessage.FromString((await hear(client))[4:]).payload
+            client.send(apache.v2_auth(login.respond(challenge)))
+            login.finish(AuthMessage.FromString((await hear(client))[4:]).payload)
+        client.send(apache.v3_read(9, 0))
+        await bookie.take_request()
 
 
 async def test_sasl_in_the_clear_is_refused_when_no_upgrade_follows(
@@ -204,55 +203,53 @@ async def test_sasl_in_the_clear_is_refused_when_no_upgrade_follows(
 ) -> None:
     monkeypatch.setattr(connection, "START_TLS_WAIT_S", 0.05)
     users = msgspec.structs.replace(users, sasl_without_tls=False)
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued), users) as bookie:
-            client = await bookie.connect()
-            client.send(apache.v3_auth(1, b"") + apache.v3_add(5, 0))
-            assert (await hear_v3(client)).txn == 5
-            refusal = await hear_v3(client)
-            assert (refusal.txn, refusal.status) == (1, EUA)
-            await client.is_closed()
-            # Another one with something behind START_TLS that is not the beginning of SASL is cut (INV-N1).
-            client = await bookie.connect()
-            client.send(apache.v3_start_tls(1) + apache.v3_auth(2, b"response"))
-            assert await client.is_closed() == b""
+    async with one_worker(tls_settings(issued), users) as (_, bookie):
+        client = await bookie.connect()
+        client.send(apache.v3_auth(1, b"") + apache.v3_add(5, 0))
+        assert (await hear_v3(client)).txn == 5
+        refusal = await hear_v3(client)
+        assert (refusal.txn, refusal.status) == (1, EUA)
+        await client.is_closed()
+        # Another one with something behind START_TLS that is not the beginning of SASL is cut (INV-N1).
+        client = await bookie.connect()
+        client.send(apache.v3_start_tls(1) + apache.v3_auth(2, b"response"))
+        assert await client.is_closed() == b""
 
 
 async def test_a_token_is_verified(
     tokens: AuthenticationSettings, authority: Authority, issued: Issued
 ) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued), tokens) as bookie:
+    async with one_worker(tls_settings(issued), tokens) as (_, bookie):
+        client = await secure(bookie, trusting(authority))
+        assert await show_token(client, token()) == (OK, "")
+        client.send(frames.read(2, 0) + frames.add(3, 0))
+        await bookie.take_request()
+        assert answer_of(await client.frame()) == (3, FORBIDDEN)
+        await client.close()
+        cases = [
+            (token(lifetime_s=-1), "expired"),
+            (KEY.sign("app", ["read"], "other", lifetime_s=60).encode(), "another cluster"),
+            (
+                TokenKey.generate("k1").sign("a", ["read"], CLUSTER_ID, lifetime_s=60).encode(),
+                "Signature",
+            ),
+            (b"x" * 5000, "1 to 4096 bytes"),
+            (b"", "1 to 4096 bytes"),
+        ]
+        for shown, reason in cases:
             client = await secure(bookie, trusting(authority))
-            assert await show_token(client, token()) == (OK, "")
-            client.send(frames.read(2, 0) + frames.add(3, 0))
-            await bookie.take_request()
-            assert answer_of(await client.frame()) == (3, FORBIDDEN)
-            await client.close()
-            cases = [
-                (token(lifetime_s=-1), "expired"),
-                (KEY.sign("app", ["read"], "other", lifetime_s=60).encode(), "another cluster"),
-                (
-                    TokenKey.generate("k1").sign("a", ["read"], CLUSTER_ID, lifetime_s=60).encode(),
-                    "Signature",
-                ),
-                (b"x" * 5000, "1 to 4096 bytes"),
-                (b"", "1 to 4096 bytes"),
-            ]
-            for shown, reason in cases:
-                client = await secure(bookie, trusting(authority))
-                status, said = await show_token(client, shown)
-                assert (status, reason in said) == (UNAUTHORIZED, True), said
-                await client.is_closed()
-            client = await bookie.connect()
-            status, said = await show_token(client, token())
-            assert (status, "over TLS only" in said) == (UNAUTHORIZED, True)
+            status, said = await show_token(client, shown)
+            assert (status, reason in said) == (UNAUTHORIZED, True), said
             await client.is_closed()
-            # A client of Apache's has no way to show one.
-            client = await bookie.connect()
-            client.send(apache.v3_auth(1))
-            assert (await hear_v3(client)).status == EUA
-            await client.is_closed()
+        client = await bookie.connect()
+        status, said = await show_token(client, token())
+        assert (status, "over TLS only" in said) == (UNAUTHORIZED, True)
+        await client.is_closed()
+        # A client of Apache's has no way to show one.
+        client = await bookie.connect()
+        client.send(apache.v3_auth(1))
+        assert (await hear_v3(client)).status == EUA
+        await client.is_closed()
 
 
 @pytest.mark.usefixtures("quick_sweeps")
@@ -262,33 +259,33 @@ async def test_a_token_is_renewed_on_its_connection_or_ends_it(
     issued: Issued,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued), tokens) as bookie:
-            client = await secure(bookie, trusting(authority))
-            assert await show_token(client, token(60)) == (OK, "")
-            client.send(frames.hello(7)[len(frames.MAGIC) :])
-            assert answer_of(await client.frame()) == (7, BAD_REQUEST)
-            assert await show_token(
-                client, token(600, operations=("read", "add")), request_id=8
-            ) == (OK, "")
-            client.send(frames.add(9, 0))
-            await bookie.take(1)
-            harness.publish()
-            assert answer_of(await client.frame()) == (9, OK)
-            other = await secure(bookie, trusting(authority))
-            assert await show_token(other, token(60)) == (OK, "")
-            status, said = await show_token(other, token(60, subject="somebody"), request_id=8)
-            assert (status, "same subject" in said) == (UNAUTHORIZED, True)
-            await other.is_closed()
-            short = await secure(bookie, trusting(authority))
-            assert await show_token(short, token(60)) == (OK, "")
-            # In its time only the longer token is good.
-            bookie.network.principals._wall_clock_s = lambda: time.time() + 100
-            await short.is_closed()
-            client.send(frames.ping(10))
-            assert answer_of(await client.frame()) == (10, OK)
-            assert counted(harness, "AUTH_ENDED") == 1
-            await client.close()
+    async with one_worker(tls_settings(issued), tokens) as (harness, bookie):
+        client = await secure(bookie, trusting(authority))
+        assert await show_token(client, token(60)) == (OK, "")
+        client.send(frames.hello(7)[len(frames.MAGIC) :])
+        assert answer_of(await client.frame()) == (7, BAD_REQUEST)
+        assert await show_token(client, token(600, operations=("read", "add")), request_id=8) == (
+            OK,
+            "",
+        )
+        client.send(frames.add(9, 0))
+        await bookie.take(1)
+        harness.publish()
+        assert answer_of(await client.frame()) == (9, OK)
+        other = await secure(bookie, trusting(authority))
+        assert await show_token(other, token(60)) == (OK, "")
+        status, said = await show_token(other, token(60, subject="somebody"), request_id=8)
+        assert (status, "same subject" in said) == (UNAUTHORIZED, True)
+        await other.is_closed()
+        short = await secure(bookie, trusting(authority))
+        assert await show_token(short, token(60)) == (OK, "")
+        # In its time only the longer token is good.
+        bookie.network.principals._wall_clock_s = lambda: time.time() + 100
+        await short.is_closed()
+        client.send(frames.ping(10))
+        assert answer_of(await client.frame()) == (10, OK)
+        assert counted(harness, "AUTH_ENDED") == 1
+        await client.close()
 
 
 @pytest.mark.usefixtures("quick_sweeps")
@@ -299,34 +296,33 @@ async def test_who_is_revoked_is_cut_off_and_nobody_else(
     other_key = TokenKey.generate("k2")
     entries = [{**KEY._entry(KEY.private_key.public_key()), "kid": "k1"}]
     write_text(tmp_path / "keys", other_key.public_text(entries))
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued), tokens) as bookie:
-            bookie.network.principals._refresh_s = 0.0
-            client, other = [await secure(bookie, trusting(authority)) for _ in range(2)]
-            shown = token()
-            assert await show_token(client, shown) == (OK, "")
-            kept = other_key.sign("other", ["read"], CLUSTER_ID, lifetime_s=60).encode()
-            assert await show_token(other, kept) == (OK, "")
-            (principal,) = [
-                one.client.principal
-                for one in bookie.network.connections.values()
-                if one.client.principal.name == "token:app"
-            ]
-            lines = {"subject": "token:app", "id": f"id:{principal.token_id}", "key": "key:k1"}
-            write_text(tmp_path / "revoked", "nonsense")  # is not taken
-            if what == "removed key":
-                write_text(tmp_path / "revoked", "")
-                write_text(tmp_path / "keys", other_key.public_text())
-            else:
-                write_text(tmp_path / "revoked", lines[what] + "\n")
-            await client.is_closed()
-            again = await secure(bookie, trusting(authority))
-            status, _ = await show_token(again, shown)
-            assert status == UNAUTHORIZED
-            await again.is_closed()
-            other.send(frames.ping(3))
-            assert answer_of(await other.frame()) == (3, OK)
-            await other.close()
+    async with one_worker(tls_settings(issued), tokens) as (_, bookie):
+        bookie.network.principals._refresh_s = 0.0
+        client, other = [await secure(bookie, trusting(authority)) for _ in range(2)]
+        shown = token()
+        assert await show_token(client, shown) == (OK, "")
+        kept = other_key.sign("other", ["read"], CLUSTER_ID, lifetime_s=60).encode()
+        assert await show_token(other, kept) == (OK, "")
+        (principal,) = [
+            one.client.principal
+            for one in bookie.network.connections.values()
+            if one.client.principal.name == "token:app"
+        ]
+        lines = {"subject": "token:app", "id": f"id:{principal.token_id}", "key": "key:k1"}
+        write_text(tmp_path / "revoked", "nonsense")  # is not taken
+        if what == "removed key":
+            write_text(tmp_path / "revoked", "")
+            write_text(tmp_path / "keys", other_key.public_text())
+        else:
+            write_text(tmp_path / "revoked", lines[what] + "\n")
+        await client.is_closed()
+        again = await secure(bookie, trusting(authority))
+        status, _ = await show_token(again, shown)
+        assert status == UNAUTHORIZED
+        await again.is_closed()
+        other.send(frames.ping(3))
+        assert answer_of(await other.frame()) == (3, OK)
+        await other.close()
 
 
 async def test_a_certificate_is_enough_where_it_counts(
@@ -338,46 +334,44 @@ async def test_a_certificate_is_enough_where_it_counts(
         tls_settings(issued, "require", authority), client_certificates="request"
     )
     rules = AuthorizationSettings(readers=("certificate:reader", "user:reader"))
-    with WorkerHarness() as harness:
-        async with served(harness, tls, both, rules) as bookie:
-            shown = trusting(authority, authority.issue(tmp_path / "own", roles="0:reader"))
-            client = await secure(bookie, shown)
-            client.send(frames.hello() + frames.read(2, 0) + frames.add(3, 0))
-            assert answer_of(await client.frame()) == (1, OK)
-            await bookie.take_request()
-            assert answer_of(await client.frame()) == (3, FORBIDDEN)
+    async with one_worker(tls, both, rules) as (_, bookie):
+        shown = trusting(authority, authority.issue(tmp_path / "own", roles="0:reader"))
+        client = await secure(bookie, shown)
+        client.send(frames.hello() + frames.read(2, 0) + frames.add(3, 0))
+        assert answer_of(await client.frame()) == (1, OK)
+        await bookie.take_request()
+        assert answer_of(await client.frame()) == (3, FORBIDDEN)
+        await client.close()
+        for context, status in (
+            (trusting(authority), UNAUTHORIZED),
+            (
+                trusting(authority, authority.issue(tmp_path / "two", roles="0:stranger")),
+                UNAUTHORIZED,
+            ),
+        ):
+            client = await secure(bookie, context)
+            client.send(frames.hello())
+            assert answer_of(await client.frame()) == (1, status)
+            await client.is_closed()
+            client = await secure(bookie, context)
+            assert await log_in(client, "reader", "of reader") == (OK, "")
             await client.close()
-            for context, status in (
-                (trusting(authority), UNAUTHORIZED),
-                (
-                    trusting(authority, authority.issue(tmp_path / "two", roles="0:stranger")),
-                    UNAUTHORIZED,
-                ),
-            ):
-                client = await secure(bookie, context)
-                client.send(frames.hello())
-                assert answer_of(await client.frame()) == (1, status)
-                await client.is_closed()
-                client = await secure(bookie, context)
-                assert await log_in(client, "reader", "of reader") == (OK, "")
-                await client.close()
 
 
 async def test_without_authentication_credentials_are_ignored() -> None:
     """So clients can have them before bookies ask for them."""
-    with WorkerHarness() as harness:
-        async with served(harness) as bookie:
-            for method in (TOKEN, SASL, "kerberos"):
-                client = await bookie.connect()
-                client.send(frames.MAGIC + hello(1, method, b"anything"))
-                assert answer_of(await client.frame()) == (1, OK)
-                client.send(frames.add(2, 0))
-                await bookie.take(1)
-                await client.close()
+    async with one_worker() as (_, bookie):
+        for method in (TOKEN, SASL, "kerberos"):
             client = await bookie.connect()
-            client.send(apache.v3_auth(1))
-            assert (await hear_v3(client)).fields[1] == "AuthDisabledPlugin"
+            client.send(frames.MAGIC + hello(1, method, b"anything"))
+            assert answer_of(await client.frame()) == (1, OK)
+            client.send(frames.add(2, 0))
+            await bookie.take(1)
             await client.close()
+        client = await bookie.connect()
+        client.send(apache.v3_auth(1))
+        assert (await hear_v3(client)).fields[1] == "AuthDisabledPlugin"
+        await client.close()
 
 
 # INV-N6: who has not authenticated holds a connection for a bounded time, and few of them,
@@ -444,74 +438,70 @@ BUSY: dict[str, Callable[[int], bytes]] = {
 async def test_who_does_not_authenticate_is_closed_whatever_it_sends(
     kind: str, one_user: AuthenticationSettings, quick_sweeps: None
 ) -> None:
-    with WorkerHarness() as harness:
-        async with served(
-            harness, authentication=one_user, hello_timeout_ms=300, frame_timeout_ms=60_000
-        ) as bookie:
-            known = await authenticated(bookie)
-            before = harness.counter(HELLO_TIMEOUTS)
-            stranger = await bookie.connect()
-            async with sending(stranger, BUSY[kind]):
-                await until(lambda: harness.counter(HELLO_TIMEOUTS) == before + 1)
-            await until(lambda: len(bookie.network.connections) == 1)
-            known.send(apache.v3_read(9, 0))  # it has no such deadline
-            await bookie.take_request()
-            await known.close()
+    async with one_worker(
+        authentication=one_user, hello_timeout_ms=300, frame_timeout_ms=60_000
+    ) as (harness, bookie):
+        known = await authenticated(bookie)
+        before = harness.counter(HELLO_TIMEOUTS)
+        stranger = await bookie.connect()
+        async with sending(stranger, BUSY[kind]):
+            await until(lambda: harness.counter(HELLO_TIMEOUTS) == before + 1)
+        await until(lambda: len(bookie.network.connections) == 1)
+        known.send(apache.v3_read(9, 0))  # it has no such deadline
+        await bookie.take_request()
+        await known.close()
 
 
 async def test_where_nobody_has_to_authenticate_a_connection_may_rest(quick_sweeps: None) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, hello_timeout_ms=50) as bookie:
-            silent, quiet = await bookie.connect(), await bookie.connect()
-            quiet.send(apache.v3_read(1, 0))
-            await bookie.take_request()
-            wakes = counted(harness, "WAKES")
-            await until(lambda: counted(harness, "WAKES") > wakes + 10)
-            assert len(bookie.network.connections) == 2
-            for client in (silent, quiet):
-                await client.close()
+    async with one_worker(hello_timeout_ms=50) as (harness, bookie):
+        silent, quiet = await bookie.connect(), await bookie.connect()
+        quiet.send(apache.v3_read(1, 0))
+        await bookie.take_request()
+        wakes = counted(harness, "WAKES")
+        await until(lambda: counted(harness, "WAKES") > wakes + 10)
+        assert len(bookie.network.connections) == 2
+        for client in (silent, quiet):
+            await client.close()
 
 
 async def test_they_hold_a_quarter_of_all_connections(one_user: AuthenticationSettings) -> None:
     """However many they are and whatever they send, who authenticates finds room for all the others."""
-    with WorkerHarness() as harness:
-        async with served(harness, authentication=one_user, connections_max=16) as bookie:
-            strangers = [await bookie.connect() for _ in range(40)]
-            for number, stranger in enumerate(strangers):
-                stranger.send(apache.v3_read(number, 0))
-            known = []
-            for number in range(12):
-                client = await bookie.connect()
-                if number % 2:
-                    assert await in_v3(client, "writer", "of writer") == EOK
-                else:
-                    assert (await log_in(client, "writer", "of writer"))[0] == OK
-                known.append(client)
-                strangers.append(await bookie.connect())
-            await until(lambda: len(bookie.network.connections) <= 16)
-            assert counted(harness, "CONNECTIONS_REFUSED") == 0
-            assert harness.counter(UNAUTHENTICATED_CLOSED) >= 40
-            for client in known[1::2]:
-                client.send(apache.v3_read(9, 0))
-                await bookie.take_request()
-            for client in (*known, *strangers):
-                await client.close()
+    async with one_worker(authentication=one_user, connections_max=16) as (harness, bookie):
+        strangers = [await bookie.connect() for _ in range(40)]
+        for number, stranger in enumerate(strangers):
+            stranger.send(apache.v3_read(number, 0))
+        known = []
+        for number in range(12):
+            client = await bookie.connect()
+            if number % 2:
+                assert await in_v3(client, "writer", "of writer") == EOK
+            else:
+                assert (await log_in(client, "writer", "of writer"))[0] == OK
+            known.append(client)
+            strangers.append(await bookie.connect())
+        await until(lambda: len(bookie.network.connections) <= 16)
+        assert counted(harness, "CONNECTIONS_REFUSED") == 0
+        assert harness.counter(UNAUTHENTICATED_CLOSED) >= 40
+        for client in known[1::2]:
+            client.send(apache.v3_read(9, 0))
+            await bookie.take_request()
+        for client in (*known, *strangers):
+            await client.close()
 
 
 async def test_the_address_with_the_most_loses_its_oldest(one_user: AuthenticationSettings) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, authentication=one_user, connections_max=16) as bookie:
-            other = await dialled(bookie, "127.0.0.9")
-            strangers = [await bookie.connect() for _ in range(3)]
-            await until(lambda: len(bookie.network.connections) == 4)
-            strangers += [await bookie.connect() for _ in range(2)]
-            for stranger in strangers[:2]:
-                await stranger.is_closed()
-            assert harness.counter(UNAUTHENTICATED_CLOSED) == 2
-            assert await in_v3(other, "writer", "of writer") == EOK
-            assert await in_v3(strangers[2], "writer", "of writer") == EOK
-            for client in (other, *strangers):
-                await client.close()
+    async with one_worker(authentication=one_user, connections_max=16) as (harness, bookie):
+        other = await dialled(bookie, "127.0.0.9")
+        strangers = [await bookie.connect() for _ in range(3)]
+        await until(lambda: len(bookie.network.connections) == 4)
+        strangers += [await bookie.connect() for _ in range(2)]
+        for stranger in strangers[:2]:
+            await stranger.is_closed()
+        assert harness.counter(UNAUTHENTICATED_CLOSED) == 2
+        assert await in_v3(other, "writer", "of writer") == EOK
+        assert await in_v3(strangers[2], "writer", "of writer") == EOK
+        for client in (other, *strangers):
+            await client.close()
 
 
 # ------------------------------------------------------------------ handshakes
@@ -556,23 +546,20 @@ async def test_an_address_that_wants_many_handshakes_holds_up_itself_alone(
 ) -> None:
     """At five a second the forty that came first need eight seconds; another address has the next turn."""
     context = trusting(authority)
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued, handshakes_rate=5)) as bookie:
-            loop = asyncio.get_running_loop()
-            flood = [await dialled(bookie, "127.0.0.9") for _ in range(40)]
-            for one in flood:
-                one.send(client_hello(context))
-            await until(
-                lambda: (
-                    sum(one.opening is not None for one in bookie.network.connections.values()) >= 5
-                )
-            )
-            began_s = loop.time()
-            client = await secure(bookie, context)
-            await greet(client)
-            assert loop.time() - began_s < 2.0
-            for one in (*flood, client):
-                await one.close()
+    async with one_worker(tls_settings(issued, handshakes_rate=5)) as (_, bookie):
+        loop = asyncio.get_running_loop()
+        flood = [await dialled(bookie, "127.0.0.9") for _ in range(40)]
+        for one in flood:
+            one.send(client_hello(context))
+        await until(
+            lambda: sum(one.opening is not None for one in bookie.network.connections.values()) >= 5
+        )
+        began_s = loop.time()
+        client = await secure(bookie, context)
+        await greet(client)
+        assert loop.time() - began_s < 2.0
+        for one in (*flood, client):
+            await one.close()
 
 
 @pytest.mark.parametrize(
@@ -582,44 +569,36 @@ async def test_an_address_that_wants_many_handshakes_holds_up_itself_alone(
 async def test_part_of_a_client_hello_takes_no_turn(
     sent: bytes, authority: Authority, issued: Issued
 ) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued, handshakes_rate=1)) as bookie:
-            loop = asyncio.get_running_loop()
-            flood = [await bookie.connect() for _ in range(30)]
-            for one in flood:
-                one.send(sent)
-            await until(
-                lambda: (
-                    sum(one.awaited_bytes > 1 for one in bookie.network.connections.values()) == 30
-                )
-            )
-            began_s = loop.time()
-            client = await secure(bookie, trusting(authority))
-            await greet(client)
-            assert loop.time() - began_s < 1.0
-            for one in (*flood, client):
-                await one.close()
-            await until(lambda: not bookie.network.connections)
+    async with one_worker(tls_settings(issued, handshakes_rate=1)) as (_, bookie):
+        loop = asyncio.get_running_loop()
+        flood = [await bookie.connect() for _ in range(30)]
+        for one in flood:
+            one.send(sent)
+        await until(
+            lambda: sum(one.awaited_bytes > 1 for one in bookie.network.connections.values()) == 30
+        )
+        began_s = loop.time()
+        client = await secure(bookie, trusting(authority))
+        await greet(client)
+        assert loop.time() - began_s < 1.0
+        for one in (*flood, client):
+            await one.close()
+        await until(lambda: not bookie.network.connections)
 
 
 @pytest.mark.uvloop_too
 async def test_a_client_hello_in_pieces_is_taken(authority: Authority, issued: Issued) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued)) as bookie:
-            client = await bookie.connect()
-            hello = client_hello(trusting(authority))
-            for piece, awaited in ((hello[:1], 6), (hello[1:-1], len(hello))):
-                client.send(piece)
-                await until(
-                    lambda n=awaited: (
-                        [c.awaited_bytes for c in bookie.network.connections.values()] == [n]
-                    )
+    async with one_client(tls_settings(issued)) as (_, bookie, client):
+        hello = client_hello(trusting(authority))
+        for piece, awaited in ((hello[:1], 6), (hello[1:-1], len(hello))):
+            client.send(piece)
+            await until(
+                lambda n=awaited: (
+                    [c.awaited_bytes for c in bookie.network.connections.values()] == [n]
                 )
-            client.send(hello[-1:])
-            assert (await client.reader.readexactly(1)) == b"\x16", (
-                "the server's part of the handshake"
             )
-            await client.close()
+        client.send(hello[-1:])
+        assert (await client.reader.readexactly(1)) == b"\x16", "the server's part of the handshake"
 
 
 @pytest.mark.parametrize("sent", [b"\x16", b"\x16\x03\x01\x02\x00\x01more"])
@@ -627,16 +606,13 @@ async def test_a_client_hello_in_pieces_is_taken(authority: Authority, issued: I
 async def test_who_ends_in_the_middle_of_a_client_hello_is_gone(
     sent: bytes, issued: Issued
 ) -> None:
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued), hello_timeout_ms=60_000) as bookie:
-            client = await bookie.connect()
-            client.send(sent)
-            await until(
-                lambda: any(one.awaited_bytes > 1 for one in bookie.network.connections.values())
-            )
-            client.writer.write_eof()
-            await until(lambda: not bookie.network.connections)
-            await client.close()
+    async with one_client(tls_settings(issued), hello_timeout_ms=60_000) as (_, bookie, client):
+        client.send(sent)
+        await until(
+            lambda: any(one.awaited_bytes > 1 for one in bookie.network.connections.values())
+        )
+        client.writer.write_eof()
+        await until(lambda: not bookie.network.connections)
 
 
 @pytest.mark.uvloop_too
@@ -653,14 +629,13 @@ async def test_an_upgrade_waits_for_its_turn_as_any_handshake(
         client.send(apache.v3_read(9, 0))
         return client
 
-    with WorkerHarness() as harness:
-        async with served(harness, tls_settings(issued, handshakes_rate=2)) as bookie:
-            loop = asyncio.get_running_loop()
-            began_s = loop.time()
-            clients = await asyncio.gather(*(upgraded(bookie) for _ in range(5)))
-            for _ in clients:
-                await bookie.take_request()
-            assert loop.time() - began_s >= 1.0
-            for client in clients:
-                await client.close()
-            assert counted(harness, "TLS_HANDSHAKES") == 5
+    async with one_worker(tls_settings(issued, handshakes_rate=2)) as (harness, bookie):
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        clients = await asyncio.gather(*(upgraded(bookie) for _ in range(5)))
+        for _ in clients:
+            await bookie.take_request()
+        assert loop.time() - began_s >= 1.0
+        for client in clients:
+            await client.close()
+        assert counted(harness, "TLS_HANDSHAKES") == 5

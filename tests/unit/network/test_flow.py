@@ -32,21 +32,14 @@ from tests.fixtures.worker_harness import (
     Record,
     Served,
     WorkerHarness,
+    greeted,
+    one_client,
+    one_worker,
     served,
     until,
 )
 
 OK, FENCED, READ_ONLY, TOO_MANY_REQUESTS = 0, 20, 24, 25
-
-
-async def greeted(bookie: Served, *, receive_bytes: int = 0) -> Client:
-    client = await bookie.connect()
-    if receive_bytes:
-        sock = client.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    client.send(frames.hello())
-    assert answer_of(await client.frame()) == (1, OK)
-    return client
 
 
 def cost(data_bytes: int) -> int:
@@ -163,22 +156,23 @@ async def test_waiting_connections_take_turns() -> None:
 
 
 async def test_too_many_pending_requests_pause_a_connection() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, pending_requests_max=10) as bookie:
-            client = await greeted(bookie)
-            client.send(b"".join(frames.add(100 + i, i) for i in range(25)))
-            await bookie.take(10)
-            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_PENDING"]) == 1)
-            assert worker_harness.next() is None
-            worker_harness.publish()
-            await answered(client, range(100, 110))
-            await bookie.take(10)
-            worker_harness.publish()
-            await answered(client, range(110, 120))
-            await bookie.take(5)
-            worker_harness.publish()
-            await answered(client, range(120, 125))
-            await client.close()
+    async with one_client(pending_requests_max=10, is_greeted=True) as (
+        worker_harness,
+        bookie,
+        client,
+    ):
+        client.send(b"".join(frames.add(100 + i, i) for i in range(25)))
+        await bookie.take(10)
+        await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_PENDING"]) == 1)
+        assert worker_harness.next() is None
+        worker_harness.publish()
+        await answered(client, range(100, 110))
+        await bookie.take(10)
+        worker_harness.publish()
+        await answered(client, range(110, 120))
+        await bookie.take(5)
+        worker_harness.publish()
+        await answered(client, range(120, 125))
 
 
 async def test_a_full_request_ring_pauses_a_connection() -> None:
@@ -219,83 +213,78 @@ async def test_a_read_only_bookie_says_so_at_once() -> None:
 
 async def test_without_a_journal_nothing_goes_into_the_add_ring() -> None:
     """A13: normal and recovery adds, batches, fences and forces are refused; the rest goes to the index."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, is_reads_only=1) as bookie:
-            client = await greeted(bookie)
-            entries = [entry_bytes(0), entry_bytes(1)]
-            refused = [
-                frames.add(2, 0),
-                frames.add(3, 0, flags=1),
-                frames.add_batch(4, 0, entries),
-                frames.add_batch(5, 0, entries, flags=1),
-                frames.read(6, -1, flags=1, key=KEY),
-                frames.force(7),
-            ]
-            client.send(b"".join(refused))
-            for request_id in range(2, 8):
-                assert answer_of(await client.frame()) == (request_id, READ_ONLY)
-            assert worker_harness.next() is None
-            assert worker_harness.counter(SLOTS["FBK_C_WORKER_REFUSED_READ_ONLY"]) == len(refused)
-            client.send(frames.read(8, 0) + frames.read_lac(9, -1) + frames.list_entries(10, 0, 5))
-            assert [(await bookie.take_request()).kind for _ in range(3)] == [READ, READ_LAC, LIST]
-            assert bookie.worker.is_read_only
-            assert bookie.worker.pending >= 1
-            await client.close()
+    async with one_client(is_reads_only=1, is_greeted=True) as (worker_harness, bookie, client):
+        entries = [entry_bytes(0), entry_bytes(1)]
+        refused = [
+            frames.add(2, 0),
+            frames.add(3, 0, flags=1),
+            frames.add_batch(4, 0, entries),
+            frames.add_batch(5, 0, entries, flags=1),
+            frames.read(6, -1, flags=1, key=KEY),
+            frames.force(7),
+        ]
+        client.send(b"".join(refused))
+        for request_id in range(2, 8):
+            assert answer_of(await client.frame()) == (request_id, READ_ONLY)
+        assert worker_harness.next() is None
+        assert worker_harness.counter(SLOTS["FBK_C_WORKER_REFUSED_READ_ONLY"]) == len(refused)
+        client.send(frames.read(8, 0) + frames.read_lac(9, -1) + frames.list_entries(10, 0, 5))
+        assert [(await bookie.take_request()).kind for _ in range(3)] == [READ, READ_LAC, LIST]
+        assert bookie.worker.is_read_only
+        assert bookie.worker.pending >= 1
 
 
 @pytest.mark.uvloop_too
 async def test_a_client_that_stops_reading_is_cut_and_others_are_served() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            slow, other = await greeted(bookie), await greeted(bookie)
-            slow.writer.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
+    async with one_worker() as (worker_harness, bookie):
+        slow, other = await greeted(bookie), await greeted(bookie)
+        slow.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        slow.send(b"".join(frames.read(100 + i, 0) for i in range(60)))
+        cut = SLOTS["FBK_C_WORKER_SLOW_READERS_CUT"]
+        for i in range(60):
+            record = await bookie.take_request()
+            worker_harness.reply(
+                frames.read_reply(100 + i, 0, bytes(1000_000)), record.connection_id, READ
             )
-            slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            slow.send(b"".join(frames.read(100 + i, 0) for i in range(60)))
-            cut = SLOTS["FBK_C_WORKER_SLOW_READERS_CUT"]
-            for i in range(60):
-                record = await bookie.take_request()
-                worker_harness.reply(
-                    frames.read_reply(100 + i, 0, bytes(1000_000)), record.connection_id, READ
+            reply_is_taken = worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES"]) + 1
+            await until(
+                lambda wanted=reply_is_taken: (
+                    worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES"]) >= wanted  # type: ignore[misc]
+                    or worker_harness.counter(cut) == 1
                 )
-                reply_is_taken = worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES"]) + 1
-                await until(
-                    lambda wanted=reply_is_taken: (
-                        worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES"]) >= wanted  # type: ignore[misc]
-                        or worker_harness.counter(cut) == 1
-                    )
-                )
-                if worker_harness.counter(cut):
-                    break
-            assert worker_harness.counter(cut) == 1
-            other.send(frames.ping(7))
-            assert answer_of(await other.frame()) == (7, OK)
-            await until(lambda: len(bookie.network.connections) == 1)
-            slow.writer.transport.abort()
-            await other.close()
+            )
+            if worker_harness.counter(cut):
+                break
+        assert worker_harness.counter(cut) == 1
+        other.send(frames.ping(7))
+        assert answer_of(await other.frame()) == (7, OK)
+        await until(lambda: len(bookie.network.connections) == 1)
+        slow.writer.transport.abort()
+        await other.close()
 
 
 @pytest.mark.uvloop_too
 async def test_a_slow_reader_gets_everything_in_order() -> None:
     """Replies that the socket does not take go through the transport, and nothing overtakes them."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, reply_backlog_bytes_max=16 * MIB) as bookie:
-            client = await greeted(bookie)
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            client.send(b"".join(frames.read(100 + i, 0) for i in range(200)))
-            for i in range(200):
-                record = await bookie.take_request()
-                size = [10, 20_000, 200_000, 3000][i % 4]
-                worker_harness.reply(
-                    frames.read_reply(100 + i, 0, bytes(size)), record.connection_id, READ
-                )
-            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_OUTPUT"]) >= 1)
-            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
-            await answered(client, range(100, 300))
-            client.send(frames.ping(7))
-            assert answer_of(await client.frame()) == (7, OK)
-            await client.close()
+    async with one_client(reply_backlog_bytes_max=16 * MIB, is_greeted=True) as (
+        worker_harness,
+        bookie,
+        client,
+    ):
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(frames.read(100 + i, 0) for i in range(200)))
+        for i in range(200):
+            record = await bookie.take_request()
+            size = [10, 20_000, 200_000, 3000][i % 4]
+            worker_harness.reply(
+                frames.read_reply(100 + i, 0, bytes(size)), record.connection_id, READ
+            )
+        await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_OUTPUT"]) >= 1)
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        await answered(client, range(100, 300))
+        client.send(frames.ping(7))
+        assert answer_of(await client.frame()) == (7, OK)
 
 
 async def test_memory_for_partial_frames_is_given_in_order() -> None:
@@ -321,22 +310,21 @@ async def test_memory_for_partial_frames_is_given_in_order() -> None:
 
 
 async def test_too_many_connections_hear_why() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, connections_max=3) as bookie:
-            clients = [await greeted(bookie) for _ in range(3)]
-            refused = await bookie.connect()
-            request_id, status, reply = decode_reply(await refused.frame())
-            assert (request_id, status) == (0, TOO_MANY_REQUESTS)
-            assert isinstance(reply, ErrorReply)
-            assert "3 connections" in reply.message
-            assert await refused.is_closed() == b""
-            await refused.close()
-            assert worker_harness.counter(CONNECTIONS_REFUSED) == 1
-            await clients[0].close()
-            await until(lambda: len(bookie.network.connections) == 2)
-            clients[0] = await greeted(bookie)
-            for client in clients:
-                await client.close()
+    async with one_worker(connections_max=3) as (worker_harness, bookie):
+        clients = [await greeted(bookie) for _ in range(3)]
+        refused = await bookie.connect()
+        request_id, status, reply = decode_reply(await refused.frame())
+        assert (request_id, status) == (0, TOO_MANY_REQUESTS)
+        assert isinstance(reply, ErrorReply)
+        assert "3 connections" in reply.message
+        assert await refused.is_closed() == b""
+        await refused.close()
+        assert worker_harness.counter(CONNECTIONS_REFUSED) == 1
+        await clients[0].close()
+        await until(lambda: len(bookie.network.connections) == 2)
+        clients[0] = await greeted(bookie)
+        for client in clients:
+            await client.close()
 
 
 @pytest.mark.parametrize(
@@ -353,67 +341,61 @@ async def test_who_does_not_finish_in_time_is_closed(
     sent: bytes, counter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "SWEEP_INTERVAL_S", 0.02)
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, hello_timeout_ms=50, frame_timeout_ms=50) as bookie:
-            client = await bookie.connect()
-            client.send(sent)
-            await client.is_closed()
-            assert worker_harness.counter(SLOTS[f"FBK_C_WORKER_{counter}"]) == 1
-            await client.close()
+    async with one_client(hello_timeout_ms=50, frame_timeout_ms=50) as (worker_harness, _, client):
+        client.send(sent)
+        await client.is_closed()
+        assert worker_harness.counter(SLOTS[f"FBK_C_WORKER_{counter}"]) == 1
 
 
 @pytest.mark.parametrize("is_greeted", [True, False])
 async def test_an_idle_connection_stays(is_greeted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that has not said anything yet: Apache's clients open some that they need later."""
     monkeypatch.setattr(network, "SWEEP_INTERVAL_S", 0.1)
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, hello_timeout_ms=50, frame_timeout_ms=50) as bookie:
-            client = await (greeted(bookie) if is_greeted else bookie.connect())
-            wakes = worker_harness.counter(SLOTS["FBK_C_WORKER_WAKES"])
-            # Two rounds of the sweep, each of them longer than both deadlines.
-            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAKES"]) >= wakes + 2)
-            client.send(frames.ping(2) if is_greeted else frames.hello(2))
-            assert answer_of(await client.frame()) == (2, OK)
-            await client.close()
+    async with one_worker(hello_timeout_ms=50, frame_timeout_ms=50) as (worker_harness, bookie):
+        client = await (greeted(bookie) if is_greeted else bookie.connect())
+        wakes = worker_harness.counter(SLOTS["FBK_C_WORKER_WAKES"])
+        # Two rounds of the sweep, each of them longer than both deadlines.
+        await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAKES"]) >= wakes + 2)
+        client.send(frames.ping(2) if is_greeted else frames.hello(2))
+        assert answer_of(await client.frame()) == (2, OK)
+        await client.close()
 
 
 async def test_polls_of_a_connection_that_left_are_cancelled() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client, other = await greeted(bookie), await greeted(bookie)
-            client.send(frames.read_lac(2, 5, 60_000))
-            poll = await bookie.take_request()
-            assert poll.kind == READ_LAC
-            await client.close()
-            cancel = await bookie.take_request()
-            assert (cancel.kind, cancel.connection_id) == (CANCEL, poll.connection_id)
-            again = await greeted(bookie)  # perhaps in the same slot, never with the same id
-            again.send(frames.read(3, 0))
-            record = await bookie.take_request()
-            assert record.connection_id != poll.connection_id
-            worker_harness.reply(frames.read_reply(2, 0, b"late"), poll.connection_id, READ_LAC)
-            worker_harness.reply(frames.read_reply(3, 0, b"e"), record.connection_id, READ)
-            assert answer_of(await again.frame()) == (3, OK)
-            assert worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES_STALE"]) == 1
-            await again.close()
-            await other.close()
+    async with one_worker() as (worker_harness, bookie):
+        client, other = await greeted(bookie), await greeted(bookie)
+        client.send(frames.read_lac(2, 5, 60_000))
+        poll = await bookie.take_request()
+        assert poll.kind == READ_LAC
+        await client.close()
+        cancel = await bookie.take_request()
+        assert (cancel.kind, cancel.connection_id) == (CANCEL, poll.connection_id)
+        again = await greeted(bookie)  # perhaps in the same slot, never with the same id
+        again.send(frames.read(3, 0))
+        record = await bookie.take_request()
+        assert record.connection_id != poll.connection_id
+        worker_harness.reply(frames.read_reply(2, 0, b"late"), poll.connection_id, READ_LAC)
+        worker_harness.reply(frames.read_reply(3, 0, b"e"), record.connection_id, READ)
+        assert answer_of(await again.frame()) == (3, OK)
+        assert worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES_STALE"]) == 1
+        await again.close()
+        await other.close()
 
 
 async def test_acks_for_a_connection_that_left_go_nowhere() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(frames.add(2, 0))
-            await bookie.take(1)
-            await client.close()
-            await until(lambda: not bookie.network.connections)
-            again = await greeted(bookie)
-            again.send(frames.add(3, 1))
-            await bookie.take(1)
-            worker_harness.publish()
-            assert answer_of(await again.frame()) == (3, OK)
-            assert bookie.worker.pending == 0
-            await again.close()
+    async with one_worker() as (worker_harness, bookie):
+        client = await greeted(bookie)
+        client.send(frames.add(2, 0))
+        await bookie.take(1)
+        await client.close()
+        await until(lambda: not bookie.network.connections)
+        again = await greeted(bookie)
+        again.send(frames.add(3, 1))
+        await bookie.take(1)
+        worker_harness.publish()
+        assert answer_of(await again.frame()) == (3, OK)
+        assert bookie.worker.pending == 0
+        await again.close()
 
 
 # Peers that are slow, silent or greedy: each bound is reached on purpose, and others go on.
@@ -540,45 +522,43 @@ def waiting_bytes(worker_harness: WorkerHarness) -> int:
 @pytest.mark.uvloop_too
 async def test_frames_that_are_only_announced_take_little_memory(fast_sweeps: None) -> None:
     """A9: 40 announcements of a megabyte fit where eight whole frames do."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, partial_frames_bytes_max=8 * MIB) as bookie:
-            announced = [await greeted(bookie) for _ in range(40)]
-            large = frames.add(2, 1, bytes(1000_000))
-            for client in announced:
-                client.send(large[:1000])
-            honest = await greeted(bookie)
-            for i in range(3):
-                honest.send(frames.add(10 + i, i, bytes([i]) * 1000_000))
-                (record,) = await bookie.take(1)
-                assert record.payload == entry_bytes(i, bytes([i]) * 1000_000)
-                worker_harness.publish()
-                assert answer_of(await honest.frame()) == (10 + i, Status.OK)
-                worker_harness.index()
-            assert waiting_bytes(worker_harness) < 6 * MIB
-            assert worker_harness.counter(SLOW_FRAMES_CUT) == 0
-            for client in [*announced, honest]:
-                await client.close()
+    async with one_worker(partial_frames_bytes_max=8 * MIB) as (worker_harness, bookie):
+        announced = [await greeted(bookie) for _ in range(40)]
+        large = frames.add(2, 1, bytes(1000_000))
+        for client in announced:
+            client.send(large[:1000])
+        honest = await greeted(bookie)
+        for i in range(3):
+            honest.send(frames.add(10 + i, i, bytes([i]) * 1000_000))
+            (record,) = await bookie.take(1)
+            assert record.payload == entry_bytes(i, bytes([i]) * 1000_000)
+            worker_harness.publish()
+            assert answer_of(await honest.frame()) == (10 + i, Status.OK)
+            worker_harness.index()
+        assert waiting_bytes(worker_harness) < 6 * MIB
+        assert worker_harness.counter(SLOW_FRAMES_CUT) == 0
+        for client in [*announced, honest]:
+            await client.close()
 
 
 @pytest.mark.uvloop_too
 async def test_the_slowest_frames_are_closed_when_memory_is_short(fast_sweeps: None) -> None:
     """Thirty clients fill the memory and then stop; a frame of somebody else's goes through."""
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, partial_frames_bytes_max=4 * MIB) as bookie:
-            large = frames.add(2, 1, bytes(1000_000))
-            stuck = [await greeted(bookie) for _ in range(30)]
-            for client in stuck:
-                client.send(large[:300_000])
-            honest = await greeted(bookie)
-            honest.send(frames.add(10, 5, b"h" * 1000_000))
-            (record,) = await bookie.take(1)
-            assert record.payload == entry_bytes(5, b"h" * 1000_000)
-            worker_harness.publish()
-            assert answer_of(await honest.frame()) == (10, Status.OK)
-            await until(lambda: worker_harness.counter(SLOW_FRAMES_CUT) > 0)
-            for client in stuck:
-                client.writer.transport.abort()
-            await honest.close()
+    async with one_worker(partial_frames_bytes_max=4 * MIB) as (worker_harness, bookie):
+        large = frames.add(2, 1, bytes(1000_000))
+        stuck = [await greeted(bookie) for _ in range(30)]
+        for client in stuck:
+            client.send(large[:300_000])
+        honest = await greeted(bookie)
+        honest.send(frames.add(10, 5, b"h" * 1000_000))
+        (record,) = await bookie.take(1)
+        assert record.payload == entry_bytes(5, b"h" * 1000_000)
+        worker_harness.publish()
+        assert answer_of(await honest.frame()) == (10, Status.OK)
+        await until(lambda: worker_harness.counter(SLOW_FRAMES_CUT) > 0)
+        for client in stuck:
+            client.writer.transport.abort()
+        await honest.close()
 
 
 @pytest.mark.slow
@@ -642,30 +622,29 @@ async def test_silent_connections_make_room_once_most_are_in_use(
     """Those that never said anything first, and none that something is under way for."""
     monkeypatch.setattr(network, "SEARCH_INTERVAL_S", 0.0)
     monkeypatch.setattr(network, "SILENT_SWEEPS", 4)
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, connections_max=16) as bookie:
-            busy = [await greeted(bookie) for _ in range(4)]
-            for client in busy:
-                client.send(frames.read(2, 0))
-            records = [await bookie.take_request() for _ in busy]
-            idle = [await greeted(bookie) for _ in range(4)]
-            silent = [await bookie.connect() for _ in range(4)]
-            wakes = worker_harness.counter(WAKES)
-            await until(lambda: worker_harness.counter(WAKES) > wakes + 8)
-            assert worker_harness.counter(SILENT_CLOSED) == 0, "three quarters may be silent"
-            more = [await greeted(bookie) for _ in range(3)]
-            await until(lambda: worker_harness.counter(SILENT_CLOSED) == 3)
-            await until(lambda: len(bookie.network.connections) == 12)
-            assert [await client.is_closed() for client in silent[:3]] == [b""] * 3
-            for client in (*silent, *more[:2]):
-                await client.close()
-            for record in records:
-                frame = frames.read_reply(2, 0, b"e")
-                worker_harness.reply(frame, record.connection_id, READ)
-            for client in busy:
-                assert answer_of(await client.frame()) == (2, Status.OK)
-            for client in (*busy, *idle, more[2]):
-                await client.close()
+    async with one_worker(connections_max=16) as (worker_harness, bookie):
+        busy = [await greeted(bookie) for _ in range(4)]
+        for client in busy:
+            client.send(frames.read(2, 0))
+        records = [await bookie.take_request() for _ in busy]
+        idle = [await greeted(bookie) for _ in range(4)]
+        silent = [await bookie.connect() for _ in range(4)]
+        wakes = worker_harness.counter(WAKES)
+        await until(lambda: worker_harness.counter(WAKES) > wakes + 8)
+        assert worker_harness.counter(SILENT_CLOSED) == 0, "three quarters may be silent"
+        more = [await greeted(bookie) for _ in range(3)]
+        await until(lambda: worker_harness.counter(SILENT_CLOSED) == 3)
+        await until(lambda: len(bookie.network.connections) == 12)
+        assert [await client.is_closed() for client in silent[:3]] == [b""] * 3
+        for client in (*silent, *more[:2]):
+            await client.close()
+        for record in records:
+            frame = frames.read_reply(2, 0, b"e")
+            worker_harness.reply(frame, record.connection_id, READ)
+        for client in busy:
+            assert answer_of(await client.frame()) == (2, Status.OK)
+        for client in (*busy, *idle, more[2]):
+            await client.close()
 
 
 # Memory for frames that are not whole yet, with the worker's C alone: what a loop does to it is
@@ -767,41 +746,38 @@ def under_way(worker_harness: WorkerHarness, bookie: Served) -> list[int]:
 
 
 async def test_what_is_under_way_and_what_waits() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(
-            worker_harness, apache_adds_in_progress_max=2, apache_reads_in_progress_max=1
-        ) as bookie:
-            client, reader = await bookie.connect(), await bookie.connect()
-            client.send(b"".join(apache.v3_add(txn, txn) for txn in range(3)))
-            adds = await bookie.take(2)
-            reader.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
-            read = await bookie.take_request()
-            bytes_of_two = 2 * (96 + 48)
-            assert len(apache.entry(0)) <= 48
-            assert under_way(worker_harness, bookie) == [2, 1, 1, 1, bytes_of_two]
-            worker_harness.publish()
-            assert [(await hear_v3(client)).txn for _ in adds] == [0, 1]
-            await bookie.take(1)
-            assert under_way(worker_harness, bookie) == [1, 1, 0, 1, bytes_of_two // 2]
-            worker_harness.publish()
-            assert (await hear_v3(client)).txn == 2
-            worker_harness.say(read, "status", 0)
-            assert (await hear_v3(reader)).txn == 10
-            worker_harness.say(await bookie.take_request(), "status", 0)
-            assert (await hear_v3(reader)).txn == 11
-            assert under_way(worker_harness, bookie) == [0, 0, 0, 0, 0]
-            await client.close()
-            await reader.close()
+    async with one_worker(apache_adds_in_progress_max=2, apache_reads_in_progress_max=1) as (
+        worker_harness,
+        bookie,
+    ):
+        client, reader = await bookie.connect(), await bookie.connect()
+        client.send(b"".join(apache.v3_add(txn, txn) for txn in range(3)))
+        adds = await bookie.take(2)
+        reader.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
+        read = await bookie.take_request()
+        bytes_of_two = 2 * (96 + 48)
+        assert len(apache.entry(0)) <= 48
+        assert under_way(worker_harness, bookie) == [2, 1, 1, 1, bytes_of_two]
+        worker_harness.publish()
+        assert [(await hear_v3(client)).txn for _ in adds] == [0, 1]
+        await bookie.take(1)
+        assert under_way(worker_harness, bookie) == [1, 1, 0, 1, bytes_of_two // 2]
+        worker_harness.publish()
+        assert (await hear_v3(client)).txn == 2
+        worker_harness.say(read, "status", 0)
+        assert (await hear_v3(reader)).txn == 10
+        worker_harness.say(await bookie.take_request(), "status", 0)
+        assert (await hear_v3(reader)).txn == 11
+        assert under_way(worker_harness, bookie) == [0, 0, 0, 0, 0]
+        await client.close()
+        await reader.close()
 
 
 async def test_a_poll_is_not_in_progress() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(apache.v3_read(3, 4, previous_lac=6, timeout_ms=50))
-            await bookie.take_request()
-            assert under_way(worker_harness, bookie) == [0, 0, 0, 0, 0]
-            await client.close()
+    async with one_client() as (worker_harness, bookie, client):
+        client.send(apache.v3_read(3, 4, previous_lac=6, timeout_ms=50))
+        await bookie.take_request()
+        assert under_way(worker_harness, bookie) == [0, 0, 0, 0, 0]
 
 
 # The system asks clients that say nothing whether they are still there, as the settings say.
@@ -825,14 +801,13 @@ async def options_of_a_new_connection(bookie: Served) -> list[int]:
 
 @pytest.mark.uvloop_too
 async def test_a_connection_has_the_keep_alive_that_is_set() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            idle_s, interval_s, questions = await options_of_a_new_connection(bookie)
-            bookie.network.keep_alive = keep_alive(
-                NetworkSettings(keep_alive_idle_s=37, keep_alive_questions_max=3)
-            )
-            assert (idle_s, questions) != (37, 3), "the system's own differ"
-            assert await options_of_a_new_connection(bookie) == [37, interval_s, 3]
+    async with one_worker() as (_, bookie):
+        idle_s, interval_s, questions = await options_of_a_new_connection(bookie)
+        bookie.network.keep_alive = keep_alive(
+            NetworkSettings(keep_alive_idle_s=37, keep_alive_questions_max=3)
+        )
+        assert (idle_s, questions) != (37, 3), "the system's own differ"
+        assert await options_of_a_new_connection(bookie) == [37, interval_s, 3]
 
 
 def test_what_is_not_set_is_left_to_the_system() -> None:

@@ -21,10 +21,10 @@ from tests.fixtures.worker_harness import (
     FENCE,
     FORCE,
     READ_LAC,
-    Client,
     Record,
     Served,
     WorkerHarness,
+    greeted,
     served,
     until,
 )
@@ -54,13 +54,6 @@ async def two_served(*, credit: int | None = None) -> AsyncIterator[tuple[Served
                 bookie,
                 Served(second, bookie.worker, bookie.network, bookie.port, bookie.supervisor),
             )
-
-
-async def greeted(bookie: Served) -> Client:
-    client = await bookie.connect()
-    client.send(frames.hello())
-    assert answer_of(await client.frame()) == (1, OK)
-    return client
 
 
 async def test_each_ledger_s_requests_go_to_its_pair() -> None:

@@ -47,8 +47,10 @@ from tests.fixtures.worker_harness import (
     READ_LAC,
     WRITE_LAC,
     Client,
-    Served,
     WorkerHarness,
+    greeted,
+    one_client,
+    one_worker,
     served,
     until,
 )
@@ -60,185 +62,150 @@ OK, BAD_REQUEST, UNSUPPORTED = 0, 1, 2
 FENCED, UNAUTHORIZED, BAD_DIGEST, TOO_LARGE = 20, 21, 23, 26
 
 
-async def greeted(bookie: Served) -> Client:
-    client = await bookie.connect()
-    client.send(frames.hello())
-    assert answer_of(await client.frame()) == (1, OK)
-    return client
-
-
 @pytest.mark.uvloop_too
 async def test_hello_says_limits_and_who_it_is() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(frames.hello(9, client_name="test"))
-            request_id, status, reply = decode_reply(await client.frame())
-            assert (request_id, status) == (9, OK)
-            assert isinstance(reply, HelloReply)
-            assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
-            assert reply.frame_size_bytes_max == FRAME_SIZE_BYTES_MAX
-            client.send(encode_info(10))
-            request_id, status, info = decode_reply(await client.frame())
-            assert isinstance(info, InfoReply)
-            assert info.writable
-            assert info.disk_total_bytes > 0
-            await client.close()
+    async with one_client() as (_, _, client):
+        client.send(frames.hello(9, client_name="test"))
+        request_id, status, reply = decode_reply(await client.frame())
+        assert (request_id, status) == (9, OK)
+        assert isinstance(reply, HelloReply)
+        assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
+        assert reply.frame_size_bytes_max == FRAME_SIZE_BYTES_MAX
+        client.send(encode_info(10))
+        request_id, status, info = decode_reply(await client.frame())
+        assert isinstance(info, InfoReply)
+        assert info.writable
+        assert info.disk_total_bytes > 0
 
 
 @pytest.mark.uvloop_too
 async def test_adds_are_placed_and_answered_as_decided() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(b"".join(frames.add(100 + i, i, b"d" * i) for i in range(200)))
-            records = await bookie.take(200)
-            for i, record in enumerate(records):
-                assert (record.kind, record.entry_count, record.ledger_id, record.entry_id) == (
-                    ADD,
-                    1,
-                    LEDGER,
-                    i,
-                )
-                assert (record.request_id, record.master_key) == (100 + i, KEY)
-                assert record.payload == entry_bytes(i, b"d" * i)
-            worker_harness.verdict(records[7], FENCED)
-            worker_harness.verdict(records[9], CHECK)
-            worker_harness.publish()
-            answers = [answer_of(await client.frame()) for _ in range(199)]
-            assert answers == [(100 + i, FENCED if i == 7 else OK) for i in range(200) if i != 9]
-            worker_harness.reply(frames.read_reply(109, 9, b""), records[9].connection_id, ADD)
-            assert answer_of(await client.frame()) == (109, OK)
-            await client.close()
+    async with one_client(is_greeted=True) as (worker_harness, bookie, client):
+        client.send(b"".join(frames.add(100 + i, i, b"d" * i) for i in range(200)))
+        records = await bookie.take(200)
+        for i, record in enumerate(records):
+            assert (record.kind, record.entry_count, record.ledger_id, record.entry_id) == (
+                ADD,
+                1,
+                LEDGER,
+                i,
+            )
+            assert (record.request_id, record.master_key) == (100 + i, KEY)
+            assert record.payload == entry_bytes(i, b"d" * i)
+        worker_harness.verdict(records[7], FENCED)
+        worker_harness.verdict(records[9], CHECK)
+        worker_harness.publish()
+        answers = [answer_of(await client.frame()) for _ in range(199)]
+        assert answers == [(100 + i, FENCED if i == 7 else OK) for i in range(200) if i != 9]
+        worker_harness.reply(frames.read_reply(109, 9, b""), records[9].connection_id, ADD)
+        assert answer_of(await client.frame()) == (109, OK)
 
 
 @pytest.mark.parametrize("digest_type", [DIGEST_NONE, DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY])
 async def test_digest_types(digest_type: int) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(frames.add(2, 7, digest_type=digest_type))
-            (record,) = await bookie.take(1)
-            assert record.payload == entry_bytes(7, digest_type=digest_type)
-            assert record.digest_type == digest_type
-            await client.close()
+    async with one_client(is_greeted=True) as (_, bookie, client):
+        client.send(frames.add(2, 7, digest_type=digest_type))
+        (record,) = await bookie.take(1)
+        assert record.payload == entry_bytes(7, digest_type=digest_type)
+        assert record.digest_type == digest_type
 
 
 async def test_hmac_is_stored_unseen_but_must_have_room() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            header = struct.pack(">qqqq", LEDGER, 7, 6, 0)
-            client.send(frames.add(2, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 19))
-            assert answer_of(await client.frame()) == (2, BAD_REQUEST)
-            client.send(frames.add(3, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 20))
-            (record,) = await bookie.take(1)
-            assert record.request_id == 3
-            await client.close()
+    async with one_client(is_greeted=True) as (_, bookie, client):
+        header = struct.pack(">qqqq", LEDGER, 7, 6, 0)
+        client.send(frames.add(2, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 19))
+        assert answer_of(await client.frame()) == (2, BAD_REQUEST)
+        client.send(frames.add(3, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 20))
+        (record,) = await bookie.take(1)
+        assert record.request_id == 3
 
 
 async def test_any_valid_layout_is_accepted(rng: random.Random) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            layout = Layout(rng)
-            for request_id in range(2, 150):
-                data = rng.randbytes(rng.randrange(200))
-                entry_id = rng.choice([0, 7, 2**63 - 1])
-                flags = rng.choice([0, 1, 2, 3])
-                if rng.random() < 0.5:
-                    client.send(frames.add(request_id, entry_id, data, flags=flags, layout=layout))
-                    (record,) = await bookie.take(1)
-                    assert record.payload == entry_bytes(entry_id, data)
-                else:
-                    entries = [entry_bytes(i, data) for i in range(rng.randrange(1, 20))]
-                    client.send(
-                        frames.add_batch(request_id, 0, entries, flags=flags, layout=layout)
-                    )
-                    (record,) = await bookie.take(1)
-                    assert record.kind == ADD_BATCH
-                    assert record.payload[8 * len(entries) :] == b"".join(entries)
-                assert (record.request_id, record.flags) == (request_id, flags)
-                worker_harness.publish()
-                assert answer_of(await client.frame()) == (request_id, OK)
-                worker_harness.index()
-            await client.close()
+    async with one_client(is_greeted=True) as (worker_harness, bookie, client):
+        layout = Layout(rng)
+        for request_id in range(2, 150):
+            data = rng.randbytes(rng.randrange(200))
+            entry_id = rng.choice([0, 7, 2**63 - 1])
+            flags = rng.choice([0, 1, 2, 3])
+            if rng.random() < 0.5:
+                client.send(frames.add(request_id, entry_id, data, flags=flags, layout=layout))
+                (record,) = await bookie.take(1)
+                assert record.payload == entry_bytes(entry_id, data)
+            else:
+                entries = [entry_bytes(i, data) for i in range(rng.randrange(1, 20))]
+                client.send(frames.add_batch(request_id, 0, entries, flags=flags, layout=layout))
+                (record,) = await bookie.take(1)
+                assert record.kind == ADD_BATCH
+                assert record.payload[8 * len(entries) :] == b"".join(entries)
+            assert (record.request_id, record.flags) == (request_id, flags)
+            worker_harness.publish()
+            assert answer_of(await client.frame()) == (request_id, OK)
+            worker_harness.index()
 
 
 @pytest.mark.uvloop_too
 async def test_a_byte_at_a_time() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            everything = (
-                frames.hello() + frames.add(2, 0, b"x" * 40) + frames.ping(3) + encode_info(4)
-            )
-            for byte in everything:
-                client.send(bytes([byte]))
-                await client.writer.drain()
-            (record,) = await bookie.take(1)
-            worker_harness.publish()
-            answers = {answer_of(await client.frame()) for _ in range(4)}
-            assert answers == {(1, OK), (2, OK), (3, OK), (4, OK)}
-            assert record.payload == entry_bytes(0, b"x" * 40)
-            await client.close()
+    async with one_client() as (worker_harness, bookie, client):
+        everything = frames.hello() + frames.add(2, 0, b"x" * 40) + frames.ping(3) + encode_info(4)
+        for byte in everything:
+            client.send(bytes([byte]))
+            await client.writer.drain()
+        (record,) = await bookie.take(1)
+        worker_harness.publish()
+        answers = {answer_of(await client.frame()) for _ in range(4)}
+        assert answers == {(1, OK), (2, OK), (3, OK), (4, OK)}
+        assert record.payload == entry_bytes(0, b"x" * 40)
 
 
 @pytest.mark.uvloop_too
 async def test_large_frames_among_small_ones(rng: random.Random) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            largest = FRAME_SIZE_BYTES_MAX - 1000
-            sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
-            bodies = [rng.randbytes(size) for size in sizes]
-            for i, body in enumerate(bodies):
-                client.send(frames.add(100 + i, i, body))
-            for i, body in enumerate(bodies):
-                (record,) = await bookie.take(1)
-                assert record.payload == entry_bytes(i, body)
-                worker_harness.publish()
-                worker_harness.index()
-                assert answer_of(await client.frame()) == (100 + i, OK)
-            await client.close()
+    async with one_client(is_greeted=True) as (worker_harness, bookie, client):
+        largest = FRAME_SIZE_BYTES_MAX - 1000
+        sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
+        bodies = [rng.randbytes(size) for size in sizes]
+        for i, body in enumerate(bodies):
+            client.send(frames.add(100 + i, i, body))
+        for i, body in enumerate(bodies):
+            (record,) = await bookie.take(1)
+            assert record.payload == entry_bytes(i, body)
+            worker_harness.publish()
+            worker_harness.index()
+            assert answer_of(await client.frame()) == (100 + i, OK)
 
 
 async def test_requests_of_every_kind_reach_the_ring() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(frames.read(2, -1))
-            record = await bookie.take_request()
-            assert (record.kind, record.entry_id, record.request_id) == (READ, -1, 2)
-            client.send(frames.read_batch(3, 4, 9, 6, 1000))
-            record = await bookie.take_request()
-            assert (record.kind, record.entry_id) == (READ_BATCH, 4)
-            assert struct.unpack("<qII", record.payload) == (9, 6, 1000)
-            client.send(frames.read_lac(4, 8, 500, 1))
-            record = await bookie.take_request()
-            assert (record.kind, record.entry_id) == (READ_LAC, 8)
-            assert struct.unpack("<qII", record.payload) == (8, 500, 1)
-            body = struct.pack(">qq", LEDGER, 6) + b"dgst"
-            client.send(frames.write_lac(5, 6, body))
-            record = await bookie.take_request()
-            assert (record.kind, record.entry_id, record.payload, record.master_key) == (
-                WRITE_LAC,
-                6,
-                body,
-                KEY,
-            )
-            client.send(frames.list_entries(6, 3, 50))
-            record = await bookie.take_request()
-            assert (record.kind, record.entry_id, record.entry_count) == (LIST, 3, 50)
-            client.send(frames.read(7, 3, flags=1, key=KEY) + frames.force(8))
-            fence, force = await bookie.take(2)
-            assert (fence.kind, fence.entry_id, fence.master_key) == (FENCE, 3, KEY)
-            assert force.kind == FORCE
-            worker_harness.publish()
-            assert answer_of(await client.frame()) == (8, OK)  # the fence is the index's to answer
-            worker_harness.reply(frames.read_reply(7, 3, b"e"), fence.connection_id, FENCE)
-            assert answer_of(await client.frame()) == (7, OK)
-            await client.close()
+    async with one_client(is_greeted=True) as (worker_harness, bookie, client):
+        client.send(frames.read(2, -1))
+        record = await bookie.take_request()
+        assert (record.kind, record.entry_id, record.request_id) == (READ, -1, 2)
+        client.send(frames.read_batch(3, 4, 9, 6, 1000))
+        record = await bookie.take_request()
+        assert (record.kind, record.entry_id) == (READ_BATCH, 4)
+        assert struct.unpack("<qII", record.payload) == (9, 6, 1000)
+        client.send(frames.read_lac(4, 8, 500, 1))
+        record = await bookie.take_request()
+        assert (record.kind, record.entry_id) == (READ_LAC, 8)
+        assert struct.unpack("<qII", record.payload) == (8, 500, 1)
+        body = struct.pack(">qq", LEDGER, 6) + b"dgst"
+        client.send(frames.write_lac(5, 6, body))
+        record = await bookie.take_request()
+        assert (record.kind, record.entry_id, record.payload, record.master_key) == (
+            WRITE_LAC,
+            6,
+            body,
+            KEY,
+        )
+        client.send(frames.list_entries(6, 3, 50))
+        record = await bookie.take_request()
+        assert (record.kind, record.entry_id, record.entry_count) == (LIST, 3, 50)
+        client.send(frames.read(7, 3, flags=1, key=KEY) + frames.force(8))
+        fence, force = await bookie.take(2)
+        assert (fence.kind, fence.entry_id, fence.master_key) == (FENCE, 3, KEY)
+        assert force.kind == FORCE
+        worker_harness.publish()
+        assert answer_of(await client.frame()) == (8, OK)  # the fence is the index's to answer
+        worker_harness.reply(frames.read_reply(7, 3, b"e"), fence.connection_id, FENCE)
+        assert answer_of(await client.frame()) == (7, OK)
 
 
 BAD = {
@@ -298,26 +265,20 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 async def test_a_wrong_field_is_answered_and_the_connection_lives(case: str) -> None:
     frame, status = BAD[case]
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(frame + frames.ping(3))
-            assert answer_of(await client.frame()) == (2, status)
-            assert answer_of(await client.frame()) == (3, OK)
-            assert worker_harness.take_all() == []
-            assert worker_harness.next_request() is None
-            await client.close()
+    async with one_client(is_greeted=True) as (worker_harness, _, client):
+        client.send(frame + frames.ping(3))
+        assert answer_of(await client.frame()) == (2, status)
+        assert answer_of(await client.frame()) == (3, OK)
+        assert worker_harness.take_all() == []
+        assert worker_harness.next_request() is None
 
 
 async def test_a_batch_too_large_for_a_record_is_refused() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, batch_entries_max=30_000) as bookie:
-            client = await greeted(bookie)
-            # 8 bytes of table each come on top
-            entries = [entry_bytes(i, b"") for i in range(26_000)]
-            client.send(frames.add_batch(2, 0, entries))
-            assert answer_of(await client.frame()) == (2, TOO_LARGE)
-            await client.close()
+    async with one_client(batch_entries_max=30_000, is_greeted=True) as (_, _, client):
+        # 8 bytes of table each come on top
+        entries = [entry_bytes(i, b"") for i in range(26_000)]
+        client.send(frames.add_batch(2, 0, entries))
+        assert answer_of(await client.frame()) == (2, TOO_LARGE)
 
 
 @pytest.mark.uvloop_too
@@ -340,18 +301,17 @@ async def test_a_batch_too_large_for_a_record_is_refused() -> None:
     ],
 )
 async def test_what_is_no_frame_gets_a_last_word(sent: bytes, answer: tuple[int, int]) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(sent)
+    async with one_worker() as (_, bookie):
+        client = await bookie.connect()
+        client.send(sent)
+        got = answer_of(await client.frame())
+        if got == (1, OK) and answer != (1, OK):
             got = answer_of(await client.frame())
-            if got == (1, OK) and answer != (1, OK):
-                got = answer_of(await client.frame())
-            assert got == answer
-            client.send(frames.ping(9) * 1000)  # thrown away, however much it is
-            assert await client.is_closed() == b""
-            await client.close()
-            assert bookie.worker.pending == 0
+        assert got == answer
+        client.send(frames.ping(9) * 1000)  # thrown away, however much it is
+        assert await client.is_closed() == b""
+        await client.close()
+        assert bookie.worker.pending == 0
 
 
 @pytest.mark.parametrize(
@@ -359,12 +319,9 @@ async def test_what_is_no_frame_gets_a_last_word(sent: bytes, answer: tuple[int,
     [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x00\x41", b"\x16\x03\x01", MAGIC[:7] + b"\x02"],
 )
 async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(garbage)
-            assert await client.is_closed() == b""
-            await client.close()
+    async with one_client() as (_, _, client):
+        client.send(garbage)
+        assert await client.is_closed() == b""
 
 
 @pytest.mark.parametrize(
@@ -375,38 +332,32 @@ async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None
     ],
 )
 async def test_hello_that_cannot_be_accepted(hello: Hello, is_about: str) -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await bookie.connect()
-            client.send(MAGIC + encode_hello(4, hello) + frames.ping(5))
-            request_id, status, reply = decode_reply(await client.frame())
-            assert (request_id, status) == (4, UNSUPPORTED)
-            assert isinstance(reply, ErrorReply)
-            assert is_about in reply.message
-            assert (reply.version_min, reply.version_max) == (1, 1)
-            assert await client.is_closed() == b""
-            assert worker_harness.counter(BAD_VERSION) == 1
-            await client.close()
+    async with one_client() as (worker_harness, _, client):
+        client.send(MAGIC + encode_hello(4, hello) + frames.ping(5))
+        request_id, status, reply = decode_reply(await client.frame())
+        assert (request_id, status) == (4, UNSUPPORTED)
+        assert isinstance(reply, ErrorReply)
+        assert is_about in reply.message
+        assert (reply.version_min, reply.version_max) == (1, 1)
+        assert await client.is_closed() == b""
+        assert worker_harness.counter(BAD_VERSION) == 1
 
 
 async def test_flipped_bytes_never_reach_a_ring_wrong(rng: random.Random) -> None:
     """A flipped bit is refused, or makes another valid request: what is placed always is what its digest covers."""
     good = frames.add(2, 7, b"payload")
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, connections_max=500) as bookie:
-            for _ in range(150):
-                client = await greeted(bookie)
-                spoilt = bytearray(good)
-                spoilt[rng.randrange(4, len(spoilt))] ^= 1 << rng.randrange(8)
-                client.send(bytes(spoilt) + frames.ping(3))
-                request_id, status = answer_of(await client.frame())
-                for record in worker_harness.take_all():
-                    assert record.payload == entry_bytes(7, b"payload")
-                    worker_harness.publish()
-                assert status in (OK, BAD_REQUEST, BAD_DIGEST, UNAUTHORIZED, UNSUPPORTED), (
-                    request_id
-                )
-                await client.close()
+    async with one_worker(connections_max=500) as (worker_harness, bookie):
+        for _ in range(150):
+            client = await greeted(bookie)
+            spoilt = bytearray(good)
+            spoilt[rng.randrange(4, len(spoilt))] ^= 1 << rng.randrange(8)
+            client.send(bytes(spoilt) + frames.ping(3))
+            request_id, status = answer_of(await client.frame())
+            for record in worker_harness.take_all():
+                assert record.payload == entry_bytes(7, b"payload")
+                worker_harness.publish()
+            assert status in (OK, BAD_REQUEST, BAD_DIGEST, UNAUTHORIZED, UNSUPPORTED), request_id
+            await client.close()
 
 
 # The largest entry: what client and bookie think of it, at the boundary and one byte behind.
@@ -475,54 +426,49 @@ async def answered(client: Client, request_ids: range) -> None:
 
 
 async def test_drain_answers_what_is_under_way_and_closes() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(frames.add(2, 0) + frames.read_lac(3, 9, 60_000))
-            await bookie.take(1)
-            await bookie.take_request()
-            drained = asyncio.ensure_future(bookie.network.drain(5.0))
-            await until(lambda: not bookie.network.connections[0]._transport.is_reading())
-            client.send(frames.add(4, 1))  # too late: never placed
-            worker_harness.publish()
-            assert answer_of(await client.frame()) == (2, OK)
-            assert await drained == 0
-            assert await client.is_closed() == b""
-            assert worker_harness.next() is None
-            with pytest.raises(OSError, match=r"refused|Connect"):
-                await bookie.connect()
-            await client.close()
+    async with one_client(is_greeted=True) as (worker_harness, bookie, client):
+        client.send(frames.add(2, 0) + frames.read_lac(3, 9, 60_000))
+        await bookie.take(1)
+        await bookie.take_request()
+        drained = asyncio.ensure_future(bookie.network.drain(5.0))
+        await until(lambda: not bookie.network.connections[0]._transport.is_reading())
+        client.send(frames.add(4, 1))  # too late: never placed
+        worker_harness.publish()
+        assert answer_of(await client.frame()) == (2, OK)
+        assert await drained == 0
+        assert await client.is_closed() == b""
+        assert worker_harness.next() is None
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await bookie.connect()
 
 
 @pytest.mark.slow
 async def test_drain_writes_what_a_slow_client_has_not_read_yet() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness, reply_backlog_bytes_max=64 * MIB) as bookie:
-            client = await greeted(bookie)
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            client.send(b"".join(frames.read(100 + i, 0) for i in range(40)))
-            for i in range(40):
-                record = await bookie.take_request()
-                pending = bookie.worker.pending
-                worker_harness.reply(
-                    frames.read_reply(100 + i, 0, bytes(1_000_000)), record.connection_id, READ
-                )
-                await until(lambda before=pending: bookie.worker.pending < before)  # type: ignore[misc]
-            connection = next(iter(bookie.network.connections.values()))
-            drained = asyncio.ensure_future(bookie.network.drain(5.0))
-            await until(connection._transport.is_closing)
-            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
-            await answered(client, range(100, 140))
-            assert await drained == 0
-            await client.close()
+    async with one_client(reply_backlog_bytes_max=64 * MIB, is_greeted=True) as (
+        worker_harness,
+        bookie,
+        client,
+    ):
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(frames.read(100 + i, 0) for i in range(40)))
+        for i in range(40):
+            record = await bookie.take_request()
+            pending = bookie.worker.pending
+            worker_harness.reply(
+                frames.read_reply(100 + i, 0, bytes(1_000_000)), record.connection_id, READ
+            )
+            await until(lambda before=pending: bookie.worker.pending < before)  # type: ignore[misc]
+        connection = next(iter(bookie.network.connections.values()))
+        drained = asyncio.ensure_future(bookie.network.drain(5.0))
+        await until(connection._transport.is_closing)
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        await answered(client, range(100, 140))
+        assert await drained == 0
 
 
 async def test_drain_ends_at_its_deadline() -> None:
-    with WorkerHarness() as worker_harness:
-        async with served(worker_harness) as bookie:
-            client = await greeted(bookie)
-            client.send(frames.add(2, 0))
-            await bookie.take(1)
-            assert await bookie.network.drain(0.01) == 1
-            assert await client.is_closed() == b""
-            await client.close()
+    async with one_client(is_greeted=True) as (_, bookie, client):
+        client.send(frames.add(2, 0))
+        await bookie.take(1)
+        assert await bookie.network.drain(0.01) == 1
+        assert await client.is_closed() == b""

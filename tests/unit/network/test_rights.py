@@ -28,7 +28,7 @@ from tests.fixtures.counters import counted
 from tests.fixtures.frames import answer_of
 from tests.fixtures.logins import in_v3, log_in
 from tests.fixtures.users import sasl_settings
-from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served, until
+from tests.fixtures.worker_harness import Client, Served, one_client, until
 
 OK, FORBIDDEN, V2_EUA = 0, 28, 102
 ROLES = {
@@ -76,58 +76,52 @@ BY_ROLE = AuthorizationSettings(
 @pytest.mark.parametrize("role", ROLES)
 async def test_each_request_needs_its_right(role: str, users: AuthenticationSettings) -> None:
     """INV-N2, in our protocol. Nothing of a refused request reaches a ring."""
-    with WorkerHarness() as harness:
-        async with served(harness, authentication=users, authorization=BY_ROLE) as bookie:
-            client = await bookie.connect()
-            assert await log_in(client, role, f"of {role}") == (OK, "")
-            refused = 0
-            for number, (right, make) in enumerate(OURS, 10):
-                client.send(make(number))
-                if right in ROLES[role]:
-                    is_read = right == "read"
-                    await (bookie.take_request() if is_read else bookie.take(1))
-                else:
-                    assert answer_of(await client.frame()) == (number, FORBIDDEN)
-                    refused += 1
-            assert harness.take_all() == []
-            client.send(frames.ping(99) + encode_info(100))
-            harness.publish()
-            while True:  # behind those that the journal has answered
-                request_id, status = answer_of(await client.frame())
-                assert status == OK
-                if request_id == 100:
-                    break
-            assert counted(harness, "REFUSED_RIGHTS") == refused
-            await client.close()
+    async with one_client(authentication=users, authorization=BY_ROLE) as (harness, bookie, client):
+        assert await log_in(client, role, f"of {role}") == (OK, "")
+        refused = 0
+        for number, (right, make) in enumerate(OURS, 10):
+            client.send(make(number))
+            if right in ROLES[role]:
+                is_read = right == "read"
+                await (bookie.take_request() if is_read else bookie.take(1))
+            else:
+                assert answer_of(await client.frame()) == (number, FORBIDDEN)
+                refused += 1
+        assert harness.take_all() == []
+        client.send(frames.ping(99) + encode_info(100))
+        harness.publish()
+        while True:  # behind those that the journal has answered
+            request_id, status = answer_of(await client.frame())
+            assert status == OK
+            if request_id == 100:
+                break
+        assert counted(harness, "REFUSED_RIGHTS") == refused
 
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_the_same_of_apaches_clients(role: str, users: AuthenticationSettings) -> None:
     """INV-N2, in Apache's protocols: AUTH may be of version 3, and the requests of either."""
-    with WorkerHarness() as harness:
-        async with served(harness, authentication=users, authorization=BY_ROLE) as bookie:
-            client = await bookie.connect()
-            assert await in_v3(client, role, f"of {role}") == EOK
-            client.send(apache.v3_auth(3, b""))  # Java sends one more
-            assert (await hear_v3(client)).fields[1] == "AuthDisabledPlugin"
-            for number, (right, make) in enumerate(APACHES, 10):
-                client.send(make(number))
-                if right in ROLES[role]:
-                    await (bookie.take_request() if right == "read" else bookie.take(1))
-                else:
-                    assert (await hear_v3(client)).status == EUA
-            client.send(apache.v2_add(7))
-            if "add" in ROLES[role]:
-                await bookie.take(1)
+    async with one_client(authentication=users, authorization=BY_ROLE) as (harness, bookie, client):
+        assert await in_v3(client, role, f"of {role}") == EOK
+        client.send(apache.v3_auth(3, b""))  # Java sends one more
+        assert (await hear_v3(client)).fields[1] == "AuthDisabledPlugin"
+        for number, (right, make) in enumerate(APACHES, 10):
+            client.send(make(number))
+            if right in ROLES[role]:
+                await (bookie.take_request() if right == "read" else bookie.take(1))
             else:
-                assert (await hear_v2(client)).error == V2_EUA
-            client.send(apache.v2_read(0, flags=1, key=apache.KEY))
-            if "recover" in ROLES[role]:
-                await bookie.take(1)
-            else:
-                assert (await hear_v2(client)).error == V2_EUA
-            assert harness.take_all() == []
-            await client.close()
+                assert (await hear_v3(client)).status == EUA
+        client.send(apache.v2_add(7))
+        if "add" in ROLES[role]:
+            await bookie.take(1)
+        else:
+            assert (await hear_v2(client)).error == V2_EUA
+        client.send(apache.v2_read(0, flags=1, key=apache.KEY))
+        if "recover" in ROLES[role]:
+            await bookie.take(1)
+        else:
+            assert (await hear_v2(client)).error == V2_EUA
+        assert harness.take_all() == []
 
 
 # --- each kind of request, beside the page that operators read ----------------------------------------------------
@@ -234,21 +228,18 @@ async def test_each_kind_needs_the_right_that_the_page_says(protocol: str, right
     """INV-N2: in both protocols, with one right alone."""
     column, makers, takeovers = PROTOCOLS[protocol]
     page = documented(column)
-    with WorkerHarness() as harness:
-        async with served(harness) as bookie:
-            client = await bookie.connect()
-            if protocol == "ours":
-                client.send(frames.hello())
-                assert answer_of(await client.frame()) == (1, OK)
-            else:
-                client.send(apache.v3_info(1, 3))
-                await client.frame("big")
-            found, expected = {}, {}
-            for kind, make in makers.items():
-                found[kind] = await is_refused(bookie, client, right, make())
-                expected[kind] = right not in allowing(page, kind)
-            for kind, make in takeovers.items():
-                found[f"{kind}, taking over"] = await is_refused(bookie, client, right, make())
-                expected[f"{kind}, taking over"] = right is not Right.RECOVER
-            assert found == expected
-            await client.close()
+    async with one_client() as (_, bookie, client):
+        if protocol == "ours":
+            client.send(frames.hello())
+            assert answer_of(await client.frame()) == (1, OK)
+        else:
+            client.send(apache.v3_info(1, 3))
+            await client.frame("big")
+        found, expected = {}, {}
+        for kind, make in makers.items():
+            found[kind] = await is_refused(bookie, client, right, make())
+            expected[kind] = right not in allowing(page, kind)
+        for kind, make in takeovers.items():
+            found[f"{kind}, taking over"] = await is_refused(bookie, client, right, make())
+            expected[f"{kind}, taking over"] = right is not Right.RECOVER
+        assert found == expected

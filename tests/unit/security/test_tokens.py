@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jwt
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 KEY = TokenKey.generate("key-1")
 NOW_S = 1_900_000_000.0
-Path_ = Callable[[str], str]
 
 
 def now() -> float:

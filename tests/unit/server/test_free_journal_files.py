@@ -18,21 +18,24 @@ from fastbk.server.index.background import DirectJobs
 from fastbk.server.index.flush import FREE_FILES_A_MESSAGE, Flusher, FreeJournalFiles
 from fastbk.server.index.replay import Replayed
 from fastbk.storage import journal_files
-from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import JOURNAL_LOG
 from fastbk.storage.journal_files import OldFile, ReplayEnd, find_files, name_of
 from fastbk.storage.manifest import ManifestSlots
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.adopted_runs import Run, with_runs
 from tests.fixtures.fake_disk import FakeDisk
-from tests.fixtures.storage_harness import JOURNAL, Book, format_disk
+from tests.fixtures.storage_harness import JOURNAL, Book, formatted_disk
 from tests.fixtures.storage_harness import Life as Bookie
-from tests.fixtures.store_harness import DIRECTORY, Life, StoreHarness, entry_bytes
+from tests.fixtures.store_harness import (
+    DIRECTORY,
+    Life,
+    entry_bytes,
+    life_of_harness,
+    started_store,
+)
 from tests.fixtures.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.storage.manifest import LogEntry
@@ -174,22 +177,8 @@ def read_pinned(store: Store, ledger_id: int) -> object:
     return result.run
 
 
-@pytest.fixture
-def harness() -> Iterator[StoreHarness]:
-    with FakeDisk() as fake:
-        harness = StoreHarness(
-            fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1 << 20)
-        )
-        harness.birth()
-        harness.start()
-        yield harness
-        harness.end()
-
-
-@pytest.fixture
-def life(harness: StoreHarness) -> Life:
-    assert harness.life is not None
-    return harness.life
+harness = started_store
+life = life_of_harness
 
 
 def test_a_file_is_not_told_while_a_job_looks_under_the_old_set(life: Life) -> None:
@@ -246,11 +235,7 @@ class AdoptingBookie(Bookie):
     batch_bytes_max = 80 * KIB
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
+fake = formatted_disk
 
 
 def fill(bookie: Bookie, ledger_id: int, first: int, count: int = 12) -> None:

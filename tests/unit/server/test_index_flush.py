@@ -28,25 +28,22 @@ from fastbk.storage.directories import LOCATIONS, log_path
 from fastbk.storage.maintenance import MERGE_FILES_MIN
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_LEDGER, OK
-from tests.fixtures.storage_harness import INCARNATION, LEDGERS, Book, Life, format_disk
+from tests.fixtures.storage_harness import (
+    INCARNATION,
+    LEDGERS,
+    Book,
+    Life,
+    first_life,
+    format_disk,
+    formatted_disk,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
-
-
-@pytest.fixture
-def life(fake: FakeDisk) -> Iterator[Life]:
-    made = Life(fake, Book())
-    yield made
-    made.close()
+fake = formatted_disk
+life = first_life
 
 
 def wait_readable(fd: int) -> None:

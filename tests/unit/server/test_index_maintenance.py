@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from fastbk.storage import maintenance as storage_maintenance
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
-from tests.fixtures.storage_harness import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, formatted_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,11 +29,7 @@ LEDGERS_MAX = 300
 LOOKS_MAX = 200
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeDisk]:
-    with FakeDisk() as made:
-        format_disk(made)
-        yield made
+fake = formatted_disk
 
 
 @pytest.fixture
@@ -146,13 +143,10 @@ def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) ->
     assert answer.entry is not None
     assert answer.entry.endswith(b"new")
     life.close()
-    again = Life(fake, life.book, ledgers_max=LEDGERS_MAX)
-    try:
+    with closing(Life(fake, life.book, ledgers_max=LEDGERS_MAX)) as again:
         assert again.ask(again.harness.read(1, 0)).status == OK
         assert again.ask(again.harness.read(1, 1)).status == NO_ENTRY
         assert again.ask(again.harness.read(2, 0)).status == NO_LEDGER
-    finally:
-        again.close()
 
 
 def test_a_crash_before_memory_forgot_is_harmless(fake: FakeDisk, life: Life) -> None:
@@ -160,14 +154,11 @@ def test_a_crash_before_memory_forgot_is_harmless(fake: FakeDisk, life: Life) ->
     delete(life, 1, 2, 3)
     forget_on_disk(life)
     life.close()
-    again = Life(fake, life.book, ledgers_max=LEDGERS_MAX)
-    try:
+    with closing(Life(fake, life.book, ledgers_max=LEDGERS_MAX)) as again:
         assert in_memory(again) == (1, 1)
         assert again.ask(again.harness.read(1, 0)).status == NO_LEDGER
         again.book.acked.pop((1, 0))
         assert is_acked(again, 1, 0), "as it is without the crash"
-    finally:
-        again.close()
 
 
 def test_what_was_deleted_lately_or_changed_since_stays(life: Life) -> None:
@@ -373,8 +364,7 @@ def test_ledgers_that_expired_before_a_restart_are_forgotten_soon_too(fake: Fake
     expire(timed, 1, 2)
     timed.flusher.begin()
     timed.close()
-    again = start(fake, timed.book)
-    try:
+    with closing(start(fake, timed.book)) as again:
         assert in_memory(again) == (30, 30)
         pass_time(again, 30)
         assert in_memory(again) == (28, 28)
@@ -384,8 +374,6 @@ def test_ledgers_that_expired_before_a_restart_are_forgotten_soon_too(fake: Fake
         again.clock_s += 8 * DAY_S
         run_now(again)
         assert in_memory(again) == (20, 20), "the daily look goes on as ever"
-    finally:
-        again.close()
 
 
 def test_another_merge_under_way_delays_forgetting_shortly(

@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from fastbk.errors import (  # noqa: E402 -- needs pyarrow
+from fastbk.errors import (
     ConfigError,
     DraftGone,
     Error,
     MetadataUnavailable,
     StreamBusy,
 )
-from fastbk.spark import sink  # noqa: E402 -- needs pyarrow
-from fastbk.spark.sink import (  # noqa: E402 -- needs pyarrow
+from fastbk.spark import sink
+from fastbk.spark.sink import (
     CommitMessage,
     FastbkStreamWriter,
     TaskAttempt,
 )
-from tests.fixtures.sink_harness import (  # noqa: E402 -- needs pyarrow
+from tests.fixtures.sink_harness import (
     Killed,
     SinkHarness,
     SyncClient,
@@ -121,8 +122,7 @@ def test_partitions_without_rows_make_no_ledger(harness: SinkHarness) -> None:
 @pytest.mark.parametrize("is_after", [False, True])
 def test_a_task_killed_at_any_step_is_run_again(is_after: bool) -> None:
     for number in itertools.count():
-        harness = SinkHarness()
-        try:
+        with closing(SinkHarness()) as harness:
             client = harness.client()
             harness.plan.kill(client.fake, number, is_after=is_after)
             try:
@@ -137,8 +137,6 @@ def test_a_task_killed_at_any_step_is_run_again(is_after: bool) -> None:
             harness.driver().commit([told], 0)
             assert harness.values() == [b"a", b"b"], number
             assert harness.left() == ([], set()), number
-        finally:
-            harness.close()
         if done:
             break
     assert number > 15
@@ -148,8 +146,7 @@ def test_a_task_killed_at_any_step_is_run_again(is_after: bool) -> None:
 def test_a_driver_killed_at_any_step_of_the_commit_is_followed_by_another(is_after: bool) -> None:
     """The next one runs all tasks of the batch again, as Spark does, and commits; the dead one's attempts are swept."""
     for number in itertools.count():
-        harness = SinkHarness()
-        try:
+        with closing(SinkHarness()) as harness:
             told = [harness.write(place(0, at), b"%d" % at) for at in range(3)]
             harness.write(place(0, 1, 1), b"a speculative attempt that lost")
             client = harness.client()
@@ -166,8 +163,6 @@ def test_a_driver_killed_at_any_step_of_the_commit_is_followed_by_another(is_aft
             if all(one.was_attached for one in again):
                 harness.driver().commit([harness.write(place(1, 0))], 1)
             assert harness.left() == ([], set()), number
-        finally:
-            harness.close()
         if done:
             break
     assert number > 15

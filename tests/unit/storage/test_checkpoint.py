@@ -18,28 +18,23 @@ from fastbk.storage.manifest import JOURNAL, SLOTS, Damage, LogEntry, ManifestSl
 from tests.fixtures import upkeep_at_once
 from tests.fixtures.adopted_runs import Run, salt_of, with_runs
 from tests.fixtures.fake_disk import FOREVER, FakeDisk
-from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
+from tests.fixtures.store_harness import (
+    DIRECTORY,
+    NO_ENTRY,
+    OK,
+    Life,
+    StoreHarness,
+    entry_bytes,
+    life_of_harness,
+    started_store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-@pytest.fixture
-def harness() -> Iterator[StoreHarness]:
-    with FakeDisk() as fake:
-        harness = StoreHarness(
-            fake, CheckpointSettings(attempts_max=3, entry_log_size_bytes=1 << 20)
-        )
-        harness.birth()
-        harness.start()
-        yield harness
-        harness.end()
-
-
-@pytest.fixture
-def life(harness: StoreHarness) -> Life:
-    assert harness.life is not None
-    return harness.life
+harness = started_store
+life = life_of_harness
 
 
 def items_of(*ids: tuple[int, int]) -> FlushContents:

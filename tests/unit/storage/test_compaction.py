@@ -24,6 +24,7 @@ from tests.fixtures.store_harness import (
     Life,
     StoreHarness,
     entry_bytes,
+    life_of_harness,
 )
 
 LAST = 2**63 - 1
@@ -44,10 +45,7 @@ def harness() -> Iterator[StoreHarness]:
         made.end()
 
 
-@pytest.fixture
-def life(harness: StoreHarness) -> Life:
-    assert harness.life is not None
-    return harness.life
+life = life_of_harness
 
 
 def logs_of(life: Life) -> list[int]:

@@ -168,25 +168,31 @@ def test_thousands_of_files_that_are_released_at_once_hold_nobody_up(fake: FakeD
     assert pool.free_bytes == 40 * 4096
 
 
+def pool_with_surplus(disk: Disk, folder: Path) -> JournalPool:
+    """A pool with six files of an earlier start, which are more than its limit has room for."""
+    old = []
+    for file_id in range(1, 7):
+        path = folder / name_of(file_id)
+        path.write_bytes(bytes(SIZE))
+        old.append(OldFile(file_id, str(path), 0, SIZE))
+    pool = pool_on(
+        disk,
+        str(folder),
+        in_background=True,
+        next_file_id=7,
+        old_files=old,
+        first_file_size_bytes=SIZE,
+    )
+    use(pool, 0)
+    return pool
+
+
 def test_surplus_is_removed_beside_the_journals_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(Disk, "unlink")  # milliseconds in which nothing is committed
     with Disk(tmp_path) as disk:
-        old = []
-        for file_id in range(1, 7):
-            path = tmp_path / name_of(file_id)
-            path.write_bytes(bytes(SIZE))
-            old.append(OldFile(file_id, str(path), 0, SIZE))
-        pool = pool_on(
-            disk,
-            str(tmp_path),
-            in_background=True,
-            next_file_id=7,
-            old_files=old,
-            first_file_size_bytes=SIZE,
-        )
-        use(pool, 0)
+        pool = pool_with_surplus(disk, tmp_path)
         pool.update(0)
 
         def is_small() -> bool:
@@ -209,20 +215,7 @@ def test_what_is_to_be_removed_is_not_freed_once_more(
 
     monkeypatch.setattr(os, "unlink", unlink_later)
     with Disk(tmp_path) as disk:
-        old = []
-        for file_id in range(1, 7):
-            path = tmp_path / name_of(file_id)
-            path.write_bytes(bytes(SIZE))
-            old.append(OldFile(file_id, str(path), 0, SIZE))
-        pool = pool_on(
-            disk,
-            str(tmp_path),
-            in_background=True,
-            next_file_id=7,
-            old_files=old,
-            first_file_size_bytes=SIZE,
-        )
-        use(pool, 0)
+        pool = pool_with_surplus(disk, tmp_path)
 
         def has_surplus() -> bool:
             pool.update(0)
@@ -477,30 +470,27 @@ def test_a_next_file_that_cannot_be_made_is_told_and_tried_again(fake: FakeDisk,
     assert pool.failure == ""
 
 
-@pytest.mark.parametrize("kind", ["rename", "sync_directory"])
-def test_a_recycled_file_whose_name_is_in_doubt_ends_the_journal(fake: FakeDisk, kind: str) -> None:
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_directory_without_room_for_a_name_is_tried_again(
+    fake: FakeDisk, in_background: bool
+) -> None:
     disk = fake.disk()
-    pool = pool_on(disk)
-    use(pool, 0)
-    use(pool, 10)
-    fake.fault("fail", kind, errno=errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
-        pool.update(10)
-
-
-def test_a_directory_without_room_for_a_name_is_tried_again(fake: FakeDisk) -> None:
-    disk = fake.disk()
-    pool = pool_on(disk)
+    pool = pool_on(disk, in_background=in_background)
     use(pool, 0)
     use(pool, 10)
     before = disk.list("/j")
     fake.fault("fail", "rename", errno=errno.ENOSPC)
     pool.update(10)
+    assert pool.take() is None
     assert "has no room" in pool.no_room
     assert disk.list("/j") == before
     pool._no_file_until_s = 0.0
     pool.update(10)
-    assert pool.has_ready
+    taken = pool.take()
+    assert taken is not None
+    assert pool.recycled == 1
+    pool.give_back(taken)
+    pool.close()
 
 
 def test_a_full_disk_leaves_nothing_half_made(fake: FakeDisk) -> None:
@@ -543,37 +533,26 @@ def test_made_by_a_thread_on_a_real_disk(tmp_path: Path, monkeypatch: pytest.Mon
         pool.close()
 
 
-def test_a_thread_that_cannot_rename_is_tried_again_where_there_was_no_room(fake: FakeDisk) -> None:
-    disk = fake.disk()
-    pool = pool_on(disk, in_background=True)
-    use(pool, 0)
-    use(pool, 10)
-    before = disk.list("/j")
-    fake.fault("fail", "rename", errno=errno.ENOSPC)
-    pool.update(10)
-    assert pool.take() is None
-    assert "has no room" in pool.no_room
-    assert disk.list("/j") == before
-    pool._no_file_until_s = 0.0
-    pool.update(10)
-    taken = pool.take()
-    assert taken is not None
-    assert pool.recycled == 1
-    pool.give_back(taken)
-    pool.close()
-
-
-@pytest.mark.parametrize(("kind", "nth"), [("rename", 1), ("sync_directory", 1), ("open", 2)])
-def test_a_thread_after_which_a_name_is_in_doubt_ends_the_journal(
-    fake: FakeDisk, kind: str, nth: int
+@pytest.mark.parametrize(
+    ("kind", "nth", "in_background"),
+    [
+        ("rename", 1, False),
+        ("sync_directory", 1, False),
+        ("rename", 1, True),
+        ("sync_directory", 1, True),
+        ("open", 2, True),
+    ],
+)
+def test_a_recycled_file_whose_name_is_in_doubt_ends_the_journal(
+    fake: FakeDisk, kind: str, nth: int, in_background: bool
 ) -> None:
     disk = fake.disk()
-    pool = pool_on(disk, in_background=True)
+    pool = pool_on(disk, in_background=in_background)
     use(pool, 0)
     use(pool, 10)
     fake.fault("fail", kind, nth=nth, errno=errno.EIO)
-    pool.update(10)
     with pytest.raises(OSError, match="Input/output"):
+        pool.update(10)
         pool.take()
     pool.close()
 

@@ -44,9 +44,9 @@ from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (
     STREAM,
     as_client,
+    cluster_with_stream,
     context_of,
     filled,
-    new_stream,
     truncated_to,
     writer_of,
 )
@@ -463,8 +463,7 @@ TRIM = DLSN(2, 1, 1)
 
 async def truncated_stream(plan: Plan | None = None, *, delete: bool = False) -> Cluster:
     """Make a stream of 18 records, of which 9 are truncated."""
-    cluster = Cluster(plan or Plan())
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream(plan or Plan())
     await filled(cluster, [3, 3, 3], 2)
     await truncated_to(context, TRIM, delete)
     return cluster

@@ -33,10 +33,10 @@ from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (
     as_client,
     chain_of,
+    cluster_with_stream,
     context_of,
     mark_deleted,
     named_ledgers,
-    new_stream,
     store_of,
     write_segments,
     writer_of,
@@ -56,8 +56,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def paged_stream() -> Cluster:
     """Return a stream of 14 closed segments in two pages and rows, one that is open, and a page that nobody names."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     await write_segments(client, 14, records=2)
     writer = StreamWriter(context_of(client), WriterOptions())
@@ -171,8 +170,7 @@ async def test_a_writer_of_a_deleted_stream_leaves_nothing_behind() -> None:
     """Killed at any call of its life, in a stream that is deleted by others at that moment: nothing of it stays."""
 
     async def make() -> Cluster:
-        cluster = Cluster()
-        await new_stream(cluster)
+        cluster, _ = await cluster_with_stream()
         return cluster
 
     async def write(client: FakeClient) -> None:
@@ -189,8 +187,7 @@ async def test_a_writer_of_a_deleted_stream_leaves_nothing_behind() -> None:
 @pytest.mark.usefixtures("few_rows")
 @pytest.mark.slow
 async def test_a_stream_is_deleted_under_a_writer_that_goes_on() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = writer_of(cluster)
     await writer.open()
     await writer.append(b"x")
@@ -277,8 +274,7 @@ async def _writer(cluster: Cluster) -> StreamWriter:
 @pytest.mark.parametrize("records", [0, 3])
 async def test_a_writer_learns_of_it_by_its_next_append(records: int) -> None:
     """INV-S19"""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = await _writer(cluster)
     for _ in range(records):
         await writer.append(b"x")
@@ -296,8 +292,7 @@ async def test_a_writer_learns_of_it_by_its_next_append(records: int) -> None:
 
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_the_end_of_its_block_says_it_where_no_call_has(is_told: bool) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     with nullcontext() if is_told else pytest.raises(StreamNotFound, match="test/ab was deleted"):
         async with writer_of(cluster) as writer:
             await writer.append(b"x")
@@ -324,8 +319,7 @@ class Together(Plan):
 async def test_appends_under_way_fail_in_their_order() -> None:
     """INV-S19, INV-S5"""
     plan = Together()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     writer = await _writer(cluster)
     await writer.append(b"x")
     plan.may_go_on.clear()
@@ -354,8 +348,7 @@ async def test_a_reader_is_told_that_the_stream_is_gone_and_nothing_of_loss(
     is_at_end: bool, on_gap: str
 ) -> None:
     """INV-S19"""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await write_segments(cluster.client(), 4)
     writer = await _writer(cluster)
     await writer.append(b"open")
@@ -383,8 +376,7 @@ async def test_a_reader_is_told_that_the_stream_is_gone_and_nothing_of_loss(
 
 async def test_a_cursor_is_told_that_the_stream_is_gone() -> None:
     """INV-S19"""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await write_segments(cluster.client(), 2)
     cursor = Cursor(context_of(cluster.client()), "c")
     await cursor.open()
@@ -402,8 +394,7 @@ async def test_a_cursor_is_told_that_the_stream_is_gone() -> None:
 
 async def test_nobody_begins_to_use_a_stream_that_is_being_deleted() -> None:
     """INV-S19"""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await write_segments(cluster.client(), 2)
     async with _condemned(cluster):
         context = context_of(cluster.client())
@@ -428,8 +419,7 @@ async def test_open_ledgers_are_fenced_before_they_are_deleted() -> None:
                 ledger = cluster.ledgers.get(0)
                 seen.append(ledger is None or ledger.metadata.is_closed)
 
-    cluster = Cluster(Watching())
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(Watching())
     writer = await _writer(cluster)
     await writer.append(b"x")
     await mark_deleted(cluster)

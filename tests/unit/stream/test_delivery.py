@@ -24,7 +24,13 @@ from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record, put_headers
 from fastbk.stream.stream import closed_end, end_of
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.streams import context_of, filled, new_stream, truncated_to, writer_of
+from tests.fixtures.streams import (
+    cluster_with_stream,
+    context_of,
+    filled,
+    truncated_to,
+    writer_of,
+)
 from tests.unit.arrow.test_readers import Harness
 
 if TYPE_CHECKING:
@@ -33,8 +39,7 @@ if TYPE_CHECKING:
 
 async def test_records_that_iteration_took_come_first_when_many_are_asked_for() -> None:
     """One acknowledgement of the last record would have had those that were passed by done."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [6, 3])
     async with Cursor(context, "c", tail=False) as cursor:
         first = await anext(cursor)
@@ -49,8 +54,7 @@ async def test_records_that_iteration_took_come_first_when_many_are_asked_for() 
 
 
 async def test_what_was_done_meanwhile_is_not_handed_out_again() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [6])
     async with Cursor(context, "c", tail=False) as cursor:
         first, second = await anext(cursor), await anext(cursor)
@@ -65,8 +69,7 @@ async def test_what_was_done_meanwhile_is_not_handed_out_again() -> None:
 
 async def test_a_truncation_is_told_once_also_where_nothing_follows_yet() -> None:
     """It was told again as lost, with the first record behind it."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [4])
     async with Cursor(context, "c", on_gap="yield") as cursor:
         first = await anext(cursor)
@@ -90,8 +93,7 @@ async def test_a_truncation_is_told_once_also_where_nothing_follows_yet() -> Non
 @pytest.mark.parametrize("on_gap", ["raise", "yield"])
 async def test_a_record_that_was_truncated_with_all_behind_it_is_told(on_gap: str) -> None:
     """A reader from its number on would have begun with what is appended next, without a word."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [4, 4])
     await truncated_to(context, DLSN(3, 0, 0))
     for seq in (0, 7):
@@ -111,8 +113,7 @@ async def test_a_record_that_was_truncated_with_all_behind_it_is_told(on_gap: st
 
 async def test_a_seek_knows_what_the_search_for_its_place_knew() -> None:
     """The watch had not told of the truncation yet: the reader began with the first record of the stream."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [4, 4])
     async with StreamReader(context, records[2].dlsn) as reader:
         assert await anext(reader) == records[2]
@@ -145,8 +146,7 @@ class Held(Plan):
 
 async def test_an_older_chain_that_comes_later_changes_nothing() -> None:
     held = Held()
-    cluster = Cluster(held)
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream(held)
     await filled(cluster, [4, 4])
     older = (await context.store.read()).chain
     held.client = cluster.client()
@@ -174,8 +174,7 @@ class Retires(Plan):
 
 async def test_a_segment_that_goes_while_the_end_is_looked_for_ends_nothing() -> None:
     """A truncation raised NoSuchLedger: the segment was empty, and somebody took the stream over just then."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     writer = writer_of(cluster)
     await writer.open()
     await writer.append(b"1")

@@ -55,10 +55,10 @@ from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
 from tests.fixtures.streams import (
     as_client,
     chain_of,
+    cluster_with_stream,
     context_of,
     mark_deleted,
     named_ledgers,
-    new_stream,
     writer_of,
 )
 from tests.unit.stream.test_stream_writer import payloads_of
@@ -109,8 +109,7 @@ async def test_a_driver_killed_at_any_step_of_the_commit_is_repeated_by_the_next
     for number in itertools.count():
         killed = False
         for is_after in (False, True):
-            cluster = Cluster()
-            await new_stream(cluster)
+            cluster, _ = await cluster_with_stream()
             first = await attempt(cluster.client(), 0, b"a", b"b")
             second = await attempt(cluster.client(), 0, b"c", label="1.1")
             await attempt(cluster.client(), 0, b"lost", label="1.0")
@@ -132,8 +131,7 @@ async def test_an_attempt_killed_at_any_step_leaves_nothing_once_its_number_is_s
     for number in itertools.count():
         killed = False
         for is_after in (False, True):
-            cluster = Cluster()
-            await new_stream(cluster)
+            cluster, _ = await cluster_with_stream()
 
             async def work(client: FakeClient) -> None:
                 await attempt(client, 0, b"lost", b"lost too")
@@ -149,8 +147,7 @@ async def test_an_attempt_killed_at_any_step_leaves_nothing_once_its_number_is_s
 
 
 async def test_who_was_given_up_neither_names_a_ledger_nor_makes_one_nor_writes_on() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     zombie = cluster.client()
     begun = await begin(context_of(zombie), KEY, 0, "0.0")
     assert begun is not None
@@ -170,8 +167,7 @@ async def test_who_was_given_up_neither_names_a_ledger_nor_makes_one_nor_writes_
 
 
 async def test_drafts_that_were_given_up_are_not_attached() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     good, bad = await attempt(client, 0, b"a"), await attempt(client, 0, b"b")
     await give_up(as_client(client), [bad])
@@ -187,8 +183,7 @@ async def test_drafts_that_were_given_up_are_not_attached() -> None:
 @pytest.mark.parametrize("seed", range(40))
 async def test_of_attaching_and_giving_up_at_once_one_happens(seed: int) -> None:
     rng = random.Random(seed)
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     some = [await attempt(cluster.client(), 0, b"%d" % at, label=str(at)) for at in range(3)]
     cluster.plan = RandomPlan(rng, away=0.1, lost=0.1)
 
@@ -215,8 +210,7 @@ async def test_of_attaching_and_giving_up_at_once_one_happens(seed: int) -> None
 
 
 async def test_a_number_that_was_attached_begins_nothing() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     draft = await attempt(client, 4, b"a")
     await attach_drafts(context_of(client), [draft], 4)
@@ -238,8 +232,7 @@ def test_keys_that_are_used_once_push_no_other_key_out() -> None:
 
 
 async def test_a_stream_that_is_written_is_busy_unless_its_writer_is_to_be_fenced() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     writer = writer_of(cluster)
     await writer.open()
@@ -261,8 +254,7 @@ async def test_as_many_ledgers_as_can_be_attached_fit_into_one_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two thousand drafts of one ledger each, and a chain with all its rows: below what ZooKeeper takes."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     some = [await attempt(client, 0, b"%04d" % at, label=f"{at}.0") for at in range(2048)]
     assert len(await drafts_of(as_client(client), "ab")) == len(some)
@@ -285,8 +277,7 @@ async def test_as_many_ledgers_as_can_be_attached_fit_into_one_change(
 
 
 async def test_a_stream_that_is_deleted_takes_its_drafts_with_it() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await attempt(cluster.client(), 0, b"a", b"b")
     await mark_deleted(cluster)
     await delete_stream(as_client(cluster.client()), "ab")
@@ -297,8 +288,7 @@ async def test_a_stream_that_is_deleted_takes_its_drafts_with_it() -> None:
 async def test_the_janitor_gives_up_what_nobody_attached_in_a_week(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await attempt(cluster.client(), 0, b"a")
     janitor = Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=1))
     await janitor.pass_once()

@@ -28,6 +28,7 @@ from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan
 from tests.fixtures.streams import (
     as_client,
     chain_of,
+    cluster_with_stream,
     context_of,
     named_ledgers,
     new_stream,
@@ -148,8 +149,7 @@ async def left_by_a_dead_writer(cluster: Cluster, seen: int = 1) -> None:
 
 async def test_what_a_dead_writer_left_above_its_lac_is_soon_seen() -> None:
     """INV-S18: by a close of the ledger alone; the chain and its writers' epoch stay."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await left_by_a_dead_writer(cluster)
     one = Janitor(as_client(cluster.client()), JanitorOptions(left_after_s=0))
     async with StreamReader(context_of(cluster.client())) as reader:
@@ -168,8 +168,7 @@ async def test_what_a_dead_writer_left_above_its_lac_is_soon_seen() -> None:
 @pytest.mark.parametrize("seen", [0, 1])
 async def test_a_lac_that_stands_still_is_found_by_the_second_look(seen: int) -> None:
     """INV-S18: also where none was ever sent."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await left_by_a_dead_writer(cluster, seen)
     left = LeftSegments(as_client(cluster.client()), 25.0)
     chain = await chain_of(cluster)
@@ -178,8 +177,7 @@ async def test_a_lac_that_stands_still_is_found_by_the_second_look(seen: int) ->
 
 async def test_a_lac_has_to_stand_still_for_a_while() -> None:
     """INV-S18"""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await left_by_a_dead_writer(cluster)
     ledger = next(iter(cluster.ledgers.values()))
     left = LeftSegments(as_client(cluster.client()), 25.0)
@@ -197,8 +195,7 @@ async def test_a_lac_has_to_stand_still_for_a_while() -> None:
 
 async def test_a_writer_that_was_thought_dead_goes_on_in_another_segment() -> None:
     """INV-S16: nobody opened the stream, so its writer keeps it."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = await writing(cluster, 3)
     next(iter(cluster.ledgers.values())).visible = 1
     one = Janitor(as_client(cluster.client()), JanitorOptions(left_after_s=0))
@@ -222,8 +219,7 @@ async def test_looking_for_what_is_left_costs_no_metadata_of_ledgers() -> None:
 
 
 async def test_looks_go_on_beside_passes() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await left_by_a_dead_writer(cluster)
     options = JanitorOptions(interval_s=60, left_check_s=0.05, left_after_s=0)
     one, stop = Janitor(as_client(cluster.client()), options), asyncio.Event()
@@ -255,8 +251,7 @@ async def test_a_cursor_holds_what_it_needs_until_it_expires(clock: Clock) -> No
 
 
 async def test_a_hard_limit_goes_past_a_cursor() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await write_segments(cluster.client(), 8)
     size = (await chain_of(cluster)).rows[0].size_bytes
     cluster = Cluster()
@@ -299,8 +294,7 @@ async def test_streams_are_not_read_one_by_one() -> None:
 
 
 async def test_without_metadata_a_pass_ends_and_the_next_one_goes_on() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await write_segments(cluster.client(), 3)
     await truncate(context_of(cluster.client()), DLSN(3, 0, 0))
 

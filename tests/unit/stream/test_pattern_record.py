@@ -51,6 +51,7 @@ from tests.fixtures.metadata import new_cluster, set_level
 from tests.fixtures.streams import (
     as_client,
     chain_of,
+    cluster_with_stream,
     context_of,
     new_stream,
     store_of,
@@ -400,8 +401,7 @@ async def nothing() -> dict[str, StreamPosition]:
 
 async def test_who_takes_it_over_fences_who_had_it() -> None:
     """INV-S10."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = as_client(cluster.client())
     first = await take_over(client, "ns", "ns", "c", PatternCursorRequest("*"), nothing)
     await first.write(replace(first.record, positions={"ab": StreamPosition(DLSN(2, 0, 0), 3)}))
@@ -428,8 +428,7 @@ async def test_a_cursor_keeps_its_pattern() -> None:
 
 
 async def test_a_namespace_takes_so_many_and_no_more() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = as_client(cluster.client())
     for number in range(CURSORS_MAX):
         await put_cursor(cluster, f"c{number}", "*", {})

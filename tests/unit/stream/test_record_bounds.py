@@ -42,7 +42,13 @@ from fastbk.stream.positions import DLSN, TIME_US_MAX, to_time
 from fastbk.stream.stream import Stream
 from fastbk.stream.sync import SyncStream
 from tests.fixtures.fake_ledgers import Cluster
-from tests.fixtures.streams import as_client, context_of, new_stream, unchecked_cursor
+from tests.fixtures.streams import (
+    as_client,
+    cluster_with_stream,
+    context_of,
+    new_stream,
+    unchecked_cursor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,8 +185,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 async def a_stream() -> tuple[Cluster, Stream]:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     return cluster, Stream(Catalog(as_client(client)), ("ns",), "ab", context_of(client))
 

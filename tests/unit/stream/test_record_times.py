@@ -24,7 +24,7 @@ from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Record
 from fastbk.stream.writer import engine, segment_lifecycle
 from tests.fixtures.fake_ledgers import Cluster
-from tests.fixtures.streams import chain_of, context_of, new_stream, writer_of
+from tests.fixtures.streams import chain_of, cluster_with_stream, context_of, new_stream, writer_of
 from tests.unit.stream.test_janitor import HOUR_S, janitor_of, writing
 from tests.unit.stream.test_janitor import Clock as JanitorClock
 
@@ -110,8 +110,7 @@ async def test_the_times_of_later_records_are_those_of_their_own_clock(
     right_end: str,
     before: int,
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     if before:
         await written(cluster, before)
     clock.ahead_s = YEARS_S
@@ -137,8 +136,7 @@ async def test_the_times_of_later_records_are_those_of_their_own_clock(
 
 
 async def test_a_writer_counts_what_it_does_not_carry_on(clock: WriterClock) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     clock.ahead_s = 3600.0
     await written(cluster, 1)
     clock.ahead_s = 0.0
@@ -154,8 +152,7 @@ async def test_a_writer_counts_what_it_does_not_carry_on(clock: WriterClock) -> 
 async def test_clocks_that_differ_a_little_make_no_time_fall(
     clock: WriterClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     for ahead_s in (30.0, 0.0, 45.0, -10.0):
         clock.ahead_s = ahead_s
         await written(cluster, 3)
@@ -170,8 +167,7 @@ async def test_clocks_that_differ_a_little_make_no_time_fall(
 async def test_a_writer_whose_own_clock_goes_back_goes_on_in_another_segment(
     clock: WriterClock,
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     clock.ahead_s = YEARS_S
     async with writer_of(cluster) as writer:
         await writer.append(b"x")
@@ -187,8 +183,7 @@ async def test_a_writer_whose_own_clock_goes_back_goes_on_in_another_segment(
 
 
 async def test_a_reader_of_a_range_of_times_ends_at_no_wrong_one(clock: WriterClock) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await written(cluster, 3)
     clock.ahead_s = YEARS_S
     await written(cluster, 2)
@@ -209,8 +204,7 @@ async def test_what_an_older_fastbk_wrote_behind_a_wrong_time_is_found_by_segmen
     clock: WriterClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gave all later records the wrong time."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     monkeypatch.setattr(chains, "CARRIED_US_MAX", 2**62)
     clock.ahead_s = YEARS_S
     await written(cluster, 2)
@@ -230,8 +224,7 @@ async def test_what_an_older_fastbk_wrote_behind_a_wrong_time_is_found_by_segmen
 async def test_a_reader_whose_clock_is_behind_passes_by_nothing(
     behind_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     for _ in range(5):
         await written(cluster, 3)
     context = context_of(cluster.client())
@@ -246,8 +239,7 @@ async def test_a_reader_whose_clock_is_behind_passes_by_nothing(
 
 
 async def test_a_writer_whose_clock_is_behind_hides_no_record_of_others(clock: WriterClock) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await written(cluster, 3)
     clock.ahead_s = -YEARS_S
     await written(cluster, 3)
@@ -264,8 +256,7 @@ async def test_wrong_times_in_pages(clock: WriterClock, monkeypatch: pytest.Monk
     monkeypatch.setattr(chain_store, "ROWS_MAX", 6)
     monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
     for wrong in range(8):
-        cluster = Cluster()
-        await new_stream(cluster)
+        cluster, _ = await cluster_with_stream()
         for at in range(16):
             clock.ahead_s = YEARS_S if at == wrong else -YEARS_S if at == wrong + 4 else 0.0
             await written(cluster, 2)
@@ -403,8 +394,7 @@ async def test_a_writer_that_lives_is_not_fenced_for_its_clock(
 async def test_the_janitor_says_which_streams_have_times_ahead(
     clock: WriterClock, janitors_clock: JanitorClock
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     one = janitor_of(cluster)
     clock.ahead_s = YEARS_S
     await written(cluster, 1)

@@ -45,7 +45,7 @@ from fastbk.stream.records import (
 from fastbk.units import MIB
 from tests.fixtures.entries import make_entry
 from tests.fixtures.fake_ledgers import Cluster
-from tests.fixtures.streams import context_of, new_stream, writer_of
+from tests.fixtures.streams import cluster_with_stream, context_of, writer_of
 
 if TYPE_CHECKING:
     import random
@@ -353,8 +353,7 @@ async def append_to(writer: StreamWriter) -> None:
 
 
 async def filled(name: Compression) -> Cluster:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with writer_of(cluster, StreamPolicy(compression=name)) as writer:
         await append_to(writer)
         await writer.roll()
@@ -393,8 +392,7 @@ async def test_a_reader_that_begins_or_ends_within_a_split_answer_misses_nothing
 
 async def test_a_search_decompresses_no_entry_but_the_one_that_it_finds() -> None:
     """An open segment has no index: a search reads heads."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster, StreamPolicy(compression="zstd")) as writer:
         await append_to(writer)
         with measured() as peak:

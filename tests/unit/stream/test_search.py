@@ -19,7 +19,15 @@ from fastbk.stream.reader import search
 from fastbk.stream.reader.search import segments_of
 from fastbk.stream.records import Record
 from tests.fixtures.fake_ledgers import Cluster, Counting
-from tests.fixtures.streams import filled, new_stream, plain, records_of, truncated_to, writer_of
+from tests.fixtures.streams import (
+    cluster_with_stream,
+    filled,
+    new_stream,
+    plain,
+    records_of,
+    truncated_to,
+    writer_of,
+)
 
 
 @asynccontextmanager
@@ -172,8 +180,7 @@ async def test_ids_of_attached_segments_count_from_their_base() -> None:
 async def test_rows_in_pages_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastbk.stream.chain_store.ROWS_MAX", 4)
     monkeypatch.setattr("fastbk.stream.chain_store.PAGE_ROWS", 2)
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [3] * 15, 2)
     chain = (await context.store.read()).chain
     assert len(chain.pages) >= 5
@@ -185,8 +192,7 @@ async def test_rows_in_pages_are_found_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_segments_say_what_they_hold_and_the_open_one_only_where_it_begins() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [5, 1, 40], 2)
     writer = writer_of(cluster)
     await writer.open()

@@ -11,12 +11,12 @@ from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTxid
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
 from fastbk.stream.stream import truncate
-from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.fixtures.fake_ledgers import FakeClient, Plan
 from tests.fixtures.streams import (
     chain_of,
+    cluster_with_stream,
     context_of,
     filled,
-    new_stream,
     records_of,
     write_segments,
     writer_of,
@@ -26,14 +26,12 @@ FAR = DLSN(10**9, 0, 0)
 
 
 async def test_an_empty_stream_has_nothing_to_cut_off() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     assert await truncate(context_of(cluster.client()), FAR) == FIRST
 
 
 async def test_it_is_exact_and_never_falls() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     await write_segments(client, 3)
     context = context_of(client)
@@ -50,8 +48,7 @@ async def test_it_is_exact_and_never_falls() -> None:
 
 
 async def test_it_takes_numbers_and_ids_as_readers_do() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     client = cluster.client()
     await write_segments(client, 3)
     context = context_of(client)
@@ -63,8 +60,7 @@ async def test_it_takes_numbers_and_ids_as_readers_do() -> None:
 
 
 async def test_it_cuts_inside_the_open_segment_up_to_what_is_acknowledged() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = writer_of(cluster)
     await writer.open()
     for _ in range(4):
@@ -78,8 +74,7 @@ async def test_it_cuts_inside_the_open_segment_up_to_what_is_acknowledged() -> N
 
 async def test_an_open_segment_that_is_empty_and_made_ahead_is_not_cut() -> None:
     """Its number is used again when it leaves the chain: what lies before it does not end with it."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = writer_of(cluster, policy=StreamPolicy(roll_bytes=500))
     await writer.open()
     last = await writer.append(bytes(300))
@@ -123,8 +118,7 @@ async def test_the_head_of_a_pipeline_fails_alone_and_leaves_no_hole() -> None:
     Here all behind the first failure fail, none of them is kept, and the last id of the stream says where to go on.
     """
     plan = Script()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     writer = writer_of(cluster, batch_bytes=1)
     await writer.open()
     await writer.append(b"0", txid=0)
@@ -149,8 +143,7 @@ async def test_a_resend_after_a_crash_is_judged_by_what_the_ledgers_hold() -> No
     for keeps in range(4):
         plan = Script()
         plan.keeps = keeps
-        cluster = Cluster(plan)
-        await new_stream(cluster)
+        cluster, _ = await cluster_with_stream(plan)
         writer = writer_of(cluster, batch_bytes=1)
         await writer.open()
         for txid in range(5):
@@ -171,8 +164,7 @@ async def test_a_resend_after_a_crash_is_judged_by_what_the_ledgers_hold() -> No
 
 async def test_a_tail_that_no_reader_could_see_yet_is_there_after_a_takeover() -> None:
     """Pravega: ledgers that were opened without recovery lost the end that was acknowledged."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = writer_of(cluster, batch_bytes=1, publish="piggyback")
     await writer.open()
     for _ in range(10):
@@ -187,8 +179,7 @@ async def test_a_tail_that_no_reader_could_see_yet_is_there_after_a_takeover() -
 
 async def test_an_empty_segment_of_a_dead_writer_holds_up_nobody() -> None:
     """S14. DistributedLog: behind an empty segment the last id was not the greatest one, and no writer could open."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     for turn in range(4):
         writer = writer_of(cluster)
         await writer.open()
@@ -205,8 +196,7 @@ async def test_an_empty_segment_of_a_dead_writer_holds_up_nobody() -> None:
 async def test_after_a_failure_the_stream_can_be_written_at_once() -> None:
     """Pravega: after an error a writer could not be used, and no other one took its place."""
     plan = Script()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     for turn in range(5):
         plan.failing = {3 * turn + 1}
         writer = writer_of(cluster, batch_bytes=1)
@@ -226,8 +216,7 @@ async def test_after_a_failure_the_stream_can_be_written_at_once() -> None:
 
 async def test_what_is_cut_off_in_the_open_segment_is_read_by_nobody() -> None:
     """Pravega: truncation did not reach into the ledger that was written, and readers got what was truncated."""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster, batch_bytes=1) as writer, StreamReader(context) as running:
         places = [await writer.append(b"%d" % at) for at in range(10)]
         assert await truncate(context_of(cluster.client()), places[6]) == places[6]
@@ -240,8 +229,7 @@ async def test_what_is_cut_off_in_the_open_segment_is_read_by_nobody() -> None:
 
 async def test_going_back_while_a_read_is_under_way_stalls_nothing() -> None:
     """Pulsar: a cursor that was rewound beside a read in flight stood still."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await filled(cluster, [3, 3])
     context = context_of(cluster.client())
     async with StreamReader(context) as reader:
@@ -269,8 +257,7 @@ async def test_going_back_while_a_read_is_under_way_stalls_nothing() -> None:
 
 async def test_a_place_and_what_belongs_to_it_are_kept_together() -> None:
     """Pulsar: a pair of numbers was not kept as one, and a crash between them made duplicates."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await filled(cluster, [20])
     kept = -1
     for _ in range(6):
@@ -290,8 +277,7 @@ async def test_a_place_and_what_belongs_to_it_are_kept_together() -> None:
 async def test_without_metadata_the_open_segment_goes_on_beyond_its_limits() -> None:
     """S13. Systems that need their metadata to roll stop writing with it."""
     plan = Script()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     writer = writer_of(cluster, StreamPolicy(roll_bytes=2000))
     async with writer:
         await writer.append(bytes(100))

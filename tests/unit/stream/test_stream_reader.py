@@ -35,6 +35,7 @@ from fastbk.stream.records import Chunk, Gap, Record
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan
 from tests.fixtures.streams import (
+    cluster_with_stream,
     context_of,
     filled,
     new_stream,
@@ -61,8 +62,7 @@ async def test_many_small_segments_give_each_record_once() -> None:
     # DistributedLog passed by a whole segment when two "move on" were queued (B15).
     rng = random.Random(5)
     for _ in range(20):
-        cluster = Cluster()
-        context = await new_stream(cluster)
+        cluster, context = await cluster_with_stream()
         expected = await filled(cluster, some_sizes(rng), rng.randint(1, 3))
         for prefetch_bytes in (1, 500, 8 << 20):
             found = await all_of(StreamReader(context, tail=False, prefetch_bytes=prefetch_bytes))
@@ -70,8 +70,7 @@ async def test_many_small_segments_give_each_record_once() -> None:
 
 
 async def test_chunks_have_no_more_than_was_asked_for_and_miss_nothing() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     expected = await filled(cluster, [9, 1, 30, 4], 3)
     for most, most_bytes in ((1, 1 << 20), (4, 1), (7, 700), (1000, 1 << 20)):
         found: list[Record] = []
@@ -86,8 +85,7 @@ async def test_chunks_have_no_more_than_was_asked_for_and_miss_nothing() -> None
 
 async def test_any_start_and_end_give_what_a_model_says() -> None:
     rng = random.Random(6)
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [3, 1, 8, 2, 5], 3)
     for _ in range(150):
         start: object = rng.choice(
@@ -116,8 +114,7 @@ def is_behind(record: Record, start: object) -> bool:
 
 async def test_a_tail_goes_through_rolls_and_ends_with_a_sealed_stream() -> None:
     # DistributedLog's reader stood still for ever behind a closed segment, or read twice there (B15).
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     reading = asyncio.create_task(all_of(StreamReader(context)))
     async with writer_of(cluster) as writer:
         for at in range(60):
@@ -133,8 +130,7 @@ async def test_a_tail_goes_through_rolls_and_ends_with_a_sealed_stream() -> None
 async def test_a_lone_append_is_seen_at_once_and_a_reader_of_the_latest_sees_only_what_follows() -> (
     None
 ):
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster) as writer:
         await writer.append(b"before")
         async with StreamReader(context, "latest") as latest, StreamReader(context) as all_:
@@ -148,8 +144,7 @@ async def test_a_lone_append_is_seen_at_once_and_a_reader_of_the_latest_sees_onl
 
 
 async def test_a_cancelled_read_has_taken_nothing() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     rng = random.Random(7)
     async with writer_of(cluster) as writer, StreamReader(context) as reader:
         found: list[Record] = []
@@ -170,8 +165,7 @@ async def test_a_cancelled_read_has_taken_nothing() -> None:
 
 
 async def test_seek_goes_back_and_forward() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [4, 4, 4], 2)
     async with StreamReader(context) as reader:
         for where in (records[9].dlsn, AtSeq(3), AtTxid(records[20].txid), "earliest"):
@@ -189,8 +183,7 @@ async def test_seek_goes_back_and_forward() -> None:
 async def test_a_reader_that_stands_beyond_the_end_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
 
     def told() -> list[str]:
         events = [getattr(one, "event", "") for one in caplog.records]
@@ -217,8 +210,7 @@ async def test_a_reader_that_stands_beyond_the_end_is_logged_once(
 
 
 async def test_what_was_truncated_is_said() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [4, 4, 4], 2)
     trim = records[11].dlsn
     await truncated_to(context, trim, delete=True)
@@ -238,8 +230,7 @@ async def test_what_was_truncated_is_said() -> None:
 
 
 async def test_a_trim_that_passes_a_running_reader_is_told_at_its_next_read() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [4, 4, 4], 2)
     async with StreamReader(context, on_gap="yield") as reader:
         for seq in range(3):
@@ -252,8 +243,7 @@ async def test_a_trim_that_passes_a_running_reader_is_told_at_its_next_read() ->
 
 
 async def test_a_reader_that_has_read_all_of_what_is_truncated_is_told_nothing() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [4, 4], 2)
     async with StreamReader(context) as reader:
         for _ in range(8):
@@ -269,8 +259,7 @@ async def test_a_reader_that_has_read_all_of_what_is_truncated_is_told_nothing()
 
 
 async def test_what_no_bookie_gives_is_said() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     records = await filled(cluster, [6, 3, 4], 2)
     rows = (await context.store.read()).chain.rows
     cluster.ledger(rows[0].ledger_id).lost = {1, 2, 5}
@@ -301,8 +290,7 @@ async def test_what_no_bookie_gives_is_said() -> None:
 
 
 async def test_a_deleted_stream_ends_its_readers() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    _, context = await cluster_with_stream()
     async with StreamReader(context) as reader:
         reading = asyncio.ensure_future(anext(reader))
         await asyncio.sleep(0)
@@ -326,8 +314,7 @@ class Away(Plan):
 
 async def test_a_reader_goes_on_after_bookies_were_away() -> None:
     plan = Away()
-    cluster = Cluster(plan)
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream(plan)
     await filled(cluster, [5, 20], 2)
     async with StreamReader(context, prefetch_bytes=1) as reader:
         assert (await anext(reader)).seq == 0
@@ -351,8 +338,7 @@ class NeverClosed(Plan):
 
 
 async def test_the_index_entry_ends_a_segment_whose_ledger_is_open_still() -> None:
-    cluster = Cluster(NeverClosed())
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream(NeverClosed())
     writer = writer_of(cluster, StreamPolicy(roll_bytes=1000))
     await writer.open()
     async with StreamReader(context) as reader:
@@ -371,8 +357,7 @@ async def test_the_second_open_segment_is_numbered_by_what_the_first_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FakeReader, "last_add_confirmed", FakeReader.try_last_add_confirmed)
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     writer = writer_of(cluster)
     await writer.open()
     for at in range(5):
@@ -393,8 +378,7 @@ async def test_a_tail_follows_a_roll_while_metadata_is_away() -> None:
             if what in ("open", "close", "create") or what.startswith("metadata."):
                 raise MetadataUnavailable("away")
 
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     writer = writer_of(cluster, StreamPolicy(roll_bytes=600))
     await writer.open()
     async with StreamReader(context) as reader:
@@ -439,8 +423,7 @@ async def test_nothing_behind_the_end_is_read_ahead(
     start: DLSN, end: DLSN, opens: int, reads: int
 ) -> None:
     plan = Counting()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     records = await filled(cluster, [70, 70, 70], 2)
     context = context_of(cluster.client())
     plan.calls.clear()
@@ -462,8 +445,7 @@ async def turns(count: int = 200) -> None:
 
 
 async def test_lag_falls_to_nothing_and_rises_again() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [4, 6], 5)
     async with StreamReader(context) as reader:
         assert reader.lag.records == 50 and not reader.caught_up()
@@ -482,8 +464,7 @@ async def test_lag_falls_to_nothing_and_rises_again() -> None:
 
 
 async def test_no_more_is_read_ahead_than_was_allowed() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster) as writer:
         for _ in range(100):
             await writer.append(bytes(1000))
@@ -499,8 +480,7 @@ async def test_no_more_is_read_ahead_than_was_allowed() -> None:
 
 @pytest.mark.slow
 async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster) as writer, StreamReader(context) as reader:
         chunks = reader.chunks(max_wait=0.5)
         reading = asyncio.ensure_future(anext(chunks))
@@ -516,8 +496,7 @@ async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
 async def test_truncated_records_are_no_lag(
     make: Callable[[StreamContext], StreamReader | Cursor],
 ) -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [4, 6, 2], 5)
     async with make(context) as reader:
         await reader.read(3)
@@ -530,8 +509,7 @@ async def test_truncated_records_are_no_lag(
 
 
 async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster) as writer:
         await writer.append_many([b"x", b"y"])
         assert [bytes(one.payload) async for one in StreamReader(context, tail=False)] == [
@@ -550,8 +528,7 @@ async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
 
 
 async def test_handles_say_what_they_are() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     writer, reader, cursor = (
         writer_of(cluster),
         StreamReader(context, tail=False),
@@ -576,8 +553,7 @@ async def test_handles_say_what_they_are() -> None:
 
 
 async def test_a_second_task_that_reads_is_told_at_once() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    _, context = await cluster_with_stream()
     for make in (lambda: StreamReader(context), lambda: Cursor(context, "c")):
         async with make() as reader:
             first = asyncio.ensure_future(anext(aiter(reader)))
@@ -591,8 +567,7 @@ async def test_a_second_task_that_reads_is_told_at_once() -> None:
 
 
 async def test_a_reader_fences_nobody() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     async with writer_of(cluster) as writer:
         await writer.append(b"x")
         async with StreamReader(context, tail=False) as reader:

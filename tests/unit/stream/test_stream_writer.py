@@ -53,9 +53,9 @@ from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (
     STREAM,
     chain_of,
+    cluster_with_stream,
     context_of,
     filled,
-    new_stream,
     records_of,
     writer_of,
 )
@@ -83,8 +83,7 @@ WRONG_COUNTS = [([b"a", b"b"], [1]), ([b"a"], [1, 2]), ([], []), ([], None)]
 
 
 async def test_the_first_and_last_position_of_many() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with writer_of(cluster, unacked_bytes_max=4096) as writer:
         first, last = await writer.append_many(b"%500d" % at for at in range(100))
         assert (first, last, writer.last_txid) == (DLSN(1, 0, 0), writer.last_dlsn, 99)
@@ -100,8 +99,7 @@ async def test_the_first_and_last_position_of_many() -> None:
 async def test_another_number_of_ids_sends_nothing(
     payloads: list[bytes], txids: list[int] | None
 ) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with writer_of(cluster) as writer:
         with pytest.raises(ConfigError):
             await writer.append_many(payloads, txids=txids)
@@ -122,8 +120,7 @@ async def parts_of(cluster: Cluster) -> list[tuple[bytes, bytes | None, Any]]:
 
 
 async def test_many_have_keys_and_headers() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with writer_of(cluster) as writer:
         for wrong, error in WRONG_BESIDE:
             with pytest.raises(error):
@@ -134,8 +131,7 @@ async def test_many_have_keys_and_headers() -> None:
 
 
 async def test_a_batch_larger_than_the_room_that_is_left_waits_until_it_fits() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with writer_of(cluster, unacked_bytes_max=1000, entry_bytes_max=10_000) as writer:
         small = [writer.append_nowait(b"x" * 100) for _ in range(5)]
         with pytest.raises(BufferFull):
@@ -290,8 +286,7 @@ SMALL = 100
 
 async def harness(**options: object) -> tuple[Cluster, HeldAppends, StreamWriter]:
     plan = HeldAppends()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     writer = StreamWriter(
         context_of(cluster.client("former")),
         WriterOptions(unacked_bytes_max=SMALL, **options),  # type: ignore[arg-type]
@@ -487,8 +482,7 @@ class Held(Plan):
 async def held_writer() -> tuple[Held, StreamWriter]:
     """A writer that has appended a record, and whose next appends wait."""
     plan = Held("append")
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     writer = writer_of(cluster)
     await writer.open()
     await writer.append(b"0")
@@ -543,8 +537,7 @@ async def test_whoever_gives_up_a_close_that_others_wait_for_does_not_end_theirs
 
 async def test_a_second_close_of_a_cursor_waits_until_what_was_acknowledged_is_kept() -> None:
     plan = Held("metadata.change")
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     records = await filled(cluster, [3])
     cursor = Cursor(context_of(cluster.client()), "c", flush_interval=60)
     await cursor.open()
@@ -603,8 +596,7 @@ async def _read(reader: StreamReader, count: int) -> list[int]:
 
 async def _history(steps: list[tuple[str, int]]) -> None:
     plan = Away()
-    cluster = Cluster(plan)
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream(plan)
     txid = 0
     async with writer_of(cluster, StreamPolicy(roll_bytes=600)) as writer:
         await writer.append(b"the first one makes a segment")
@@ -649,8 +641,7 @@ def _hidden(cluster: Cluster) -> list[int]:
 @pytest.mark.parametrize("tasks", [1, 2, 30])
 async def test_readers_see_a_record_before_its_appender_goes_on(tasks: int) -> None:
     """INV-S17: whatever the appender does then, such as to keep the loop for itself."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with writer_of(cluster, StreamPolicy(roll_bytes=2000), entries_in_flight=3) as writer:
         await writer.append(b"the first one makes a segment")
 
@@ -669,8 +660,7 @@ class _Stop(Exception):
 @pytest.mark.parametrize("publish", ["immediate", "piggyback"])
 async def test_readers_see_what_a_block_that_failed_has_appended(publish: str) -> None:
     """INV-S17"""
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     with suppress(_Stop):
         async with writer_of(cluster, publish=publish) as writer:
             await writer.append(b"0")

@@ -47,7 +47,7 @@ from fastbk.stream.writer.engine import Rolling, WriterQueue
 from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_times
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.streams import context_of, filled, new_stream, writer_of
+from tests.fixtures.streams import cluster_with_stream, context_of, filled, new_stream, writer_of
 from tests.simulation.streams.loop import Clock, run_simulated
 from tests.unit.stream.test_stream_writer import payloads_of
 
@@ -410,9 +410,6 @@ async def test_a_first_append_waits_for_its_turn_and_fails_by_trouble_alone() ->
 # because of trouble.
 
 
-HOUR_S = 3600.0
-
-
 @given(st.integers(0, 2**63 - 1), st.floats(0.01, 1e9))
 def test_a_segment_rolls_in_the_last_tenth_of_its_age_with_the_next_one_ready(
     ledger_id: int, age_s: float
@@ -590,8 +587,7 @@ def bug(request: pytest.FixtureRequest) -> BaseException:
 
 
 async def test_reading_ahead(bug: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [3])
 
     async def broken(_ahead: ReadAhead) -> None:
@@ -625,8 +621,7 @@ async def test_following_the_chain(bug: BaseException, monkeypatch: pytest.Monke
 
 
 async def test_waiting_beside_a_reader_of_a_deleted_stream() -> None:
-    cluster = Cluster()
-    context = await new_stream(cluster)
+    cluster, context = await cluster_with_stream()
     await filled(cluster, [3])
     async with StreamReader(context) as reader:
         waiting = asyncio.ensure_future(reader.wait_caught_up())
@@ -642,8 +637,7 @@ async def test_waiting_beside_a_reader_of_a_deleted_stream() -> None:
 
 async def test_sending(bug: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was appended fails, and so does what is appended next; closing ends."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer = writer_of(cluster)
     await writer.open()
     logged: list[object] = []
@@ -664,8 +658,7 @@ async def test_sending(bug: BaseException, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_keeping_a_cursor(bug: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     await filled(cluster, [3])
 
     async def broken(_keeper: StateStorage) -> int:
@@ -690,8 +683,7 @@ async def test_a_writer_without_records_says_so(
     bug: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a roll that waits ends."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     writer: StreamWriter = writer_of(cluster)
     await writer.open()
     await writer.append(b"x")

@@ -25,7 +25,13 @@ from fastbk.stream.options import WriterOptions
 from fastbk.stream.sync import PendingRecord, SyncStreamWriter
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.streams import context_of, new_stream, records_of, writer_of
+from tests.fixtures.streams import (
+    cluster_with_stream,
+    context_of,
+    new_stream,
+    records_of,
+    writer_of,
+)
 from tests.fixtures.wait import wait_until
 
 if TYPE_CHECKING:
@@ -64,8 +70,7 @@ async def error_of(future: asyncio.Future[DLSN]) -> Error:
 
 async def test_appends_in_flight_are_fenced_with_an_unknown_outcome() -> None:
     plan = HeldAppends()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     former = former_of(cluster, entries_in_flight=2, batch_bytes=1)
     await former.open()
     await former.append(b"kept")
@@ -110,8 +115,7 @@ async def test_appends_in_flight_are_fenced_with_an_unknown_outcome() -> None:
 async def test_only_another_writer_of_the_stream_fences(cause: Error) -> None:
     """INV-S16. Who empties a bookie closes ledgers, too; the writer said that another one had opened the stream."""
     plan = HeldAppends()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     former = former_of(cluster)
     await former.open()
     await former.append(b"a")
@@ -134,8 +138,7 @@ async def test_only_another_writer_of_the_stream_fences(cause: Error) -> None:
 
 async def test_a_takeover_that_metadata_shows_first_fences_what_is_in_flight() -> None:
     plan = HeldAppends()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     former = former_of(cluster)
     await former.open()
     await former.append(b"kept")
@@ -153,8 +156,7 @@ async def test_a_takeover_that_metadata_shows_first_fences_what_is_in_flight() -
 
 async def test_other_failures_are_unknown_as_before_and_keep_their_cause() -> None:
     plan = HeldAppends()
-    cluster = Cluster(plan)
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(plan)
     former = former_of(cluster)
     await former.open()
     plan.error = NotEnoughBookies("away", replicas={"a": "silent"})
@@ -172,8 +174,7 @@ async def test_other_failures_are_unknown_as_before_and_keep_their_cause() -> No
 
 async def test_two_clients_that_follow_the_errors_leave_one_writer() -> None:
     """Each opens the stream again after AppendUnknown, as it is told, and stops when it is fenced."""
-    cluster = Cluster(HeldAppends())
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream(HeldAppends())
     opened: list[str] = []
     causes: list[Error] = []
     is_enough = asyncio.Event()
@@ -265,8 +266,7 @@ async def _told_by_nowait(writer: StreamWriter) -> object:
 )
 async def test_the_end_of_a_block_says_nothing_that_was_said_before(tell: Told) -> None:
     """An application that was told that it is fenced, and stops, shuts down in order."""
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     async with former_of(cluster) as former:
         await former.append(b"kept")
         await _take_over(cluster)
@@ -286,8 +286,7 @@ async def test_the_end_of_a_block_says_nothing_that_was_said_before(tell: Told) 
 
 
 async def test_the_end_of_a_block_says_what_nobody_was_told() -> None:
-    cluster = Cluster()
-    await new_stream(cluster)
+    cluster, _ = await cluster_with_stream()
     with pytest.raises(WriterFenced):
         async with former_of(cluster) as former:
             await former.append(b"kept")

@@ -1,4 +1,4 @@
-/* The storing side of tests/native/bench_chain.c: what its processes share, its journal and its
+/* The storing side of tools/native/bench_chain.c: what its processes share, its journal and its
  * flusher. */
 #pragma once
 

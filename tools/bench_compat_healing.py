@@ -27,11 +27,11 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.model.ids import BookieId
 from tests.compat.autorecovery import daemon
-from tests.compat.bench import APACHE_SETTINGS, BOOKIE_OPTIONS
 from tests.compat.jars import BUILD
 from tests.compat.members import FASTBK, children_of
 from tests.compat.rig import Cluster, Rig
 from tests.fixtures.wait import wait_until_async
+from tools.bench_compat import APACHE_SETTINGS, BOOKIE_OPTIONS
 
 SYSTEMS = ("ours", "ours without a limit", "apache")
 BOOKIES = 4
