@@ -44,7 +44,7 @@ DELAY_S = 3600
 """No bookie that is killed here counts as lost: what moves is moved by the mover."""
 CHECK_PAUSE_S = 1.0
 KILLS = 6
-SPREAD_MAX = 0.12
+SPREAD_MAX = 0.05
 
 
 def payload_of(ledger_id: int, entry_id: int) -> bytes:
@@ -252,8 +252,8 @@ async def _judge(turn: Turn) -> None:
         if number != LEDGER_ENTRIES:
             turn.wrong.append(f"ledger {ledger_id} has {number} entries")
     held = await turn.held_bytes()
-    mean = statistics.mean(held.values())
-    if max(held.values()) > (1 + SPREAD_MAX) * mean or min(held.values()) < (1 - SPREAD_MAX) * mean:
+    mean, ledger_bytes = statistics.mean(held.values()), LEDGER_ENTRIES * ENTRY_BYTES
+    if any(abs(each - mean) > SPREAD_MAX * mean + ledger_bytes for each in held.values()):
         turn.wrong.append(f"bookies hold {spread(held)}")
     if not turn.checks:
         turn.wrong.append("nothing was checked meanwhile")
