@@ -433,7 +433,7 @@ class MoveCopies(ReReplicateLedger):
             self.repaired.left[first] = "the ledger is open: its writer may change its bookies"
             return None
         positions = [
-            at for at, each in enumerate(metadata.fragments) if each.first_entry_id == first
+            index for index, each in enumerate(metadata.fragments) if each.first_entry_id == first
         ]
         ensemble = metadata.fragments[positions[0]].ensemble if positions else ()
         if ensemble == move.moved_ensemble:

@@ -128,7 +128,7 @@ MUTATIONS = (
             "if not misplaced:",
             "if True:",
         ),
-        seed=6,
+        seed=26,
     ),
     fault(
         "mark_is_dropped_unverified",
