@@ -207,24 +207,24 @@ class Rebalance:
 
     async def _read_bookies(self) -> tuple[PlacementJudge, Mapping[BookieId, Disk]]:
         judge = await self._client.call_store(read_judge)
-        states = [one for one in await bookie_states(self._client, []) if one.state != "down"]
+        states = [state for state in await bookie_states(self._client, []) if state.state != "down"]
         sizes = {
-            one.bookie_id: Disk(one.info.disk_total_bytes, one.info.disk_free_bytes)
-            for one in states
-            if one.info is not None and one.info.disk_total_bytes
+            state.bookie_id: Disk(state.info.disk_total_bytes, state.info.disk_free_bytes)
+            for state in states
+            if state.info is not None and state.info.disk_total_bytes
         }
         # One that does not say how large it is counts as one of the others.
         usual = sorted(sizes.values(), key=lambda disk: disk.size_bytes)
         middle = usual[len(usual) // 2] if usual else Disk(1, 1)
         disks = {
-            one.bookie_id: sizes.get(one.bookie_id, middle)
-            for one in states
-            if one.state != "silent"
+            state.bookie_id: sizes.get(state.bookie_id, middle)
+            for state in states
+            if state.state != "silent"
         }
 
         def unlisted(store: MetadataStore) -> frozenset[BookieId]:
-            services = [one.service for one in store.list_bookies()]
-            return frozenset(one.bookie_id for one in services if one.endpoint() is None)
+            services = [bookie.service for bookie in store.list_bookies()]
+            return frozenset(each.bookie_id for each in services if each.endpoint() is None)
 
         self._unlisted = await self._client.call_store(unlisted)
         return judge, disks
@@ -254,7 +254,7 @@ class Rebalance:
         client, progress = self._client, self.progress
         if (await client.marks.read(ledger_id)).missing:
             return Attempt("it misses copies: they are made first", is_parked=True)
-        members = {one for move in planned.moves for one in (*move.ensemble, move.target)}
+        members = {member for move in planned.moves for member in (*move.ensemble, move.target)}
         repair = self._patience.options(members)
         done = await move_copies(
             client, ledger_id, planned.moves, repair, "rebalance", self._unlisted

@@ -1,7 +1,7 @@
 """Moving copies that lie otherwise than their ledger's rule wants it: "mended as soon as it can be".
 
     mending = PlacementMending(client, name, options, counts)
-    await mending.run(found, may_go_on)            # the auditor's process: what its rounds found
+    await mending.run(audit, may_go_on)            # the auditor's process: what its rounds found
     await mending.make_room(ledger_id, gone)       # a worker: a ledger for whose lost copies there is no place
 
 The auditor's process moves copies, by the rate that its worker's lease allows, and under the ledger's lock. Copies that
@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
+from fastbk.autorecovery.placement_audit import PlacementAudit
 from fastbk.autorecovery.state import ClusterState, WorkerCounts
 from fastbk.client import Client
 from fastbk.client.placement_judge import PlacementJudge, read_judge
@@ -38,25 +38,6 @@ RETRY_S = 600.0
 """A ledger that could not be mended is tried again so much later; bookies and rules change seldom."""
 RUN_S = 20.0
 _log = LibraryLog("fastbk.autorecovery")
-
-
-class FoundLedger(Protocol):
-    """A ledger that was found misplaced."""
-
-    @property
-    def ledger_id(self) -> LedgerId: ...  # noqa: D102
-
-
-class Found(Protocol):
-    """What the auditor's last round found misplaced."""
-
-    @property
-    def misplaced(self) -> Sequence[FoundLedger]: ...  # noqa: D102
-    def mended(self, ledger_id: LedgerId) -> None:
-        """Take a ledger off the list."""
-
-    def request(self) -> None:
-        """Have another round begin soon."""
 
 
 class PlacementMending:
@@ -77,13 +58,13 @@ class PlacementMending:
         """Return whether operators let copies be moved."""
         return (await self._state.settings.read()).mends_placement
 
-    async def run(self, found: Found, may_go_on: Callable[[], bool]) -> None:
+    async def run(self, audit: PlacementAudit, may_go_on: Callable[[], bool]) -> None:
         """Mend misplaced ledgers for about `RUN_S` seconds, while `may_go_on`."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        listed = [each.ledger_id for each in found.misplaced]
-        self._due_s = {one: self._due_s[one] for one in listed if one in self._due_s}
-        ids = [one for one in listed if self._due_s.get(one, now_s) <= now_s]
+        listed = [each.ledger_id for each in audit.misplaced]
+        self._due_s = {each: self._due_s[each] for each in listed if each in self._due_s}
+        ids = [each for each in listed if self._due_s.get(each, now_s) <= now_s]
         if not ids or not may_go_on() or not await self.is_on():
             return
         judge = await self._client.call_store(read_judge)
@@ -95,7 +76,7 @@ class PlacementMending:
                 if not may_go_on() or loop.time() >= now_s + RUN_S:
                     return
                 if await self._mended(ledger_id, judge, mender):
-                    found.mended(ledger_id)
+                    audit.mended(ledger_id)
                     self._due_s.pop(ledger_id, None)
                 else:
                     self._due_s[ledger_id] = loop.time() + RETRY_S
@@ -103,8 +84,8 @@ class PlacementMending:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(LEDGERS_AT_ONCE, len(ids))):
                 group.create_task(work())
-        if not found.misplaced:
-            found.request()  # what was counted is no longer so
+        if not audit.misplaced:
+            audit.request()  # what was counted is no longer so
 
     async def _mended(self, ledger_id: LedgerId, judge: PlacementJudge, mender: Mender) -> bool:
         """Return whether a ledger lies as its rule wants it now; what happens to it ends no other one's turn."""
@@ -146,7 +127,9 @@ class PlacementMending:
             return True
         metadata = (await self._client.ledger_info(ledger_id)).metadata
         verdict = judge.judge_ledger(ledger_id, metadata)
-        return not (verdict.enforced or verdict.soft)
+        is_well = not (verdict.enforced or verdict.soft)
+        self._counts.ledgers_mended += is_well
+        return is_well
 
     async def make_room(self, ledger_id: LedgerId, gone: Collection[BookieId]) -> bool:
         """Move copies so that those of gone bookies have a place; return whether any were. The caller has the lock."""
@@ -162,8 +145,8 @@ class PlacementMending:
         return bool(moves) and bool((await self._move(ledger_id, moves)).replacements)
 
     async def _move(self, ledger_id: LedgerId, moves: Sequence[Move]) -> LedgerReReplicated:
-        bookies = await self._client.list_bookies()
-        unlisted = [one.service.bookie_id for one in bookies if one.service.endpoint() is None]
+        services = [bookie.service for bookie in await self._client.list_bookies()]
+        unlisted = [each.bookie_id for each in services if each.endpoint() is None]
         done = await move_copies(
             self._client, ledger_id, moves, self._options, "placement", unlisted
         )

@@ -396,6 +396,7 @@ class WorkerCounts:
     """Counts of a worker's repairs.
 
     Attributes:
+        ledgers_mended: misplaced ones that lie as their rules want it now.
         copies_moved: that lie elsewhere now, as their ledgers' rules want. moves_failed: ledgers of which some do not.
         lost_locks: repairs that ended because the session behind their lock had expired.
         read_ms, write_ms: requests for copies, of many entries where bookies take that.
@@ -410,6 +411,7 @@ class WorkerCounts:
     bytes_copied: int = 0
     entries_lost: int = 0
     ledgers_closed: int = 0
+    ledgers_mended: int = 0
     copies_moved: int = 0
     moves_failed: int = 0
     repair_ms: OpStats = field(default_factory=OpStats)

@@ -185,8 +185,8 @@ def _facts(outlook: Outlook) -> dict[str, object]:
         for (source, target), flow in sorted(outlook.flows.items())
     ]
     facts["bookies"] = [
-        {"bookie_id": one, "before": held, "after": outlook.after.get(one, 0)}
-        for one, held in sorted(outlook.before.items())
+        {"bookie_id": bookie_id, "before": held, "after": outlook.after.get(bookie_id, 0)}
+        for bookie_id, held in sorted(outlook.before.items())
     ]
     facts["bytes"] = facts.pop("size_bytes")
     del facts["before"], facts["after"]
@@ -221,8 +221,8 @@ def _plan_lines(outlook: Outlook, pace: float) -> Iterator[str]:
         yield f"about {format_age_s(outlook.size_bytes / pace)} at {format_size(int(pace))} a second"
     rows = [("bookie", "holds", "then")]
     rows += [
-        (one, format_size(held), format_size(outlook.after.get(one, 0)))
-        for one, held in sorted(outlook.before.items())
+        (bookie_id, format_size(held), format_size(outlook.after.get(bookie_id, 0)))
+        for bookie_id, held in sorted(outlook.before.items())
     ]
     yield from some_of(table(rows, "<>>"), 1 + LISTED_MAX)
     flows = [("from", "to", "copies", "size")]
@@ -257,11 +257,11 @@ def _print_done(options: argparse.Namespace, outlook: Outlook, progress: MovePro
         "mended": outlook.mended,
         "unmended": outlook.unmended,
     }
-    said = (
+    text = (
         f"{format_count(progress.ledgers_done, 'ledger')} moved, {format_size(progress.bytes_copied)} copied;"
         f" {progress.parked_count + progress.failed_count} given up"
     )
-    print_answer(options, answer, said)
+    print_answer(options, answer, text)
     for listed in (progress.failed, progress.parked):
         for ledger_id, reason in list(listed.items())[:LISTED_MAX]:
             note(f"ledger {ledger_id} was not moved: {reason}")

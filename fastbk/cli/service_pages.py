@@ -269,6 +269,8 @@ def _worker_lines(counts: WorkerCounts) -> list[str]:
         ("NUM_ENTRIES_READ", counts.entries_copied, "Entries that were read for a copy."),
         ("NUM_ENTRIES_WRITTEN", counts.entries_copied, "Entries that were copied."),
         ("NUM_ENTRIES_UNABLE_TO_READ_FOR_REPLICATION", counts.entries_lost, "Entries without a good copy."),
+        ("NUM_NOT_ADHERING_PLACEMENT_LEDGERS_REPLICATED", counts.ledgers_mended,
+         "Misplaced ledgers whose copies were moved to where their rule wants them."),
         ("NUM_DEFER_LEDGER_LOCK_RELEASE_OF_FAILED_LEDGER", counts.failures,
          "Repairs that failed and are tried again later; the lock is given back at once."),
         *((f"exceptions_{name}", count, "Repairs that failed so.") for name, count in sorted(counts.faults.items())),

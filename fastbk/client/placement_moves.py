@@ -97,12 +97,12 @@ class Ranking:
     def rank(self, ensemble: Ensemble, write_quorum: int, rule: PlacementConfig) -> Rank:
         """Return the rank of an ensemble."""
         key = (ensemble, write_quorum, rule)
-        found = self._ranks.get(key)
-        if found is None:
+        rank = self._ranks.get(key)
+        if rank is None:
             if len(self._ranks) >= RANKS_KEPT_MAX:
                 self._ranks.clear()
-            found = self._ranks[key] = self._ranked(ensemble, write_quorum, rule)
-        return found
+            rank = self._ranks[key] = self._ranked(ensemble, write_quorum, rule)
+        return rank
 
     def _ranked(self, ensemble: Ensemble, write_quorum: int, rule: PlacementConfig) -> Rank:
         wanted_rule = self.judge.attainable_rule(rule)
@@ -161,7 +161,7 @@ class Mender:
         self._judge = ranking.judge
         self._fill = fill
         self._avoid = set(avoid)
-        self._hopeless: set[tuple[Ensemble, int, PlacementConfig]] = set()
+        self._unmendable: set[tuple[Ensemble, int, PlacementConfig]] = set()
 
     def avoid(self, bookie_id: BookieId) -> None:
         """Give this one no copies from now on."""
@@ -172,14 +172,14 @@ class Mender:
         ensemble = fragment.ensemble
         start = _Tried(self._ranking.rank(ensemble, write_quorum, rule), (), 0.0)
         key = (ensemble, write_quorum, rule)
-        if start.rank.faults == (0, 0) or key in self._hopeless:
+        if start.rank.faults == (0, 0) or key in self._unmendable:
             return []
         best = start
         for tried in self._search(fragment, write_quorum, rule, start):
             if tried.rank.faults < start.rank.faults:
                 best = min(best, tried, key=lambda each: each.order)
-        if best is start and len(self._hopeless) < RANKS_KEPT_MAX:
-            self._hopeless.add(key)
+        if best is start and len(self._unmendable) < RANKS_KEPT_MAX:
+            self._unmendable.add(key)
         return list(best.moves)
 
     def make_room(
@@ -241,7 +241,7 @@ class Mender:
         """
         numbers, steps = itertools.count(), 0
         heap = [(0, start.rank, next(numbers), start)]
-        seen = {fragment.ensemble}
+        tried_before = {fragment.ensemble}
         found_with = MOVES_MAX
         while heap:
             count, *_, before = heapq.heappop(heap)
@@ -251,9 +251,9 @@ class Mender:
             for source, target in self._steps(ensemble, fragment.ensemble, rule):
                 move = Move(fragment.first_entry_id, ensemble, source, target)
                 after = move.moved_ensemble
-                if after in seen:
+                if after in tried_before:
                     continue
-                seen.add(after)
+                tried_before.add(after)
                 steps += 1
                 rank = self._ranking.rank(after, write_quorum, rule)
                 if rank.faults > before.rank.faults:
@@ -281,7 +281,7 @@ class Mender:
         self, ensemble: Ensemble, before: Ensemble, rule: PlacementConfig
     ) -> list[BookieId]:
         """Return bookies that could get a copy: the emptiest of each rack, and those that gave one away."""
-        used = {domains_of_view(self._judge.place(one).view, rule.policy) for one in ensemble}
+        used = {domains_of_view(self._judge.place(member).view, rule.policy) for member in ensemble}
         emptiest: dict[tuple[Domains, bool], tuple[float, BookieId]] = {}
         back: list[BookieId] = []
         for bookie_id, place in self._judge.places.items():
@@ -411,8 +411,8 @@ class MovePlanner:
 
     def count(self, metadata: LedgerMetadata) -> None:
         """Count what bookies hold of a ledger."""
-        for at, fragment in enumerate(metadata.fragments):
-            size_bytes = member_bytes(metadata, at)
+        for index, fragment in enumerate(metadata.fragments):
+            size_bytes = member_bytes(metadata, index)
             for member in fragment.ensemble:
                 if (balance := self._balances.get(member)) is not None:
                     balance.held_bytes += size_bytes
@@ -490,7 +490,7 @@ class MovePlanner:
             return planned
         rule = rule_of(metadata.custom, self._judge.rules.rule)
         fragments = [
-            self._mended(planned, metadata, at, rule) for at in range(len(metadata.fragments))
+            self._mended(planned, metadata, index, rule) for index in range(len(metadata.fragments))
         ]
         if self._is_evening:
             self._even(planned, metadata, fragments, rule)
@@ -516,11 +516,11 @@ class MovePlanner:
     # --- one ledger --------------------------------------------------------------------------------------------
 
     def _mended(
-        self, planned: LedgerMoves, metadata: LedgerMetadata, at: int, rule: PlacementConfig
+        self, planned: LedgerMoves, metadata: LedgerMetadata, index: int, rule: PlacementConfig
     ) -> Fragment:
         """Plan what a fragment needs by its rule; return how it is then."""
-        fragment, size_bytes = metadata.fragments[at], member_bytes(metadata, at)
-        if not _has_entries(metadata, at):
+        fragment, size_bytes = metadata.fragments[index], member_bytes(metadata, index)
+        if not _has_entries(metadata, index):
             return fragment
         rank = self._ranking.rank(fragment.ensemble, metadata.write_quorum, rule)
         if rank.faults == (0, 0):
@@ -541,9 +541,9 @@ class MovePlanner:
         rule: PlacementConfig,
     ) -> None:
         held: dict[BookieId, int] = {}
-        for at, fragment in enumerate(fragments):
+        for index, fragment in enumerate(fragments):
             for member in fragment.ensemble:
-                held[member] = held.get(member, 0) + member_bytes(metadata, at)
+                held[member] = held.get(member, 0) + member_bytes(metadata, index)
         for member, size_bytes in held.items():
             balance = self._balances.get(member)
             if balance is None or not self._is_drawn(balance, size_bytes):
@@ -553,12 +553,12 @@ class MovePlanner:
             if target is None:
                 continue
             balance.given_bytes += size_bytes
-            for at, fragment in enumerate(fragments):
+            for index, fragment in enumerate(fragments):
                 if member not in fragment.ensemble:
                     continue
                 move = Move(fragment.first_entry_id, fragment.ensemble, member, target)
-                planned.add([move], member_bytes(metadata, at))
-                fragments[at] = Fragment(fragment.first_entry_id, move.moved_ensemble)
+                planned.add([move], member_bytes(metadata, index))
+                fragments[index] = Fragment(fragment.first_entry_id, move.moved_ensemble)
             self._moved(member, target, size_bytes)
 
     def _is_drawn(self, balance: _Balance, size_bytes: int) -> bool:
@@ -640,10 +640,10 @@ class MovePlanner:
         self._fill[bookie_id] = balance.now_bytes / max(1, balance.disk.size_bytes)
 
 
-def _has_entries(metadata: LedgerMetadata, at: int) -> bool:
+def _has_entries(metadata: LedgerMetadata, index: int) -> bool:
     firsts = [each.first_entry_id for each in metadata.fragments]
-    end: EntryId = firsts[at + 1] - 1 if at + 1 < len(firsts) else metadata.last_entry_id
-    return end >= firsts[at]
+    end: EntryId = firsts[index + 1] - 1 if index + 1 < len(firsts) else metadata.last_entry_id
+    return end >= firsts[index]
 
 
 # --- moving -------------------------------------------------------------------------------------------------------

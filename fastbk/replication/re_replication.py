@@ -405,6 +405,7 @@ class MoveCopies(ReReplicateLedger):
         self._moves = moves
         self._reason = reason
         self._unlisted = unlisted
+        self._is_certain = False
 
     def steps(self) -> Steps[LedgerReReplicated]:
         """Make move after move."""
@@ -432,7 +433,7 @@ class MoveCopies(ReReplicateLedger):
             self.repaired.left[first] = "the ledger is open: its writer may change its bookies"
             return None
         positions = [
-            at for at, each in enumerate(metadata.fragments) if each.first_entry_id == first
+            index for index, each in enumerate(metadata.fragments) if each.first_entry_id == first
         ]
         ensemble = metadata.fragments[positions[0]].ensemble if positions else ()
         if ensemble == move.moved_ensemble:
@@ -445,6 +446,7 @@ class MoveCopies(ReReplicateLedger):
         last = last_of_fragment(metadata, positions[0])
         assert last is not None
         identity = yield from self._read_identity(move.target)
+        self._is_certain = identity is not None and move.target not in self._unlisted
         index = ensemble.index(move.source)
         fragment = metadata.fragments[positions[0]]
         return _Share(known, fragment, index, last, move.target, identity)
@@ -464,6 +466,14 @@ class MoveCopies(ReReplicateLedger):
         if lack:
             self.repaired.left[share.first] = f"bookie {share.target} took its copies, and {lack}"
         return not lack
+
+    def _confirm(
+        self, metadata: LedgerMetadata, named: Fragment, target: BookieId, copied: ShareCopied
+    ) -> Steps[str]:
+        """Ask nothing of a bookie that listed the share in the life in which it was named: it may be down by now."""
+        if self._is_certain and not self._is_stale(copied):
+            return ""
+        return (yield from super()._confirm(metadata, named, target, copied))
 
     def _mark_doubtful(self, metadata: LedgerMetadata, share: _Share) -> Steps[None]:
         """Have repairs look at a copy that metadata names, and of which nobody knows whether it is there."""

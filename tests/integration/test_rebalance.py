@@ -116,11 +116,16 @@ def test_added_bookies_get_their_part(cluster: LocalCluster, cli: Cli) -> None:
     code, plan, _ = cli.answer(*PLAN)
     assert (code, plan["dry_run"], plan["ledgers"]) == (0, True, 40)
     assert plan["bytes"] <= 1.05 * plan["least_bytes"]
-    assert sum(each["copies"] for each in plan["flows"]) == plan["copies"] == 60
+    assert sum(each["copies"] for each in plan["flows"]) == plan["copies"]
+    assert 57 <= plan["copies"] <= 63
     assert set(copies(cluster)) == {"bookie-1", "bookie-2", "bookie-3"}, "a dry run moves nothing"
 
     text = cli(*PLAN)
-    assert "60 copies of" in text and "bookie-1" in text and " at 64.0 MiB a second" in text
+    assert (
+        f"{plan['copies']} copies of" in text
+        and "bookie-1" in text
+        and " at 64.0 MiB a second" in text
+    )
     assert "give --yes" in cli.fails("cluster", "rebalance", "--json", code=2)
 
     done = cli.json(*RUN)

@@ -22,6 +22,7 @@ STAY: dict[str, str] = {
     "stream/writer/traced_appends.py": "only with tracing; with it the engine has 1,100 lines",
     "arrow/appends.py": "loaded at the first use of a name of fastbk.arrow",
     "arrow/readers.py": "loaded at the first use of a name of fastbk.arrow",
+    "autorecovery/placement_mending.py": "moves of copies; the worker is about repairs",
     "autorecovery/repair_order.py": "a pure decider, which tests call by itself",
     "cli/bookie/recover.py": "three verbs that copy",
     "cli/bookie/stopped.py": "the verbs about a stopped bookie; command.py only lists all verbs",

@@ -201,6 +201,21 @@ def test_a_target_that_was_started_anew_is_given_its_share_again() -> None:
     assert sum(isinstance(one, ReadIdentity) for one in client.log) == 2
 
 
+def test_a_bookie_that_dies_once_it_is_named_has_what_it_listed() -> None:
+    """Its identity was the same at that moment: nothing is in doubt, and nothing is marked."""
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), Watched)
+    target = BookieId("e")
+    harness.identities[target] = VersionedIdentity(None, 1)  # type: ignore[arg-type]
+    procedure = MoveCopies(LEDGER, [move(0, "abc", "a", "e")], OPTIONS)
+    client = Client(harness, procedure)  # type: ignore[arg-type]
+    client.run(
+        until=lambda: any(isinstance(one, UpdateMetadata) for one in client.pending.values())
+    )
+    harness.bookies[target].away = True
+    client.run()
+    assert procedure.value().is_whole and not harness.marked
+
+
 def test_who_shows_nothing_once_it_is_named_is_marked(rng: random.Random) -> None:
     """One of Apache's: nothing says whether it lost what it took before metadata named it."""
 
