@@ -16,6 +16,7 @@ CONSTANTS
     Bookies, Recoverers,    \* sets of model values
     Writer,                 \* the writer's name
     E, Qw, Qa,              \* ensemble size, write quorum, ack quorum
+    Racks,                  \* disjoint sets of bookies, of which an ack set lies in no single one; {}: it is Qa bookies
     Ordered,                \* TRUE: ensembles are sequences; FALSE: sets, which is the same when E = Qw, and symmetric
     SendLimit,              \* entries that the writer may send
     Window,                 \* entries that may be unacknowledged at once
@@ -51,6 +52,9 @@ None == -1          \* no entry
 Silent == -2        \* a bookie that has not been heard
 
 Maximum(set) == CHOOSE x \in set : \A y \in set : y <= x
+
+\* Which bookies of a write set complete an add together (INV-Q5).
+IsAckSet(bookies) == Cardinality(bookies) >= Qa /\ \A rack \in Racks : ~(bookies \subseteq rack)
 
 -----------------------------------------------------------------------------
 (* Ensembles and segments.                                                 *)
@@ -146,7 +150,8 @@ WriterAcknowledges ==
     LET entry == writer.lac + 1
     IN  /\ writer.phase = "open"
         /\ entry < writer.next
-        /\ Cardinality(Counted(entry)) >= Qa
+        /\ \/ IsAckSet(Counted(entry))
+           \/ Planted("acknowledged in one rack") /\ Cardinality(Counted(entry)) >= Qa
         /\ writer' = [writer EXCEPT !.lac = entry, !.acks[entry] = {}]
         /\ UNCHANGED <<meta, late, applied, store, adds, recoverer, used>>
 
@@ -376,7 +381,7 @@ BookieAnswersLac(r, b, lac) ==
     /\ SetRecoverer(r, [recoverer[r] EXCEPT !.heard[b] = lac])
     /\ UNCHANGED <<meta, late, applied, adds, writer, used>>
 
-Covers(bookies, ensemble) == \A window \in Windows(ensemble) : Cardinality(window \ bookies) < Qa
+Covers(bookies, ensemble) == \A window \in Windows(ensemble) : ~IsAckSet(window \ bookies)
 
 RecovererIsCovered(r, bookies) ==
     LET state == recoverer[r]
@@ -407,7 +412,7 @@ BookieAnswersRead(r, b, entry) ==
 Confirmed(r) ==
     LET state == recoverer[r]
     IN  Maximum({e \in state.start .. state.found :
-            \A i \in state.start + 1 .. e : Cardinality(state.acks[i]) >= Qa})
+            \A i \in state.start + 1 .. e : IsAckSet(state.acks[i])})
 
 \* The LAC in what a recoverer writes is the one it began with.  Its own progress must not get there: it is on
 \* ensembles that only its own memory knows.
@@ -423,13 +428,14 @@ RecovererFinds(r, lac) ==
         /\ adds' = adds \cup Requests(r, entry, WriteSet(LastOf(state.work).ensemble, entry), lac)
         /\ UNCHANGED <<meta, late, applied, store, writer, used>>
 
-NosNeeded == IF Planted("one no is enough") THEN 1 ELSE Qw - Qa + 1
+\* Those that have not said no contain no ack set: where racks do not count, Qw - Qa + 1 have said it.
+ProvesMissing(nos, home) == IF Planted("one no is enough") THEN nos /= {} ELSE ~IsAckSet(home \ nos)
 
 RecovererMisses(r) ==
     LET state == recoverer[r]
         entry == state.found + 1
     IN  /\ state.phase = "read"
-        /\ Cardinality(state.no[entry]) >= NosNeeded
+        /\ ProvesMissing(state.no[entry], HomeOf(state.base, entry))
         /\ SetRecoverer(r, [state EXCEPT !.phase = "settle",
                                          !.yes = [e \in 0 .. SendLimit |-> {}], !.no = [e \in 0 .. SendLimit |-> {}]])
         /\ UNCHANGED <<meta, late, applied, store, adds, writer, used>>

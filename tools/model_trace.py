@@ -282,6 +282,7 @@ def config_text(batch: list[Trace]) -> str:
         "E": len(first.ensemble),
         "Qw": first.write_quorum,
         "Qa": first.ack_quorum,
+        "Racks": "{}",
         "Ordered": "TRUE",
         "SendLimit": max(entries, 1),
         "Faults": "{}",

@@ -29,6 +29,7 @@ from pathlib import Path
 from tests.rigs import (
     attacks,
     churn,
+    durable,
     fake_disk,
     flips,
     full,
@@ -139,6 +140,13 @@ RIGS = {
         "copies move to added bookies under load, and movers, sources and targets are killed",
         600.0,
         cases=2,
+        only_named=True,
+    ),
+    "durable": Rig(
+        durable.run,
+        "a rack is lost at a random moment: what was acknowledged in two racks is there",
+        60.0,
+        cases=10,
         only_named=True,
     ),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),

@@ -38,8 +38,8 @@ from fastbk.model.health import accept_loss
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.model.quorum import meets_every_ack_quorum
 from fastbk.observe.events import LATEST, Event, EventPage, Query
+from fastbk.replication.ack_domains import deciding
 from fastbk.replication.copy_check import last_of_fragment
 from fastbk.replication.copying import share_of
 from fastbk.wire.messages import InfoReply
@@ -165,9 +165,7 @@ def uncloseable_of(
         return None
     fragment = metadata.fragments[-1]
     there = {index for index, bookie_id in enumerate(fragment.ensemble) if bookie_id in registered}
-    if meets_every_ack_quorum(
-        there, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-    ):
+    if deciding(metadata).none_without(there):
         return None
     away = tuple(
         sorted({bookie_id for bookie_id in fragment.ensemble if bookie_id not in registered})
@@ -296,9 +294,7 @@ class _Holdings:
                 answered.add(index)
             except Error as error:
                 reasons[bookie_id] = str(error)
-        if meets_every_ack_quorum(
-            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        ):
+        if deciding(metadata).none_without(answered):
             return []
         keeps = _keeps_from_closing(info.ledger_id)
         return [

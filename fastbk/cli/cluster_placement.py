@@ -23,6 +23,10 @@ from fastbk.errors import ConfigError
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.placement.config import PlacementConfig, check_labels, check_location
 from fastbk.placement.rules import (
+    ACK_COUNTS,
+    ACK_RACKS,
+    ACK_REGIONS,
+    ACK_ZONES,
     COUNTED,
     COUNTS,
     DEFAULT_RULE,
@@ -52,7 +56,15 @@ if TYPE_CHECKING:
 POLICIES = tuple(COUNTED)
 GROUP_KINDS = ("soft", "hard")
 NO_GROUP = "none"
-OPTIONS = {RACKS: "racks", REGIONS: "regions", ZONES: "zones", DESIRED_ZONES: "desired-zones"}
+OPTIONS = {
+    RACKS: "racks",
+    REGIONS: "regions",
+    ZONES: "zones",
+    DESIRED_ZONES: "desired-zones",
+    ACK_RACKS: "ack-racks",
+    ACK_REGIONS: "ack-regions",
+    ACK_ZONES: "ack-zones",
+}
 """The options of `set` for the counts of a rule."""
 HOW_TO_SAY = "`[bookie] location`, or `placement set --location ID=/region/rack`"
 LOCATIONS_BYTES_MAX = 4 * 1024 * 1024
@@ -189,9 +201,11 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-enforce", action="store_false", default=None, dest="enforce",
                         help="keep minimums as far as possible")  # fmt: skip
     for name, option in OPTIONS.items():
-        what = "zones of each write set where possible" if name == DESIRED_ZONES else (
-            f"{NOUNS[name]}s that each write set spans at least"
-        )  # fmt: skip
+        what = f"{NOUNS[name]}s that each write set spans at least"
+        if name == DESIRED_ZONES:
+            what = "zones of each write set where possible"
+        elif name in ACK_COUNTS:
+            what = f"{NOUNS[name]}s that an append is durable in before it is acknowledged (1)"
         parser.add_argument(f"--{option}", dest=name, type=int, metavar="N", help=what)
     parser.add_argument(
         "--group", metavar="LABEL", help=f"bookies with this label; {NO_GROUP}: all alike"
@@ -286,7 +300,8 @@ def change_of(
     is_of_table = bool(options.locations or options.location or options.script)
     if not (is_of_rule or counts or is_of_table or options.reset):
         raise ConfigError(
-            "nothing to set: give --policy, --enforce, --racks, --regions, --zones, --group, --location, --script or"
+            "nothing to set: give --policy, --enforce, --racks, --regions, --zones, --ack-racks, --group, --location,"
+            " --script or"
             " --reset"
         )
     for name, count in counts.items():
@@ -332,6 +347,12 @@ def _changed_rule(
         raise ConfigError(
             f"--desired-zones {fields[DESIRED_ZONES]}: at least {fields[ZONES]}, as --zones has it"
         )
+    for name, bound in ACK_COUNTS.items():
+        if fields[name] > fields[bound]:
+            raise ConfigError(
+                f"--{OPTIONS[name]} {fields[name]}: each write set has to span as many: give --{OPTIONS[bound]}"
+                f" {fields[name]}, too"
+            )
     group = rule.group if options.group is None else options.group
     group = None if group == NO_GROUP else group
     if group is None and options.group_kind is not None:

@@ -59,6 +59,7 @@ from fastbk.observe.meter import meter_of
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.config import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
+from fastbk.replication.ack_domains import custom_of_new
 from fastbk.replication.ledger_repair import RepairMissing, RepairQueue
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Choose, Procedure, ReadEntry, Replaced
@@ -205,6 +206,9 @@ class Client:
         "immediate": at once, since the LAC leaves before the application learns of the last acknowledgement (INV-C5); a
         lone append then takes the client three sends more.
 
+        A rule that counts domains in acknowledgements (`min_racks_per_ack_quorum`) has an append return only when its
+        copies span them; the ledger records where its bookies are (INV-P5).
+
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
@@ -223,10 +227,17 @@ class Client:
         await self._watch_bookies()
         rule = await self._rule_of_new(checked, wish)
         while True:
+            custom_of_new(rule, write_quorum, {})  # refuses what no append could keep to
             chosen = await self._ensembles.new(
                 checked, rule, allow_missing_bookies=allow_missing_bookies
             )
-            custom = custom_of(metadata, rule, self.config.namespace, self._ensembles.cluster_rule)
+            custom = custom_of(
+                metadata,
+                rule,
+                self.config.namespace,
+                self._ensembles.cluster_rule,
+                custom_of_new(rule, write_quorum, chosen.locations),
+            )
             value = replace(
                 checked,
                 ensemble_size=len(chosen.bookies),
@@ -288,6 +299,7 @@ class Client:
         ):  # else `placement` has its rule: a stream's policy is not just its namespace's
             wish = await self._narrowed_by_namespace(self.config.namespace, wish)
         rule = await self._ensembles.rule_of_new(wish)
+        custom_of_new(rule, write_quorum, {})
         await self._ensembles.new(shape, rule, allow_missing_bookies=allow_missing_bookies)
 
     async def _rule_of_new(self, shape: LedgerMetadata, wish: PlacementConfig) -> PlacementConfig:

@@ -439,16 +439,18 @@ def new_ensemble(
     """
     missed = {} if missed is None else missed
     while True:
+        known = views()
         try:
             chosen = choose_ensemble(
-                views(), ensemble, write_quorum, ack_quorum, config, rng, exclude=missed
+                known, ensemble, write_quorum, ack_quorum, config, rng, exclude=missed
             )
         except NotEnoughBookies as error:
             error.replicas.update(missed)
             raise
+        locations = {view.bookie_id: view.location for view in known if view.bookie_id in chosen}
         found = yield chosen
         if not found:
-            return ChosenEnsemble(chosen)
+            return ChosenEnsemble(chosen, locations=locations)
         missed.update(found)
 
 
@@ -497,7 +499,9 @@ def replacements(
     for _ in range(ROUNDS_MAX):
         exclude = {*action.exclude, *missed}
         left_out: dict[BookieId, str] = {}
-        arguments = (views(), action.ensemble, action.bad, write_quorum, ack_quorum, config, rng)
+        known = with_members(views(), action)
+        locations = {view.bookie_id: view.location for view in known}
+        arguments = (known, action.ensemble, action.bad, write_quorum, ack_quorum, config, rng)
         try:
             chosen = choose_replacements(*arguments, exclude=exclude)
         except NotEnoughBookies as error:
@@ -507,6 +511,21 @@ def replacements(
             chosen = choose_replacements(*arguments, exclude=exclude, partial=True)
         found = yield tuple(chosen.values())
         if not found:
-            return Replaced(chosen, {**left_out, **missed})
+            named = {*action.ensemble, *chosen.values()}
+            of_named = {one: where for one, where in locations.items() if one in named}
+            return Replaced(chosen, {**left_out, **missed}, of_named)
         missed.update(found)
     return Replaced({}, missed)
+
+
+def with_members(views: Sequence[BookieView], action: Choose) -> list[BookieView]:
+    """Return views with those of members that are known only by what their ledger has recorded (INV-P5)."""
+    seen = {view.bookie_id for view in views}
+    return [
+        *views,
+        *(
+            BookieView(bookie_id, writable=False, location=location)
+            for bookie_id, location in action.locations.items()
+            if bookie_id not in seen
+        ),
+    ]

@@ -214,7 +214,7 @@ class KnownBookies:
         if known is not None:
             return known
         number = self._locations_known
-        views = [view_of(one, location_of=self.locations.location_of) for one in self.listed()]
+        views = [view_of(one, places=self.locations) for one in self.listed()]
         here = self._location(views)
         known = {
             view.bookie_id: distance_of(here, view.location, is_same_host=view.is_local)

@@ -176,8 +176,11 @@ def custom_of(
     placement: PlacementConfig,
     namespace: str,
     cluster: PlacementConfig = DEFAULT_RULE,
+    ack_domains: Mapping[str, bytes] | None = None,
 ) -> Mapping[str, bytes] | None:
     """Return the custom metadata of a new ledger, with its rule of placement (INV-P4) in a cluster with that rule.
+
+    And with its domains (INV-P5).
 
     And with its namespace, unless it names one.
     """
@@ -185,7 +188,7 @@ def custom_of(
     check_type("metadata", custom, Mapping | None)
     if namespace:
         custom = {NAMESPACE_KEY: namespace.encode(), **(custom or {})}
-    rule = custom_rule(placement, cluster)
+    rule = {**custom_rule(placement, cluster), **(ack_domains or {})}
     return {**(custom or {}), **rule} if rule else custom
 
 

@@ -41,6 +41,7 @@ from fastbk.gateway.record_names import Kind, RecordName
 from fastbk.meta.records import VALUE_BYTES_MAX
 from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMetadata, LedgerState
 from fastbk.placement.rules import keeps_to
+from fastbk.replication.ack_domains import ACK_DOMAINS_KEY, is_moved
 from fastbk.security.rights import Right
 from fastbk.stream.chain import (
     ATTACHMENTS_MAX,
@@ -230,6 +231,9 @@ def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
     # A ledger that is attached to a stream says so, and what namespace that is of, once. Its retention deletes the
     # ledger then, and readers of the ledger lose it.
     attaching = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
+    if not old.is_closed and old.fragments[-1] != new.fragments[-1]:
+        # A writer that changes its ensemble says where the new members are (INV-P5).
+        changed -= {ACK_DOMAINS_KEY} if is_moved(old.custom, new.custom) else set()
     return [
         Need(_right_of_key(key, attaching - old.custom.keys()), f"edit {key[:40]} of")
         for key in sorted(changed)

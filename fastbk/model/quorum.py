@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId
@@ -62,27 +63,70 @@ def share(
 def missing_proof(write_quorum: int, ack_quorum: int) -> int:
     """Return how many bookies of a write set must say "never acknowledged" to prove that an entry is not there.
 
-    With that many, fewer than Qa can ever have acknowledged it.
+    With that many, fewer than Qa can ever have acknowledged it. Fewer may do where ack sets span domains (`AckSets`).
     """
     return write_quorum - ack_quorum + 1
 
 
-def every_write_set_has(good: Sequence[bool], write_quorum: int, ack_quorum: int) -> bool:
-    """Return whether at least Qa members of every write set are `good` (by index in the ensemble)."""
-    return all(
-        sum(good[index] for index in indexes) >= ack_quorum
-        for indexes in write_sets(len(good), write_quorum)
-    )
+# --- ack sets -------------------------------------------------------------------------------------
 
 
-def meets_every_ack_quorum(
-    answered: set[int], ensemble: int, write_quorum: int, ack_quorum: int
-) -> bool:
-    """Return whether the answers of `answered` (indexes) must contain the newest acknowledged LAC.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How many domains an ack set has, and in which one each bookie is.
 
-    For every write set, fewer than Qa members are silent.
+    Attributes:
+        count: at least so many different ones.
+        domains: by index in the ensemble; None adds nothing to any set.
+        noun: what people call one: rack, region or zone.
     """
-    return all(
-        sum(1 for index in indexes if index not in answered) < ack_quorum
-        for indexes in write_sets(ensemble, write_quorum)
-    )
+
+    count: int
+    domains: tuple[Hashable | None, ...]
+    noun: str = "rack"
+
+
+@dataclass(frozen=True, slots=True)
+class AckSets:
+    """Which bookies complete an add together: at least Qa members of its write set, which span domains.
+
+    INV-Q5: both sides of the protocol decide by `contains`. An add is acknowledged only when its write set's members
+    that have it contain an ack set. An entry is absent, and a ledger fenced, only when the members that are left
+    contain none. So of what was acknowledged one bookie knows that answered.
+
+    Where nothing is said of domains, that is the plain count: Qa answers acknowledge, and Qw - Qa + 1 prove the
+    contrary. Each ack set has Qa members, so whoever decides by the plain count (Apache's clients, fastbk before 0.4)
+    waits for more answers than needed, and is never wrong.
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    spans: tuple[Span, ...] = ()
+
+    def contains(self, members: Collection[int]) -> bool:
+        """Return whether some of these members of one write set are an ack set."""
+        if len(members) < self.ack_quorum:
+            return False
+        return all(
+            len({span.domains[index] for index in members} - {None}) >= span.count
+            for span in self.spans
+        )
+
+    def none_without(self, answered: Collection[int]) -> bool:
+        """Return whether the members that are not in `answered` contain no ack set of any write set."""
+        return not any(
+            self.contains([index for index in indexes if index not in answered])
+            for indexes in write_sets(self.ensemble_size, self.write_quorum)
+        )
+
+    def in_every_write_set(self, good: Collection[int]) -> bool:
+        """Return whether the members `good` contain an ack set of each write set."""
+        return all(
+            self.contains([index for index in indexes if index in good])
+            for indexes in write_sets(self.ensemble_size, self.write_quorum)
+        )
+
+    def __str__(self) -> str:
+        spans = " and ".join(f"{span.count} {span.noun}s" for span in self.spans)
+        return f"{self.ack_quorum} bookies in {spans}" if spans else f"{self.ack_quorum} bookies"

@@ -274,7 +274,8 @@ def sorted_faults(
 def attainable(bookies: Iterable[BookieView], config: PlacementConfig) -> PlacementConfig:
     """Return a rule with minimums that these bookies could keep, whether they take adds or not; enforced ones stay.
 
-    Where nobody said where bookies are, all are in one rack, and no minimum above 1 is wanted.
+    Where nobody said where bookies are, all are in one rack, and no minimum above 1 is wanted, but for what an ack set
+    spans: no choice breaks that.
     """
     if config.enforce or config.policy == "spread":
         return config
@@ -284,12 +285,16 @@ def attainable(bookies: Iterable[BookieView], config: PlacementConfig) -> Placem
         if not config.group_is_hard or config.group in view.labels
     ]
     racks, uppers = len({one.whole for one in places}), len({one.upper for one in places})
-    return replace(
-        config,
-        min_racks_per_write_quorum=max(1, min(config.min_racks_per_write_quorum, racks)),
-        min_regions_per_write_quorum=max(1, min(config.min_regions_per_write_quorum, uppers)),
-        min_zones_per_write_quorum=max(1, min(config.min_zones_per_write_quorum, uppers)),
+    counted = (
+        ("racks", config.min_racks_per_write_quorum, config.min_racks_per_ack_quorum, racks),
+        ("regions", config.min_regions_per_write_quorum, config.min_regions_per_ack_quorum, uppers),
+        ("zones", config.min_zones_per_write_quorum, config.min_zones_per_ack_quorum, uppers),
     )
+    minimums = {
+        f"min_{domains}_per_write_quorum": max(acked, min(wanted, count))
+        for domains, wanted, acked, count in counted
+    }
+    return replace(config, **minimums)  # type: ignore[arg-type]
 
 
 # --- ensembles with fewer bookies --------------------------------------------------------------------------------
@@ -315,10 +320,12 @@ class ChosenEnsemble:
 
     Attributes:
         away: those that take no adds now, because they are away or read-only. They owe their copies.
+        locations: where the choice took them to be; without those of which that is a guess.
     """
 
     bookies: tuple[BookieId, ...]
     away: frozenset[BookieId] = frozenset()
+    locations: Mapping[BookieId, str] = field(default_factory=dict)
 
     @property
     def up(self) -> tuple[BookieId, ...]:
@@ -359,7 +366,7 @@ def choose_partial_ensemble(
         except NotEnoughBookies as error:
             refusal = refusal or error
         else:
-            return ChosenEnsemble(taken)
+            return ChosenEnsemble(taken, locations=_locations_of(taken, bookies))
     assert refusal is not None
     left_out = dict.fromkeys(exclude, "excluded by the caller")
     able = [one.view for one in gather(bookies, config, left_out, rng).ranked]
@@ -378,12 +385,35 @@ def choose_partial_ensemble(
             taken = choose_ensemble(views, write_quorum, write_quorum, ack_quorum, config, rng)
         except NotEnoughBookies:
             continue
-        chosen = ChosenEnsemble(taken, frozenset(view.bookie_id for view in some))
+        # Nobody says where one is that is away and at the default location: it may say so itself when it is back.
+        known = [view for view in some if view.location != DEFAULT_LOCATION]
+        locations = _locations_of(taken, [*able, *known])
+        away_ids = frozenset(view.bookie_id for view in some)
+        chosen = ChosenEnsemble(taken, away_ids, locations)
         check_invariant(
             len(chosen.up) >= ack_quorum, f"INV-E4: too few bookies take adds in {chosen}"
         )
-        return chosen
+        if _spans_enough(able, config):
+            return chosen
     raise refusal
+
+
+def _locations_of(
+    bookie_ids: Collection[BookieId], views: Sequence[BookieView]
+) -> dict[BookieId, str]:
+    return {view.bookie_id: view.location for view in views if view.bookie_id in bookie_ids}
+
+
+def _spans_enough(able: Sequence[BookieView], config: PlacementConfig) -> bool:
+    """Return whether appends are acknowledged while only these take adds."""
+    places = [domains_of_view(view, config.policy) for view in able]
+    wanted = {
+        "whole": config.min_racks_per_ack_quorum,
+        "upper": max(config.min_regions_per_ack_quorum, config.min_zones_per_ack_quorum),
+    }
+    return all(
+        len({getattr(place, level) for place in places}) >= count for level, count in wanted.items()
+    )
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -441,26 +471,33 @@ class Rules:
 def rules_of(config: PlacementConfig, write_quorum: int) -> Rules:
     """Return the rules for write sets of `write_quorum`; a minimum above it means all different."""
 
-    def rule(level: Literal["upper", "whole"], wanted: int, cost: int, noun: str) -> Rule:
-        is_enforced = config.enforce and cost == MINIMUM
-        return Rule(level, min(wanted, write_quorum), cost, is_enforced, noun)
+    def minimum(level: Literal["upper", "whole"], wanted: int, acked: int, noun: str) -> list[Rule]:
+        target = min(wanted, write_quorum)
+        # Where a write set spans fewer than an ack set has to, no append is ever acknowledged.
+        is_enforced = config.enforce or 1 < acked == wanted
+        rules = [Rule(level, target, MINIMUM, is_enforced, noun)]
+        if acked > 1 and not is_enforced:
+            rules.append(Rule(level, min(acked, write_quorum), MINIMUM, True, noun))
+        return rules
 
-    racks, regions = config.min_racks_per_write_quorum, config.min_regions_per_write_quorum
-    zones, desired_zones = config.min_zones_per_write_quorum, config.desired_zones_per_write_quorum
+    racks, acked_racks = config.min_racks_per_write_quorum, config.min_racks_per_ack_quorum
     if config.policy == "rack":
-        return Rules((rule("whole", racks, MINIMUM, "rack"),))
+        return Rules(tuple(minimum("whole", racks, acked_racks, "rack")))
     if config.policy == "region":
+        regions = config.min_regions_per_write_quorum, config.min_regions_per_ack_quorum
         required = (
-            rule("upper", regions, MINIMUM, "region"),
-            rule("whole", racks, MINIMUM, "rack"),
+            *minimum("upper", *regions, "region"),
+            *minimum("whole", racks, acked_racks, "rack"),
         )
         return Rules(required, has_even_shares=True)
     if config.policy == "zone":
+        zones = config.min_zones_per_write_quorum, config.min_zones_per_ack_quorum
+        desired_zones = min(config.desired_zones_per_write_quorum, write_quorum)
         return Rules(
             (
-                rule("upper", zones, MINIMUM, "zone"),
-                rule("upper", desired_zones, WANTED, "zone"),
-                rule("whole", write_quorum, PREFERENCE, "upgrade domain"),
+                *minimum("upper", *zones, "zone"),
+                Rule("upper", desired_zones, WANTED, False, "zone"),
+                Rule("whole", write_quorum, PREFERENCE, False, "upgrade domain"),
             )
         )
     return Rules()

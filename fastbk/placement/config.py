@@ -27,6 +27,13 @@ DEFAULT_LOCATION = "/default-region/default-rack"
 
 SEARCH_STEPS = 4_000
 
+ACK_MINIMUM_POLICIES: Mapping[str, tuple[Policy, ...]] = {
+    "racks": ("rack", "region"),
+    "regions": ("region",),
+    "zones": ("zone",),
+}
+"""The domains that acknowledgements can be counted in, and the policies that know them."""
+
 
 class Chance(Protocol):
     """Where choices come from: `random.Random` is one. Everything placement draws comes through this."""
@@ -72,6 +79,13 @@ class PlacementConfig:
     """Minimum for `zone`; 1..64."""
     desired_zones_per_write_quorum: int = 3
     """Target for `zone`, never enforced; at least the minimum, at most 64."""
+    min_racks_per_ack_quorum: int = 1
+    """An append is acknowledged only when its copies span so many racks, with `rack` and `region`. No choice breaks it,
+    enforced or not. At most the minimum of the write quorum."""
+    min_regions_per_ack_quorum: int = 1
+    """So many regions, with `region`."""
+    min_zones_per_ack_quorum: int = 1
+    """So many zones, with `zone`."""
     weighted: bool = False
     """True: the chance of a bookie is proportional to its free space."""
     weight_multiple_max: float = 3.0
@@ -95,9 +109,11 @@ class PlacementConfig:
             "min_regions_per_write_quorum",
             "min_zones_per_write_quorum",
             "desired_zones_per_write_quorum",
+            *(f"min_{domains}_per_ack_quorum" for domains in ACK_MINIMUM_POLICIES),
         ):
             if not 1 <= getattr(self, name) <= ENSEMBLE_SIZE_MAX:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be 1..{ENSEMBLE_SIZE_MAX}")
+        self._check_ack_minimums()
         if self.desired_zones_per_write_quorum < self.min_zones_per_write_quorum:
             raise ConfigError(
                 f"desired_zones_per_write_quorum={self.desired_zones_per_write_quorum}: must be at"
@@ -113,6 +129,20 @@ class PlacementConfig:
             raise ConfigError(f"placement group {self.group!r}: a label, without commas")
         if self.group is None and self.group_is_hard:
             raise ConfigError("group_is_hard without a group: name the group or leave it out")
+
+    def _check_ack_minimums(self) -> None:
+        for domains, policies in ACK_MINIMUM_POLICIES.items():
+            name, of_writes = f"min_{domains}_per_ack_quorum", f"min_{domains}_per_write_quorum"
+            wanted, spanned = getattr(self, name), getattr(self, of_writes)
+            if wanted > 1 and self.policy not in policies:
+                raise ConfigError(
+                    f"{name}={wanted}: policy {self.policy!r} counts no {domains}: use {' or '.join(policies)}"
+                )
+            if wanted > spanned:
+                raise ConfigError(
+                    f"{name}={wanted} is more than {of_writes}={spanned}: where a write set spans only {spanned}"
+                    f" {domains}, an append would wait for ever: raise {of_writes} to {wanted}"
+                )
 
 
 LOCATION_CHARACTERS_MAX = 255

@@ -33,19 +33,24 @@ RULE_BYTES_MAX = 1024
 LOCATIONS_BYTES_MAX = 512 * 1024
 """Of the cluster's table as it is stored: ZooKeeper takes records of 1 MiB."""
 
-RACKS, REGIONS, ZONES, DESIRED_ZONES = COUNTS = (
+RACKS, REGIONS, ZONES, DESIRED_ZONES, ACK_RACKS, ACK_REGIONS, ACK_ZONES = COUNTS = (
     "min_racks_per_write_quorum",
     "min_regions_per_write_quorum",
     "min_zones_per_write_quorum",
     "desired_zones_per_write_quorum",
+    "min_racks_per_ack_quorum",
+    "min_regions_per_ack_quorum",
+    "min_zones_per_ack_quorum",
 )
+ACK_COUNTS: Final = {ACK_RACKS: RACKS, ACK_REGIONS: REGIONS, ACK_ZONES: ZONES}
+"""The counts of acknowledgements, and those of write sets that bound them."""
 FIELDS: Final = ("policy", "enforce", *COUNTS, "group", "group_is_hard")
 """Fields of `PlacementConfig` that are a rule's. The others are preferences of whoever chooses."""
 COUNTED: Final[Mapping[Policy, tuple[str, ...]]] = {
     "spread": (),
-    "rack": (RACKS,),
-    "region": (RACKS, REGIONS),
-    "zone": (ZONES, DESIRED_ZONES),
+    "rack": (RACKS, ACK_RACKS),
+    "region": (RACKS, REGIONS, ACK_RACKS, ACK_REGIONS),
+    "zone": (ZONES, DESIRED_ZONES, ACK_ZONES),
 }
 """Which counts each policy has; the others do nothing there."""
 NOUNS: Final[Mapping[str, str]] = {
@@ -53,6 +58,9 @@ NOUNS: Final[Mapping[str, str]] = {
     REGIONS: "region",
     ZONES: "zone",
     DESIRED_ZONES: "zone",
+    ACK_RACKS: "rack",
+    ACK_REGIONS: "region",
+    ACK_ZONES: "zone",
 }
 _STRICTER: Final[tuple[Policy, ...]] = ("spread", "rack", "region")
 """Each of these keeps what those before it keep; `zone` counts other domains."""
@@ -171,7 +179,7 @@ def narrowed(rule: PlacementConfig, wish: PlacementConfig) -> PlacementConfig:
         policy = rule.policy
     elif "zone" not in (wish.policy, rule.policy):
         policy = max(rule.policy, wish.policy, key=_STRICTER.index)
-    elif rule.enforce:
+    elif rule.enforce or any(getattr(rule, name) > 1 for name in ACK_COUNTS):
         raise ConfigError(
             f"placement policy {wish.policy!r}: the rule here is {rule.policy!r}, enforced, and counts other domains"
         )
@@ -210,7 +218,7 @@ def keeps_to(rule: PlacementConfig, above: PlacementConfig) -> bool:
 def rule_text(rule: PlacementConfig) -> str:
     """Return a rule in words."""
     words: list[str] = [rule.policy]
-    counts = [name for name in COUNTED[rule.policy] if name != DESIRED_ZONES]
+    counts = [name for name in COUNTED[rule.policy] if name not in (DESIRED_ZONES, *ACK_COUNTS)]
     if counts:
         named = [format_count(getattr(rule, name), NOUNS[name]) for name in counts]
         words.append(f"{' and '.join(named)} in each write set")
@@ -219,6 +227,12 @@ def rule_text(rule: PlacementConfig) -> str:
         words.append(f"{desired} where possible")
     if rule.policy != "spread":
         words.append("enforced" if rule.enforce else "not enforced")
+    acked = [
+        name for name in COUNTED[rule.policy] if name in ACK_COUNTS and getattr(rule, name) > 1
+    ]
+    if acked:
+        named = [format_count(getattr(rule, name), NOUNS[name]) for name in acked]
+        words.append(f"an append waits for copies in {' and '.join(named)}")
     if rule.group is not None:
         how = "only" if rule.group_is_hard else "first"
         words.append(f"{how} bookies of the group {rule.group}")

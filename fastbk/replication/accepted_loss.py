@@ -8,7 +8,8 @@ Only this procedure closes so (INV-Q4), and it names what it gives up:
 2. Every member of the last ensemble is asked for its highest entry, with FENCE. Those that do not answer stay unfenced,
    and are named.
 3. Entries are read from the best LAC on, with FENCE, from all of their write sets. A good copy proves that an entry
-   exists. Qw - Qa + 1 answers "never acknowledged" prove that nothing from there on was. An entry for which neither
+   exists. Answers "never acknowledged" of so many that the others contain no ack set (INV-Q5; by the plain count
+   Qw - Qa + 1) prove that nothing from there on was. An entry for which neither
    is true is *in doubt*: it may have been acknowledged, and nobody that answers has it.
 4. Reading ends at the first entry that was never acknowledged, or after a whole round of the ensemble in doubt beyond
    the highest entry that anybody named.
@@ -32,7 +33,8 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.model.quorum import meets_every_ack_quorum, missing_proof, write_set
+from fastbk.model.quorum import write_set
+from fastbk.replication.ack_domains import deciding
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import (
     Found,
@@ -188,8 +190,7 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
                 loss.unanswered[bookie_id] = answer.said.said[bookie_id]
                 if answer.is_away:
                     self._away.add(bookie_id)
-        shape = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        loss.may_still_acknowledge = not meets_every_ack_quorum(answered, *shape)
+        loss.may_still_acknowledge = not deciding(metadata).none_without(answered)
         # Some entries up to the LAC tell the length, should nothing be found behind it.
         self._first = max(0, loss.lac - metadata.ensemble_size + 1)
 
@@ -223,7 +224,8 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
 
     def _decide(self, metadata: LedgerMetadata, entry_id: EntryId) -> Steps[bool | None]:
         """Return whether an entry exists; None: in doubt."""
-        ensemble = metadata.fragment_of(entry_id).ensemble
+        fragment = metadata.fragment_of(entry_id)
+        ensemble = fragment.ensemble
         indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
         asked = [ensemble[index] for index in indexes if ensemble[index] not in self._away]
         answers = yield from Gather(self._ask_for(one, entry_id) for one in asked)
@@ -237,8 +239,8 @@ class CloseAcceptingLoss(Procedure[AcceptedLoss]):
                 self.loss.lac = max(self.loss.lac, answer.found.lac)
         if exists:
             return True
-        proof = missing_proof(metadata.write_quorum, metadata.ack_quorum)
-        return False if len(absent) >= proof else None
+        left = [index for index in indexes if ensemble[index] not in absent]
+        return None if deciding(metadata, fragment).contains(left) else False
 
     def _in_doubt(self, entry_id: EntryId) -> None:
         ranges = self._doubtful

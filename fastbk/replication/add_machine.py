@@ -38,7 +38,7 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
-from fastbk.model.quorum import write_sets
+from fastbk.model.quorum import AckSets, write_sets
 from fastbk.wire.statuses import Status, status_name
 
 _ENTRY_IDS_END = ID_MAX + 1
@@ -60,6 +60,7 @@ class AddMachine:
         given_up: for each index, the half-open ranges of ids that those entries lie in.
         probed_members: the indexes that are probed, and whether each may be sent an entry now.
         forced_entry_id, forced_length: with deferred sync, the LAC and the bytes of data up to it.
+        ack_sets: where an add needs more than Qa acks: which ones (INV-Q5). Changed only while frozen (INV-P5).
 
     Args:
         held_bytes_max: how many bytes of acknowledged entries are held for bookies that lack them.
@@ -81,10 +82,12 @@ class AddMachine:
         ends_when_unable: bool = True,
         is_deferred: bool = False,
         describe_trouble: Callable[[BookieId, str], str] = lambda _, reason: reason,
+        ack_sets: AckSets | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.ensemble = tuple(ensemble)
         self.ack_quorum = ack_quorum
+        self.ack_sets = ack_sets
         self.write_quorum = write_quorum
         self.head = first_entry_id
         self.next_entry_id = first_entry_id
@@ -223,13 +226,18 @@ class AddMachine:
                 for index in self._write_sets[entry_id % self._size]
                 if index in down and not self._has(index, entry_id)
             ]
-            if self.write_quorum - len(lacking) < self.ack_quorum:
+            if self._is_short(entry_id, lacking):
                 needed.update(lacking)
         return needed
 
     def short_without(self, down: Collection[int]) -> set[int]:
         """Return those of `down` that are in a write set which has no ack quorum without them."""
-        return self._shares.short_without(down, self.ack_quorum)
+        short: set[int] = set()
+        for remainder, write_set in enumerate(self._write_sets):
+            lacking = [index for index in write_set if index in down]
+            if self._is_short(remainder, lacking):
+                short.update(lacking)
+        return short
 
     def under_replicated_by_bookie(self) -> dict[BookieId, int]:
         """Return how many acknowledged entries each bookie was to hold and will not get, replaced ones included."""
@@ -397,11 +405,11 @@ class AddMachine:
             return end_s
         trouble = self.trouble()
         if left_out is None:
-            error = too_late(
-                self.ledger_id, self.head, self.ack_quorum, timeout_s, trouble, self.is_frozen
-            )
+            needed = str(self.ack_sets or f"{self.ack_quorum} bookies")
+            error = too_late(self.ledger_id, self.head, needed, timeout_s, trouble, self.is_frozen)
         else:
-            error = too_few_able(self.ledger_id, self.head, {**left_out, **trouble})
+            trouble = {**left_out, **trouble}
+            error = too_few_able(self.ledger_id, self.head, trouble, self.ack_sets)
         self._fail(error, self.head)
         return None
 
@@ -467,6 +475,13 @@ class AddMachine:
     def _has(self, index: int, entry_id: EntryId) -> bool:
         return entry_id < self._frontier[index] or entry_id in self._acked_ahead[index]
 
+    def _is_short(self, entry_id: EntryId, lacking: Collection[int]) -> bool:
+        """Return whether an entry cannot be completed without the members `lacking` of its write set."""
+        if self.ack_sets is None:
+            return self.write_quorum - len(lacking) < self.ack_quorum
+        write_set = self._write_sets[entry_id % self._size]
+        return not self.ack_sets.contains([index for index in write_set if index not in lacking])
+
     def _mark_resent(self, index: int) -> None:
         """What was sent to `index` so far will be sent again, or was sent to a bookie that is replaced."""
         number = self._sent[index]
@@ -522,8 +537,10 @@ class AddMachine:
         before = self.head
         if self._striped:
             head = min(self._class_end(remainder) for remainder in range(self._size))
-        else:
+        elif self.ack_sets is None:
             head = sorted(self._frontier)[-self.ack_quorum]
+        else:
+            head = self._spanned_below(self.ack_sets, range(self._size))
         head = max(head, before)
         if any(self._acked_ahead):
             while head < self.next_entry_id and self._is_complete(head):
@@ -540,14 +557,30 @@ class AddMachine:
 
     def _class_end(self, remainder: int) -> EntryId:
         """Return the lowest entry id with this remainder that is not complete by frontiers alone."""
-        quorum = sorted(
-            (self._frontier[index] for index in self._write_sets[remainder]), reverse=True
-        )
+        if self.ack_sets is None:
+            quorum = sorted(
+                (self._frontier[index] for index in self._write_sets[remainder]), reverse=True
+            )
+            end = quorum[self.ack_quorum - 1]
+        else:
+            end = self._spanned_below(self.ack_sets, self._write_sets[remainder])
         # A replacement's frontier may lie below the head: what it is given there says nothing about what follows.
-        reached = max(quorum[self.ack_quorum - 1], self.head)
+        reached = max(end, self.head)
         return reached + (remainder - reached) % self._size
 
+    def _spanned_below(self, ack_sets: AckSets, write_set: Sequence[int]) -> EntryId:
+        """Return the id below which those of a write set that have everything are an ack set (INV-Q5)."""
+        members: list[int] = []
+        for index in sorted(write_set, key=lambda index: -self._frontier[index]):
+            members.append(index)
+            if ack_sets.contains(members):
+                return self._frontier[index]
+        return 0
+
     def _is_complete(self, entry_id: EntryId) -> bool:
+        if self.ack_sets is not None:
+            write_set = self._write_sets[entry_id % self._size]
+            return self.ack_sets.contains([one for one in write_set if self._has(one, entry_id)])
         acks = 0
         for index in self._write_sets[entry_id % self._size]:
             if entry_id < self._frontier[index] or entry_id in self._acked_ahead[index]:
@@ -617,15 +650,14 @@ class AddMachine:
 
     def _check_able(self) -> None:
         for entry_id in range(self.head, min(self.next_entry_id, self.head + self._size)):
-            able = [
+            unable = [
                 index
                 for index in self._write_sets[entry_id % self._size]
-                if index not in self._unable
-                or entry_id < self._frontier[index]
-                or entry_id in self._acked_ahead[index]
+                if index in self._unable and not self._has(index, entry_id)
             ]
-            if len(able) < self.ack_quorum:
-                self._fail(too_few_able(self.ledger_id, entry_id, self.trouble()), entry_id)
+            if self._is_short(entry_id, unable):
+                error = too_few_able(self.ledger_id, entry_id, self.trouble(), self.ack_sets)
+                self._fail(error, entry_id)
                 return
 
     def _fail(self, error: Error, entry_id: EntryId) -> None:
@@ -666,15 +698,6 @@ class WriteSets:
         if not self.is_striped:
             return start < end
         return any(self.owns(index, one) for one in range(start, min(end, start + self.size)))
-
-    def short_without(self, down: Collection[int], ack_quorum: int) -> set[int]:
-        """Return those of the indexes `down` that are in a write set which has no ack quorum without them."""
-        short: set[int] = set()
-        for write_set in self.write_sets:
-            lacking = [one for one in write_set if one in down]
-            if self.write_quorum - len(lacking) < ack_quorum:
-                short.update(lacking)
-        return short
 
     def count(self, index: int, start: EntryId, end: EntryId) -> int:
         """Return how many entries of [start, end) bookie `index` is to hold."""
@@ -852,34 +875,43 @@ def refusal(
 def too_late(
     ledger_id: LedgerId,
     entry_id: EntryId,
-    ack_quorum: int,
+    needed: str,
     timeout_s: float,
     trouble: dict[BookieId, str],
     is_frozen: bool = False,
 ) -> Error:
-    """Return the error of a writer whose oldest add was not acknowledged in time; `is_frozen`: not allowed to be."""
+    """Return the error of a writer whose oldest add was not acknowledged in time; `is_frozen`: not allowed to be.
+
+    `needed`: by whom it was to be, as "2 bookies".
+    """
     why = (
         ", while the metadata did not answer to a change of the ledger's bookies"
         if is_frozen
         else ""
     )
     return QuorumTimeout(
-        f"ledger {ledger_id}: entry {entry_id} was not acknowledged by {ack_quorum} bookies within"
+        f"ledger {ledger_id}: entry {entry_id} was not acknowledged by {needed} within"
         f" {timeout_s:g} s{why}; see which bookies are missing, then go on in a new ledger",
         replicas=trouble,
     )
 
 
-def too_few_able(ledger_id: LedgerId, entry_id: EntryId, trouble: dict[BookieId, str]) -> Error:
-    """Return the error of a writer that too few bookies can store for."""
+def too_few_able(
+    ledger_id: LedgerId,
+    entry_id: EntryId,
+    trouble: dict[BookieId, str],
+    ack_sets: AckSets | None = None,
+) -> Error:
+    """Return the error of a writer that too few bookies can store for. `ack_sets`: where more than Qa are needed."""
     next_step = "go on in a new ledger on other bookies"
     if status_name(Status.OTHER_CREATION) in trouble.values():
         next_step = (
             "metadata gave this id twice, and bookies hold the other ledger (OTHER_CREATION):"
             " go on in a new ledger, and find out whether metadata was rolled back"
         )
+    needed = "" if ack_sets is None else f" ({ack_sets} are needed)"
     return NotEnoughBookies(
-        f"ledger {ledger_id}: too few bookies can store entry {entry_id}; {next_step}",
+        f"ledger {ledger_id}: too few bookies can store entry {entry_id}{needed}; {next_step}",
         replicas=trouble,
     )
 

@@ -27,7 +27,7 @@ from fastbk.wire.statuses import Status
 class ReadLastConfirmed(QuorumCoverage[EntryId]):
     """Asks all of the last ensemble until the answers must contain every LAC that anybody has seen.
 
-    Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer. While too few answer,
+    Covered (INV-Q2): of every write set the members that did not answer contain no ack set. While too few answer,
     those that are away or busy are asked again; then it raises NotEnoughBookies, DigestMismatch or Unauthorized.
 
     Attributes:

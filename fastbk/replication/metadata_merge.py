@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.replication.ack_domains import without_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,8 +144,9 @@ def _of_holders(held: Mapping[BookieId, Held]) -> Merged | None:
 
 def _on_all(metadata: LedgerMetadata, members: tuple[BookieId, ...]) -> LedgerMetadata:
     """Return the metadata with one fragment on all of these bookies, each with each entry, and Qa = 1."""
+    # Where the members of an ensemble that was never seen were is not known (INV-P5).
     return replace(
-        metadata,
+        without_record(metadata),
         ensemble_size=len(members),
         write_quorum=len(members),
         ack_quorum=1,

@@ -26,6 +26,7 @@ from fastbk.errors import (
 from fastbk.meta.api import IdentityVersion, VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.replication.ack_domains import AckDomains, custom_of_changed
 from fastbk.replication.procedure import Procedure, ReadMetadata, Sleep, Steps, UpdateMetadata
 from fastbk.retry import Backoff
 
@@ -143,12 +144,14 @@ class EnsembleChange:
         known: the metadata that its maker stands on.
         start: where the new fragment starts: LAC + 1, with the head frozen there (INV-E1).
         chosen: the new bookies by index.
+        domains: where ack sets span them: what its maker knows of the new ensemble (INV-P5).
     """
 
     ledger_id: LedgerId
     known: LedgerMetadata
     start: EntryId
     chosen: Mapping[int, BookieId]
+    domains: AckDomains | None = None
 
     def of(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
         """Return `metadata` with the change, None if nothing is left to change.
@@ -170,7 +173,9 @@ class EnsembleChange:
         kept = metadata.fragments
         if last.first_entry_id == self.start:
             kept = kept[:-1]
-        return replace(metadata, fragments=(*kept, Fragment(self.start, tuple(ensemble))))
+        fragments = (*kept, Fragment(self.start, tuple(ensemble)))
+        custom = custom_of_changed(metadata.custom, self.domains, ensemble)
+        return replace(metadata, fragments=fragments, custom=custom)
 
     def _check_same(self, metadata: LedgerMetadata) -> None:
         """A writer can follow others that replace bookies, but none that moves fragments or quorums under it."""

@@ -240,11 +240,14 @@ def attempt(action: Action) -> Steps[Outcome]:
 
 
 def choose(
-    ensemble: tuple[BookieId, ...], bad: frozenset[int], exclude: frozenset[BookieId]
+    ensemble: tuple[BookieId, ...],
+    bad: frozenset[int],
+    exclude: frozenset[BookieId],
+    locations: Mapping[BookieId, str] | None = None,
 ) -> Steps[Replaced]:
     """Choose bookies; where that fails there are none to be had."""
     try:
-        replaced: Replaced = yield Choose(ensemble, bad, exclude)
+        replaced: Replaced = yield Choose(ensemble, bad, exclude, locations or {})
     except Error:
         return Replaced()
     return replaced
@@ -405,11 +408,15 @@ class MarkReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """Choose bookies in place of the `bad` indexes of `ensemble`; the mapping may cover only some of them, or none."""
+    """Choose bookies in place of the `bad` indexes of `ensemble`; the mapping may cover only some of them, or none.
+
+    `locations`: where members were, should nobody know better (INV-P5).
+    """
 
     ensemble: tuple[BookieId, ...]
     bad: frozenset[int]
     exclude: frozenset[BookieId]
+    locations: Mapping[BookieId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,10 +494,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Outcome of `Choose`: new bookies by index, and why others were left out."""
+    """Outcome of `Choose`: new bookies by index, and why others were left out.
+
+    `locations`: where the choice took the new ones and the members that stay to be, as far as that is known (INV-P5).
+    """
 
     chosen: Mapping[int, BookieId] = field(default_factory=dict)
     left_out: Mapping[BookieId, str] = field(default_factory=dict)
+    locations: Mapping[BookieId, str] = field(default_factory=dict)
 
 
 Outcome: TypeAlias = Reply | VersionedLedger | VersionedIdentity | Replaced | int | Error | None

@@ -516,6 +516,7 @@ class ReadPart(Procedure[None]):
 
     def _is_proof(self, absent: Collection[BookieId]) -> bool:
         metadata = self._whole.metadata
+        # The plain count, also where ack sets span domains: what a recovery wrote again may be in one (INV-Q5).
         return len(absent) >= missing_proof(metadata.write_quorum, metadata.ack_quorum)
 
     def _is_missing(self, now_s: float) -> None:

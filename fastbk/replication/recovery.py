@@ -28,7 +28,7 @@ any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -36,7 +36,8 @@ from fastbk.errors import Error, MetadataConflict, NoSuchEntry, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.model.quorum import missing_proof, write_set, write_sets
+from fastbk.model.quorum import write_set, write_sets
+from fastbk.replication.ack_domains import acknowledging, deciding, recorded
 from fastbk.replication.metadata_update import MetadataUpdate, Replacement
 from fastbk.replication.procedure import (
     AddEntry,
@@ -346,7 +347,7 @@ class Fenced:
 class FenceEnsemble(QuorumCoverage[Fenced]):
     """Reads entry -1 with FENCE from every member of the last ensemble, until the answers are covered.
 
-    Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer, so the old writer's quorum
+    Covered (INV-Q2): of every write set the members that did not answer contain no ack set, so the old writer's quorum
     is gone, and what was acknowledged is known to one that answered. An entry with a good digest, NO_ENTRY and
     NO_LEDGER are answers; CANNOT_TELL, errors and damaged copies are not. Another key anywhere ends it (Unauthorized).
 
@@ -393,10 +394,10 @@ class FenceEnsemble(QuorumCoverage[Fenced]):
 class ReadForRecovery(Procedure[Found | None]):
     """Decides whether one entry exists: the result is a good copy, or None when it was never acknowledged for certain.
 
-    All of its write set is asked at once. One good copy decides "exists". "Missing" takes NO_ENTRY or NO_LEDGER from
-    Qw - Qa + 1 bookies, and is decided as soon as they are there, whatever the others may say (the simulator's
-    script P5). When all have answered and neither is true, those that are away or busy are asked again, then it fails
-    and says why.
+    All of its write set is asked at once. One good copy decides "exists". "Missing" takes NO_ENTRY or NO_LEDGER from so
+    many bookies that the others contain no ack set (INV-Q5; by the plain count from Qw - Qa + 1), and is decided as
+    soon as they are there, whatever the others may say (the simulator's script P5). When all have answered and neither
+    is true, those that are away or busy are asked again, then it fails and says why.
 
     `is_acknowledged`: the entry is known to be so; then its bookies were wrong to say no, and all of them must.
     """
@@ -414,12 +415,11 @@ class ReadForRecovery(Procedure[Found | None]):
         self._ledger_id = ledger_id
         self._entry_id = entry_id
         self._pacing = pacing
-        ensemble = metadata.fragment_of(entry_id).ensemble
-        indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-        self._members: list[BookieId] = [ensemble[index] for index in indexes]
-        self._proof = missing_proof(metadata.write_quorum, metadata.ack_quorum)
-        if is_acknowledged:
-            self._proof = metadata.write_quorum
+        fragment = metadata.fragment_of(entry_id)
+        self._indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        self._members: list[BookieId] = [fragment.ensemble[index] for index in self._indexes]
+        self._ack_sets = deciding(metadata, fragment)
+        self._is_acknowledged = is_acknowledged
         self._asked = 0
         self._replicas = Replicas()
 
@@ -445,10 +445,16 @@ class ReadForRecovery(Procedure[Found | None]):
         replicas.record_reply(bookie_id, outcome)
         if replicas.closed is not None or replicas.not_allowed:
             self._give_up(now_s)
-        elif len(replicas.absent) >= self._proof:
+        elif self._is_missing():
             self._finish(None, now_s)
         elif self._asked == 0:
             self._again(now_s)
+
+    def _is_missing(self) -> bool:
+        absent = self._replicas.absent
+        both = zip(self._indexes, self._members, strict=True)
+        left = [index for index, member in both if member not in absent]
+        return not (left if self._is_acknowledged else self._ack_sets.contains(left))
 
     def _again(self, now_s: float) -> None:
         passing = [member for member in self._members if member in self._replicas.passing]
@@ -471,10 +477,10 @@ class ReadForRecovery(Procedure[Found | None]):
 
 # --- writing back ---------------------------------------------------------------------------------
 #
-# The writing half of a recovery: every entry found is written again, until its write set has Qa
-# copies of it.
+# The writing half of a recovery: every entry found is written again, until its write set's members
+# that have it contain an ack set (Qa copies, which span domains where the ledger's ack sets do).
 #
-# Entries are taken, and completed, in strict order. Qa copies are enough, but an entry is kept a
+# Entries are taken, and completed, in strict order. An ack set is enough, but an entry is kept a
 # little longer for the rest of its Qw copies, so that a bookie which fails a moment after the
 # others have answered is still replaced; one that does not answer at all is not waited for again.
 # Replaced is in memory only: the fragments made here reach the metadata with the close, in the same
@@ -505,7 +511,7 @@ class RewriteEntries(Procedure[None]):
     """Writes entries again with the recovery flag; finished when `no_more` was called and all are done.
 
     Attributes:
-        done: the lowest entry that is not done yet; those before it are on Qa bookies at least.
+        done: the lowest entry that is not done yet; those before it are on an ack set at least.
         fragments: the last fragment as it was, and those that failing bookies made necessary.
         held_bytes: data of the entries that are not done.
         bookies_replaced, replacements: how often a member was replaced, and by whom.
@@ -530,6 +536,11 @@ class RewriteEntries(Procedure[None]):
         self.copies_missing = 0
         self._ledger_id = ledger_id
         self._metadata = metadata
+        self._domains = recorded(metadata.custom)
+        self._ack_sets = acknowledging(metadata, self._domains)
+        self._is_located = self._domains is None or self._domains.of.keys() >= {
+            *metadata.fragments[-1].ensemble
+        }
         self._lac = lac
         self._pacing = pacing
         self._progressed = progressed
@@ -630,7 +641,7 @@ class RewriteEntries(Procedure[None]):
     def _advance(self, now_s: float) -> None:
         before = self.done
         while (pending := self._pending.get(self.done)) is not None:
-            if len(pending.acks) < self._metadata.ack_quorum:
+            if not self._ack_sets.contains(pending.acks):
                 break
             if owing := self._owing(self.done):
                 self._wait_for_laggards(owing, now_s)
@@ -699,7 +710,10 @@ class RewriteEntries(Procedure[None]):
         if self._untried and self._is_wanted(self._untried):
             self._replace()
         elif not self._is_pausing and self._is_blocked():
-            self._pause(now_s)
+            if self._is_located:
+                self._pause(now_s)
+            else:
+                self._replace()
 
     def _is_wanted(self, indexes: set[int]) -> bool:
         return any(not indexes.isdisjoint(self._write_set(entry_id)) for entry_id in self._pending)
@@ -707,19 +721,21 @@ class RewriteEntries(Procedure[None]):
     def _is_blocked(self) -> bool:
         """Whether some entry cannot be completed by the bookies that have not failed."""
         for entry_id, pending in self._pending.items():
-            able = sum(
-                index in pending.acks or index not in self._failed
+            able = [
+                index
                 for index in self._write_set(entry_id)
-            )
-            if able < self._metadata.ack_quorum:
+                if index in pending.acks or index not in self._failed
+            ]
+            if not self._ack_sets.contains(able):
                 return True
         return False
 
     def _replace(self) -> None:
-        self._is_choosing = True
+        self._is_choosing = self._is_located = True
         self._untried.clear()
         ensemble = self.fragments[-1].ensemble
-        choose = Choose(ensemble, frozenset(self._failed), frozenset(self._bad))
+        of = {} if self._domains is None else self._domains.of
+        choose = Choose(ensemble, frozenset(self._failed), frozenset(self._bad), of)
         self._act(choose, self._chosen)
 
     def _chosen(self, outcome: Outcome, now_s: float) -> None:
@@ -732,10 +748,24 @@ class RewriteEntries(Procedure[None]):
             if index in self._failed and bookie_id not in ensemble and bookie_id not in self._bad:
                 ensemble[index] = bookie_id
                 fresh.append(index)
-        if fresh:
+        domains = self._domains
+        if domains is not None:
+            domains = domains.changed(ensemble, {**replaced.locations, **domains.of})
+        # Where some are not wanted any more, the others need not span domains with those that stay.
+        if fresh and (domains is None or domains.allows(self._metadata, ensemble)):
             self._change(tuple(ensemble), fresh)
+        self._locate(replaced.locations)
         self._advance(now_s)
         self._settle(now_s)
+
+    def _locate(self, locations: Mapping[BookieId, str]) -> None:
+        """Learn where members are of which that is not known. In memory: once closed, nobody asks for it any more."""
+        if self._domains is None:
+            return
+        fragment = self.fragments[-1]
+        self._domains = self._domains.changed(fragment.ensemble, {**locations, **self._domains.of})
+        fragments = (*self._metadata.fragments[:-1], fragment)
+        self._ack_sets = acknowledging(replace(self._metadata, fragments=fragments), self._domains)
 
     def _change(self, ensemble: tuple[BookieId, ...], fresh: list[int]) -> None:
         """Go on with another ensemble from the first entry that is not done."""

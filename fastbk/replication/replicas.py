@@ -26,7 +26,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.quorum import meets_every_ack_quorum
+from fastbk.replication.ack_domains import deciding
 from fastbk.replication.procedure import BookieRequest, Found, Outcome, Procedure, Reply
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_name
@@ -150,8 +150,8 @@ class Replicas:
 # Asking the whole last ensemble one question until enough have answered: what fencing and the LAC
 # have in common.
 #
-# Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer. So
-# whatever Qa bookies have done together is known to one that answered, and those that are left can
+# Covered (INV-Q2): of every write set the members that did not answer contain no ack set. So
+# whatever an ack set has done together is known to one that answered, and those that are left can
 # do nothing together.
 
 
@@ -173,7 +173,7 @@ class QuorumCoverage(Procedure[T]):
         """`lost`: members that are not asked, as they are known to be gone."""
         super().__init__()
         self._ledger_id = ledger_id
-        self._metadata = metadata
+        self._ack_sets = deciding(metadata)
         self._pacing = pacing
         self._request = request
         self._ensemble = metadata.fragments[-1].ensemble
@@ -235,10 +235,7 @@ class QuorumCoverage(Procedure[T]):
             self._all_answered(now_s)
 
     def _is_covered(self, answered: set[int]) -> bool:
-        metadata = self._metadata
-        return meets_every_ack_quorum(
-            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
+        return self._ack_sets.none_without(answered)
 
     def _all_answered(self, now_s: float) -> None:
         passing = [

@@ -58,7 +58,8 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.model.quorum import every_write_set_has
+from fastbk.model.quorum import AckSets
+from fastbk.replication.ack_domains import AckDomains, acknowledging, recorded
 from fastbk.replication.add_machine import AddMachine, cannot_change_deferred, not_ours_any_more
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.metadata_update import (
@@ -74,6 +75,7 @@ from fastbk.replication.procedure import (
     Outcome,
     Procedure,
     ReadMetadata,
+    Replaced,
     Reply,
     Sleep,
     Steps,
@@ -120,6 +122,8 @@ class WriterMachine(Procedure[None]):
         self.known = known
         self.options = options
         metadata = known.metadata
+        # What was recorded when the ledger was made: nobody else knows it better (INV-P5).
+        self._domains = recorded(metadata.custom)
         self.adds = AddMachine(
             ledger_id,
             metadata.fragments[-1].ensemble,
@@ -129,6 +133,7 @@ class WriterMachine(Procedure[None]):
             ends_when_unable=False,
             is_deferred=options.is_deferred,
             describe_trouble=describe_trouble,
+            ack_sets=acknowledging(metadata, self._domains) if self._domains else None,
         )
         # Two short ways for `acknowledged`, which runs for each acknowledgement.
         self._acknowledged = self.adds.acknowledged
@@ -309,11 +314,11 @@ class WriterMachine(Procedure[None]):
     def forcing(self, timeout_s: float) -> ForceProcedure:
         """Return the procedure that makes everything acknowledged so far durable on the ensemble."""
         adds = self.adds
+        quorums = len(adds.ensemble), adds.write_quorum, adds.ack_quorum
         return ForceProcedure(
             self.ledger_id,
             adds.ensemble,
-            adds.write_quorum,
-            adds.ack_quorum,
+            adds.ack_sets or AckSets(*quorums),
             ForcedTo(adds.head - 1, adds.length_acknowledged),
             holds=[adds.has_stored(index) for index in range(len(adds.ensemble))],
             needs_all=self.options.is_deferred,
@@ -395,7 +400,13 @@ class WriterMachine(Procedure[None]):
         else:
             avoid = self._avoided.now(now_s)
             change = ChangeRound(
-                self.adds, self.known, due, avoid, self._still_wanted, reads_first=claims_fence
+                self.adds,
+                self.known,
+                due,
+                avoid,
+                self._still_wanted,
+                reads_first=claims_fence,
+                domains=self._domains,
             )
             self._round = change
             self._run(change, self._round_ended, now_s)
@@ -422,6 +433,8 @@ class WriterMachine(Procedure[None]):
         if isinstance(result, NothingDone):
             self._put_off(result.left_out, now_s)
         else:
+            assert isinstance(part, ChangeRound)
+            self._domains = part.domains
             self._adopt(result, now_s)
 
     def _put_off(self, left_out: Mapping[BookieId, str] | None, now_s: float) -> None:
@@ -452,6 +465,10 @@ class WriterMachine(Procedure[None]):
         replaced = [one for one, bookie_id in enumerate(ensemble) if bookie_id != before[one]]
         are_up = {before[one] for one in replaced if one not in self._failed}
         self.known = found
+        if self._domains is not None:
+            stored = recorded(found.metadata.custom)
+            self._domains = self._domains.changed(ensemble, {} if stored is None else stored.of)
+            self.adds.ack_sets = acknowledging(found.metadata, self._domains)
         self._index = {bookie_id: index for index, bookie_id in enumerate(ensemble)}
         for index in replaced:
             failed = self._failed.get(index)
@@ -618,11 +635,12 @@ class ForcedTo:
 class ForceProcedure(Procedure[ForcedTo]):
     """Asks every member of the ensemble to force the ledger; made by `WriterMachine.forcing`.
 
-    An ordinary ledger's acknowledged entries are durable already; there it needs the ack quorum of every write set.
+    An ordinary ledger's acknowledged entries are durable already; there it needs an ack set of every write set.
     With deferred sync all members have to confirm, and one failure fails it. NotEnoughBookies with each bookie's
     reason as soon as it cannot succeed any more; the same call may succeed later.
 
     Args:
+        ack_sets: of the ensemble.
         to: what is acknowledged when it begins; the result.
         holds: by index, whether that bookie has acknowledged entries of this ledger. One that has not may say
             NO_LEDGER; from another that means loss.
@@ -634,8 +652,7 @@ class ForceProcedure(Procedure[ForcedTo]):
         self,
         ledger_id: LedgerId,
         ensemble: Sequence[BookieId],
-        write_quorum: int,
-        ack_quorum: int,
+        ack_sets: AckSets,
         to: ForcedTo,
         *,
         holds: Sequence[bool],
@@ -645,8 +662,7 @@ class ForceProcedure(Procedure[ForcedTo]):
         super().__init__()
         self._ledger_id = ledger_id
         self._ensemble = tuple(ensemble)
-        self._write_quorum = write_quorum
-        self._ack_quorum = ack_quorum
+        self._ack_sets = ack_sets
         self._to = to
         self._holds = tuple(holds)
         self._needs_all = needs_all
@@ -689,7 +705,7 @@ class ForceProcedure(Procedure[ForcedTo]):
     def _is_enough(self, good: Sequence[bool]) -> bool:
         if self._needs_all:
             return all(good)
-        return every_write_set_has(good, self._write_quorum, self._ack_quorum)
+        return self._ack_sets.in_every_write_set([index for index, one in enumerate(good) if one])
 
 
 # --- one round of a change ------------------------------------------------------------------------
@@ -747,6 +763,10 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         still_wanted: asked before the metadata is changed, since bookies come back.
         reads_first: a bookie refuses adds as fenced: the metadata is read before others are chosen, so that a writer
             whose ledger was taken over ends also where no other bookie is to be had (INV-E5).
+        domains: where its members are, if ack sets span domains.
+
+    Attributes:
+        domains: when finished: with those of the bookies that it chose.
     """
 
     def __init__(
@@ -758,6 +778,7 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         still_wanted: StillWanted,
         *,
         reads_first: bool = False,
+        domains: AckDomains | None = None,
     ) -> None:
         super().__init__()
         self._reads_first = reads_first
@@ -766,27 +787,50 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         self._bad = frozenset(bad)
         self._avoid = avoid
         self._still_wanted = still_wanted
+        self.domains = domains
 
     def steps(self) -> Steps[VersionedLedger | NothingDone]:
         """Choose other bookies, see that the metadata answers, and change it."""
         adds, base = self._adds, self._known
         if self._reads_first and not (yield from CheckOpen(adds.ledger_id)):
             return NothingDone()
-        found = yield from choose(adds.ensemble, self._bad, self._avoid)
-        wanted = self._still_wanted(found.chosen, self._now_s)
+        of = {} if self.domains is None else self.domains.of
+        found = yield from choose(adds.ensemble, self._bad, self._avoid, of)
+        wanted = self._wanted_of(found)
         if not wanted:
             return NothingDone(found.left_out)
         if not adds.is_frozen and not adds.needed_of(wanted):
             # A store that does not answer must not freeze a writer that can do without it.
             read = yield from attempt(ReadMetadata())
-            wanted = self._still_wanted(found.chosen, self._now_s)
+            wanted = self._wanted_of(found)
             if isinstance(read, MetadataUnavailable) or not wanted:
                 return NothingDone()
             if isinstance(read, Error):
                 raise read
             assert isinstance(read, VersionedLedger)
             base = read if read.version >= base.version else base
+        self.domains = self._domains_of(wanted, found)
         return (yield from self._write(wanted, base))
+
+    def _wanted_of(self, found: Replaced) -> dict[int, BookieId]:
+        """Return those of the chosen bookies that are to be named: none where no append could be acknowledged then.
+
+        All of them span domains with the members that stay. Those that are wanted still, since others came back, may
+        not.
+        """
+        wanted = self._still_wanted(found.chosen, self._now_s)
+        domains = self._domains_of(wanted, found)
+        if domains is None or domains.allows(self._known.metadata, self._with(wanted)):
+            return wanted
+        return {}
+
+    def _with(self, wanted: Mapping[int, BookieId]) -> list[BookieId]:
+        return [wanted.get(index, one) for index, one in enumerate(self._adds.ensemble)]
+
+    def _domains_of(self, wanted: Mapping[int, BookieId], found: Replaced) -> AckDomains | None:
+        if self.domains is None:
+            return None
+        return self.domains.changed(self._with(wanted), found.locations)
 
     def _write(
         self, chosen: Mapping[int, BookieId], known: VersionedLedger
@@ -796,7 +840,9 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         base: VersionedLedger | None = known
         while True:
             adds.freeze()
-            change = EnsembleChange(adds.ledger_id, self._known.metadata, adds.head, chosen)
+            change = EnsembleChange(
+                adds.ledger_id, self._known.metadata, adds.head, chosen, self.domains
+            )
             found = yield from MetadataUpdate(change.of, base, math.inf)
             if found.version >= known.version:
                 return found

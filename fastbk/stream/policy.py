@@ -17,6 +17,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.quorum import check_quorums
 from fastbk.placement.config import PlacementConfig, Policy
 from fastbk.placement.rules import narrowed
+from fastbk.replication.ack_domains import custom_of_new
 
 VERSION = 1
 """Of what PLACEMENT_FIELDS name: versions of fastbk before format level 4 read no policy that names one."""
@@ -56,6 +57,12 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Regions that it spans with `region`."""
     zones_min: int = 2
     """Zones that it spans with `zone`."""
+    ack_racks_min: int = 1
+    """Racks that the copies of an append span when it is acknowledged, with `rack` and `region`."""
+    ack_regions_min: int = 1
+    """Regions that they span, with `region`."""
+    ack_zones_min: int = 1
+    """Zones that they span, with `zone`."""
     digest: Digest = "crc32c"
     compression: Compression = "none"
     roll_age_s: float = 2 * HOUR_S
@@ -110,6 +117,9 @@ class PolicyPatch(
     racks_min: int | None = None
     regions_min: int | None = None
     zones_min: int | None = None
+    ack_racks_min: int | None = None
+    ack_regions_min: int | None = None
+    ack_zones_min: int | None = None
     digest: Digest | None = None
     compression: Compression | None = None
     roll_age_s: float | None = None
@@ -143,6 +153,9 @@ class PolicyPatch(
 
 PLACEMENT_FIELDS = frozenset(
     {
+        "ack_racks_min",
+        "ack_regions_min",
+        "ack_zones_min",
         "bookie_group_is_hard",
         "placement",
         "placement_enforced",
@@ -198,7 +211,7 @@ def check(policy: StreamPolicy) -> None:
     except msgspec.ValidationError as error:
         raise PolicyInvalid(f"policy: {error}") from error
     try:
-        _placement_of(policy)
+        custom_of_new(_placement_of(policy), policy.write_quorum, {})
         check_quorums(policy.ensemble, policy.write_quorum, policy.ack_quorum)
     except ConfigError as error:
         raise PolicyInvalid(str(error)) from error
@@ -227,6 +240,9 @@ def _placement_of(policy: StreamPolicy) -> PlacementConfig:
         min_racks_per_write_quorum=policy.racks_min,
         min_regions_per_write_quorum=policy.regions_min,
         min_zones_per_write_quorum=policy.zones_min,
+        min_racks_per_ack_quorum=policy.ack_racks_min,
+        min_regions_per_ack_quorum=policy.ack_regions_min,
+        min_zones_per_ack_quorum=policy.ack_zones_min,
         desired_zones_per_write_quorum=max(
             policy.zones_min, PlacementConfig().desired_zones_per_write_quorum
         ),

@@ -12,6 +12,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.live.torture import Torture
 from tests.rigs import (
+    durable,
     mounts,
     outage,
     shutdown,
@@ -151,3 +152,13 @@ def test_no_stranger_ends_a_bookie(tmp_path: Path, rng: random.Random) -> None:
     assert report.losses == [], report.notes
     assert report.counts["handshakes"] >= 100
     assert report.counts["certificates"] and report.counts["answers"] and report.counts["honest"]
+
+
+@pytest.mark.long
+def test_what_is_durable_in_two_racks_outlives_one(tmp_path: Path, seed: int) -> None:
+    """The rig `durable`: INV-Q5, INV-P5; and that it finds appends that were acknowledged in one."""
+    report = durable.run(Plan(seed, 5, 600.0, tmp_path))
+    assert report.losses == [] and report.cases == 5
+    assert report.counts["acknowledged"] > 1000
+    plan = Plan(seed, 30, 600.0, tmp_path)
+    assert not durable.run(plan, "acknowledges-in-one-rack").is_good

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.model.ids import BookieId
 from fastbk.placement.choose_ensemble import choose_partial_ensemble
-from fastbk.placement.config import BookieView
-from tests.simulation.client import PLACEMENT
+from fastbk.placement.config import BookieView, PlacementConfig
 
 if TYPE_CHECKING:
     from tests.simulation.plan import Plan
@@ -62,5 +61,5 @@ def ensemble_without(
     away = [BookieView(name) for name in plan.bookies if name not in known]
     quorums = (plan.ensemble, plan.write_quorum, plan.ack_quorum)
     rng = random.Random(f"ensemble {plan.seed}")
-    chosen = choose_partial_ensemble(up, away, *quorums, PLACEMENT, rng)
+    chosen = choose_partial_ensemble(up, away, *quorums, PlacementConfig(), rng)
     return list(chosen.bookies), chosen.away

@@ -26,6 +26,7 @@ INVARIANTS = {
     "I18": "every entry of a closed ledger, and every acknowledged one, is on Qa bookies of its fragment",
     "I19": "after a repair no fragment names the lost bookie and every entry is on Qw bookies",
     "I20": "after healing every ledger can be closed and read, and new ones written",
+    "I24": "a ledger's record of domains is of its last ensemble",
     "I22": "what a bookie lacks of a ledger that its writer closed is marked",
     "I23": "what a bookie owes that was away when a ledger was created is marked, whoever closes it",
     "I21": "with deferred sync the LAC stays at what was forced; a force that succeeded is on all bookies",

@@ -48,21 +48,21 @@ class LedgerChecks(ChecksBase):
         if head < first:
             raise Violation("I6", f"the head of {client} fell from {first} to {head}")
         metadata = facts.metadata
-        quorum = facts.ledger.ack_quorum
         for entry_id in range(first, head):
             if facts.covered is not None and entry_id >= facts.covered:
                 raise Violation(
                     "I9", f"entry {entry_id} was added after a recoverer had fenced enough bookies"
                 )
             added = facts.added.get(entry_id, 0)
-            honest = (added & facts.write_mask(entry_id) & ~self.liars).bit_count()
-            if added & self.liars and honest < quorum:
+            honest = added & facts.write_mask(entry_id) & ~self.liars
+            if added & self.liars and not self.is_ack_set(facts, honest):
                 # From here on the protocol promises nothing: see facts.shaky.
                 facts.shaky = entry_id if facts.shaky is None else facts.shaky
-            held = facts.copies_of(entry_id)
-            if held < quorum and facts.shaky is None:
+            held = facts.holders.get(entry_id, 0) & facts.write_mask(entry_id)
+            if not self.is_ack_set(facts, held) and facts.shaky is None:
                 raise Violation(
-                    "I1", f"entry {entry_id} acknowledged, {held} bookies of its write set have it"
+                    "I1",
+                    f"entry {entry_id} acknowledged, {held.bit_count()} bookies of its write set have it",
                 )
             if metadata.is_closed and metadata.last_entry_id < entry_id and facts.shaky is None:
                 raise Violation(
@@ -80,7 +80,7 @@ class LedgerChecks(ChecksBase):
             raise Violation("I21", f"forced {entry_id}, only {facts.acked} are acknowledged")
         end = entry_id + 1 if facts.shaky is None else min(entry_id + 1, facts.shaky)
         for one in range(facts.forced, end):
-            if facts.copies_of(one) < facts.ledger.ack_quorum:
+            if not self.is_kept(facts, one):
                 raise Violation(
                     "I21", f"force confirmed, entry {one} has {facts.copies_of(one)} copies"
                 )
@@ -137,7 +137,8 @@ class LedgerChecks(ChecksBase):
         facts = self.facts[ledger_id]
         if facts.shaky is not None and entry_id >= facts.shaky:
             return True
-        return facts.honest_copies_of(entry_id, self.liars) < facts.ledger.ack_quorum
+        honest = facts.holders.get(entry_id, 0) & facts.write_mask(entry_id) & ~self.liars
+        return not self.is_ack_set(facts, honest)
 
     def own_not_read(
         self, client: str, ledger_id: LedgerId, entry_id: EntryId, reason: str
@@ -163,7 +164,7 @@ class LedgerChecks(ChecksBase):
         if any(lost in one.ensemble for one in metadata.fragments) and not self.liars:
             raise Violation("I19", f"ledger {ledger_id} still names {lost}")
         for entry_id in range(metadata.last_entry_id + 1):
-            if facts.copies_of(entry_id) < facts.ledger.ack_quorum:
+            if not self.is_kept(facts, entry_id):
                 raise Violation("I19", f"entry {entry_id} has too few copies after a repair")
 
     def not_readable(

@@ -9,6 +9,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.replication.ack_domains import ACK_DOMAINS_KEY, recorded
 from tests.simulation.checks_base import ChecksBase
 from tests.simulation.facts import Facts
 from tests.simulation.kernel import Violation
@@ -37,6 +38,7 @@ class MetadataChecks(ChecksBase):
             raise Violation("I16", f"{client} wrote over version {before.version} unseen")
         old, new = before.metadata, now.metadata
         self._check_legal(client, old, new)
+        self._check_domains(ledger_id, client, old, new)
         if client.startswith("repair"):
             self._check_repair(facts, old, new)
         else:
@@ -59,12 +61,36 @@ class MetadataChecks(ChecksBase):
         quorums = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password")
         if any(getattr(old, one) != getattr(new, one) for one in quorums):
             raise Violation("I16", f"{client} changed what never changes")
-        if not old.custom.items() <= new.custom.items():
+        kept = {key: value for key, value in old.custom.items() if key != ACK_DOMAINS_KEY}
+        if not kept.items() <= new.custom.items():
             raise Violation("I16", f"{client} lost the update of another")
         for fragment in new.fragments:
             if len(set(fragment.ensemble)) != len(fragment.ensemble):
                 raise Violation("I16", f"{client} named a bookie twice: {fragment.ensemble}")
         self._check_boundaries(client, old, new)
+
+    def _check_domains(
+        self, ledger_id: LedgerId, client: str, old: LedgerMetadata, new: LedgerMetadata
+    ) -> None:
+        """The record of racks is of the last ensemble (I24)."""
+        if not self.racks.ack_racks:
+            return
+        record = recorded(new.custom)
+        if record is None:
+            self.forgotten.add(ledger_id)
+        ensemble = new.fragments[-1].ensemble
+        is_same = old.fragments[-1].ensemble == ensemble
+        if new.is_closed or is_same or recorded(old.custom) is None:
+            return
+        if (
+            record is None
+            or record.racks != self.racks.ack_racks
+            or record.of.keys() != {*ensemble}
+        ):
+            raise Violation("I24", f"{client} recorded {record} for {ensemble}")
+        wrong = [one for one, rack in record.of.items() if not self.racks.was_in(one, rack)]
+        if wrong:
+            raise Violation("I24", f"{client} recorded {record}: {wrong} were never there")
 
     def _check_boundaries(self, client: str, old: LedgerMetadata, new: LedgerMetadata) -> None:
         firsts = [one.first_entry_id for one in old.fragments]
@@ -111,9 +137,8 @@ class MetadataChecks(ChecksBase):
         """Every acknowledged entry is on Qa bookies of its fragment, by the new metadata too (P11)."""
         if old.fragments == new.fragments:
             return
-        quorum = facts.ledger.ack_quorum
         for entry_id in range(facts.promised):
-            if facts.copies_of(entry_id) < quorum:
+            if not self.is_kept(facts, entry_id):
                 raise Violation(
                     "I18",
                     f"entry {entry_id} is acknowledged, and metadata names only {facts.copies_of(entry_id)}"
@@ -153,7 +178,7 @@ class MetadataChecks(ChecksBase):
         if new.length != length:
             raise Violation("I10", f"{client} closed with length {new.length}, it is {length}")
         for entry_id in range(last + 1):
-            if facts.copies_of(entry_id) < facts.ledger.ack_quorum:
+            if not self.is_kept(facts, entry_id):
                 raise Violation(
                     "I18",
                     f"{client} closed at {last}, entry {entry_id} has {facts.copies_of(entry_id)} copies",

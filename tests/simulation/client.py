@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.placement.choose_ensemble import BookieView, PlacementConfig
+from fastbk.placement.choose_ensemble import BookieView
 from fastbk.replication.procedure import AddEntry, BookieRequest, MarkReplicas, Outcome, Reply
 from tests.simulation.kernel import STALE, Kernel, Node
 from tests.simulation.network import TO_BOOKIE, Connection, Network
 
 if TYPE_CHECKING:
     from tests.simulation.bookie import Bookie
+    from tests.simulation.domains import Racks
     from tests.simulation.running import Running
     from tests.simulation.store import Store
 
@@ -26,7 +27,6 @@ ADDS, READS = 0, 1
 CONNECT_TIMEOUT_S = 1.0
 BACKOFF_S = (0.05, 1.0)
 METADATA_TIMEOUT_S = 1.0
-PLACEMENT = PlacementConfig()
 
 Done: TypeAlias = Callable[[Outcome], None]
 
@@ -72,8 +72,10 @@ class Client(Node):
         store: Store,
         bookies: dict[BookieId, Bookie],
         name: str,
+        racks: Racks,
     ) -> None:
         super().__init__(kernel, name)
+        self.racks = racks
         self.network = network
         self.store = store
         self.bookies = bookies
@@ -354,7 +356,7 @@ class Client(Node):
         return None if told else STALE
 
     def told_bookies(self, writable: tuple[BookieId, ...]) -> object:
-        views = tuple(BookieView(one) for one in writable)
+        views = tuple(self.racks.view_of(one) for one in writable)
         if not self.is_alive or views == self.views:
             return STALE
         self.views = views

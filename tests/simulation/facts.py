@@ -80,11 +80,6 @@ class Facts:
         for entry_id, mask in self.holders.items():
             self.holders[entry_id] = mask & ~(1 << index)
 
-    def honest_copies_of(self, entry_id: EntryId, liars: int) -> int:
-        """Return how many of these are no liars."""
-        mask = self.holders.get(entry_id, 0) & self.write_mask(entry_id)
-        return (mask & ~liars).bit_count()
-
     def copies_of(self, entry_id: EntryId) -> int:
         """Return how many bookies of the metadata's write set have acknowledged an entry."""
         return (self.holders.get(entry_id, 0) & self.write_mask(entry_id)).bit_count()

@@ -1,11 +1,13 @@
 """Does what a plan says will go wrong, never more than the protocol promises to survive.
 
 The *fault atlas*: at every moment each entry that has copies keeps a good one on a bookie that is not lost; at most
-Qa - 1 bookies lose their data in one world; a liar counts as one of them.
+Qa - 1 bookies lose their data in one world, or where ack sets span racks as many as contain none; a liar counts as one
+of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastbk.model.ledger import LedgerState
@@ -161,13 +163,14 @@ class Faults:
             return STALE
         self.lost.add(bookie.name)
         self.wiped.append(bookie.name)
+        self.world.checks.has_losses = True
         bookie.wipe()
         if item.more < 0.8:
             self._later(min(item.value, 2.0), bookie.force_start)
         return None
 
     def _may_lose(self, bookie: Bookie) -> bool:
-        if len(self.lost) + 1 > self.world.plan.ack_quorum - 1 or bookie.name in self.lost:
+        if bookie.name in self.lost or not self._is_survivable({*self.lost, bookie.name}):
             return False
         for ledger_id, entries in bookie.entries.items():
             for entry_id in entries:
@@ -177,6 +180,22 @@ class Faults:
                 if copies and not any(copies):
                     return False
         return True
+
+    def _is_survivable(self, lost: set[str]) -> bool:
+        """Return whether no entry can have been acknowledged by these bookies alone."""
+        plan, racks = self.world.plan, self.world.racks
+        if len(lost) < plan.ack_quorum:
+            return True
+        # What nobody knows counts as a rack of its own, for recoveries.
+        return bool(racks.ack_racks) and not plan.forgets and not racks.may_span(lost)
+
+    def lose_rack(self, item: Item) -> object:
+        """All bookies of a rack lose their data, as far as entries that were not acknowledged allow it."""
+        struck = [
+            self.wipe(replace(item, target=name))
+            for name in self.world.racks.in_rack_of(item.target)
+        ]
+        return None if any(one is not STALE for one in struck) else STALE
 
     def _copies(self, ledger_id: int, entry_id: int, but: Bookie) -> list[bool]:
         """Return for each copy on another bookie that readers will ask whether it is good."""
@@ -272,7 +291,7 @@ class Faults:
     def make_liar(self, item: Item) -> object:
         """A bookie says what it likes; the checks know."""
         bookie = self._bookie(item)
-        if len(self.lost) + 1 > self.world.plan.ack_quorum - 1:
+        if not self._is_survivable({*self.lost, bookie.name}):
             return STALE
         self.lost.add(bookie.name)
         bookie.is_liar = True
@@ -311,6 +330,7 @@ class Faults:
         for source, target in self._blocked:
             world.network.unblock(source, target, None)
         self._blocked.clear()
+        world.racks.reset()
         world.store.is_down = False
         world.store.expired.clear()
         for bookie in world.bookies.values():

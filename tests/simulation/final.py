@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
+from tests.simulation.bookie import Bookie
 from tests.simulation.client import Client
 from tests.simulation.readers import Reader
 from tests.simulation.running import Ledger, Running
@@ -34,6 +36,7 @@ class Final:
         self.world = world
         self.checks = world.checks
         self._waiting: set[str] = set()
+        self._parked: set[tuple[LedgerId, BookieId]] = set()
         self._last_error = "no answer"
 
     def run(self, events_max: int) -> None:
@@ -45,8 +48,11 @@ class Final:
         ledgers = [
             one for one in world.workload.ledgers if one.ledger_id not in world.checks.deleted
         ]
+        away = self._send_rack_away()
         for ledger in ledgers:
             self._recover(ledger, events_max)
+        for bookie in away:
+            bookie.start()
         if world.checks.recorder is None:
             for ledger in ledgers:
                 self._repair(ledger, events_max)
@@ -55,6 +61,23 @@ class Final:
         client = world.add_client("h")
         kernel.run(kernel.now_s + SETTLE_S, events_max)
         self._write_anew(client, events_max)
+
+    def _send_rack_away(self) -> list[Bookie]:
+        """End all bookies of a rack, where the others are to do without it; return them.
+
+        What is lost is in that rack, so that nothing else misses.
+        """
+        world = self.world
+        plan = world.plan
+        lost = {world.racks.rack_of(name) for name in world.faults.lost}
+        is_damaged = any(bookie.answers.damaged for bookie in world.bookies.values())
+        if not plan.is_rack_away or len(lost) > 1 or is_damaged:
+            return []
+        first = min(world.faults.lost or plan.bookies)
+        away = [world.bookies[name] for name in world.racks.in_rack_of(first)]
+        for bookie in away:
+            bookie.crash(1.0, False)
+        return away
 
     def _until(self, what: str, ledger: Ledger, events_max: int) -> None:
         kernel = self.world.kernel
@@ -137,19 +160,24 @@ class Final:
             client = world.add_client(f"repair {number}")
             world.kernel.run(world.kernel.now_s + SETTLE_S, events_max)
 
-            def done(running: Running[LedgerReReplicated]) -> None:
+            def done(running: Running[LedgerReReplicated], lost: BookieId = lost) -> None:
                 self._waiting.clear()
                 error = running.procedure.error
                 if error is not None:
                     self.checks.not_repaired(ledger.ledger_id, str(error))
-                left = running.procedure.value().left
-                if left:
+                repaired = running.procedure.value()
+                left = repaired.left
+                if left and world.plan.racks and repaired.has_no_target:
+                    # No bookie is in a rack that would do.
+                    self._parked.add((ledger.ledger_id, lost))
+                elif left:
                     self.checks.not_repaired(ledger.ledger_id, str(left))
 
             self._waiting.add(client.name)
             Running(client, ledger, ReReplicateLedger(ledger.ledger_id, lost, REPAIR), done).start()
             self._until("it cannot be repaired", ledger, events_max)
-            self.checks.repaired(ledger.ledger_id, lost)
+            if (ledger.ledger_id, lost) not in self._parked:
+                self.checks.repaired(ledger.ledger_id, lost)
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -183,7 +211,10 @@ class Final:
         if len(names) < world.plan.ensemble:
             raise NotEnoughBookies(f"only {names} are registered after healing")
         world.plan.is_deferred = False
-        ledger = workload.create(names[: world.plan.ensemble], client)
+        ensemble = names[: world.plan.ensemble]
+        if world.plan.racks:
+            ensemble = world.racks.ensemble_of_new(names, world.kernel.rng("last ensemble"))
+        ledger = workload.create(ensemble, client)
         writing = workload.writers[ledger.ledger_id]
         writing.append([b"%d/%d" % (ledger.ledger_id, number) for number in range(3)])
         writing.close()

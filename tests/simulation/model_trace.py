@@ -29,13 +29,15 @@ from tests.simulation.world import World
 
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _CLASSES = {"liars", "failed syncs", "corruption"}
-_FAULTS = {"make_liar", "fail_sync", "corrupt"}
+_FAULTS = {"make_liar", "fail_sync", "corrupt", "lose_rack"}
 _WORK = {"tell_lac", "force", "intrude", "repair", "delete", "cancel"}
 
 
 def plan_for_model(plan: Plan) -> Plan:
     """Leave out of a plan what the model does not know."""
     plan.is_deferred = False
+    plan.ack_racks, plan.racks, plan.moves, plan.forgets = 0, {}, [], []
+    plan.is_rack_away = False
     plan.classes = [one for one in plan.classes if one not in _CLASSES]
     plan.faults = [
         replace(item, more=0.0) if item.kind in ("kill", "power_cut") else item

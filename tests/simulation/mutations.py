@@ -13,9 +13,11 @@ _BOOKIE = "tests.fixtures.decide:LedgerTable"
 _CHANGE = "fastbk.replication.metadata_update:EnsembleChange"
 _CLOSE = "fastbk.replication.writer_machine:CloseLedger"
 _COPY = "fastbk.replication.copying:CopyShare"
+_DOMAINS = "fastbk.replication.ack_domains:"
 _FENCE = "fastbk.replication.recovery:FenceEnsemble"
 _LAC = "fastbk.replication.lac_procedures:ReadLastConfirmed"
 _PART = "fastbk.replication.reading:ReadPart"
+_PLACEMENT = "fastbk.placement.choose_ensemble:"
 _POLL = "fastbk.replication.lac_procedures:PollLac"
 _READ = "fastbk.replication.recovery:ReadForRecovery"
 _RECOVER = "fastbk.replication.recovery:RecoverLedger"
@@ -40,10 +42,8 @@ _ALL = [
         "reading begins before enough bookies are fenced",
         (
             f"{_FENCE}._is_covered",
-            """return meets_every_ack_quorum(
-        answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-    )""",
-            "return bool(answered) and bool(metadata)",
+            "return self._ack_sets.none_without(answered)",
+            "return bool(answered)",
         ),
         (f"{_READ}._request_from", "fence=True", "fence=False"),
     ),
@@ -53,14 +53,14 @@ _ALL = [
         (f"{_FENCE}.__init__", "Fenced(fragment.first_entry_id - 1)", "Fenced(-1)"),
         (
             f"{_READ}.__init__",
-            "metadata.fragment_of(entry_id).ensemble",
-            "metadata.fragments[-1].ensemble",
+            "metadata.fragment_of(entry_id)",
+            "metadata.fragments[-1]",
         ),
     ),
     fault(
         "one-no-proves-missing",
         "#1067 turned round: fewer than Qw - Qa + 1 bookies decide that an entry is not there",
-        (f"{_READ}._answered", ">= self._proof", ">= 1"),
+        (f"{_READ}._answered", "self._is_missing()", "replicas.absent"),
     ),
     fault(
         "cannot-tell-is-no",
@@ -109,7 +109,7 @@ _ALL = [
         "the quorum of rewritten entries is off by one",
         (
             f"{_REWRITE}._advance",
-            "len(pending.acks) < self._metadata.ack_quorum",
+            "not self._ack_sets.contains(pending.acks)",
             "len(pending.acks) < self._metadata.ack_quorum - 1",
         ),
     ),
@@ -174,6 +174,81 @@ _ALL = [
             "replace(current, fragments=fragments).closed(last, length)",
             "replace(current, fragments=fragments, state=LedgerState.CLOSED, last_entry_id=last, length=length)",
         ),
+    ),
+    # --- racks ---------------------------------------------------------------------------------------------------
+    fault(
+        "acknowledges-in-one-rack",
+        "Qa answers complete an add of a ledger that is to be durable in several racks",
+        (
+            f"{_ADDS}._spanned_below",
+            "ack_sets.contains(members)",
+            "len(members) >= ack_sets.ack_quorum",
+        ),
+    ),
+    fault(
+        "acknowledges-in-one-rack-out-of-order",
+        "the same, of what a bookie acknowledged ahead of its frontier",
+        (
+            f"{_ADDS}._is_complete",
+            "self.ack_sets is not None",
+            "self.ack_sets is not None and False",
+        ),
+    ),
+    fault(
+        "recovery-wants-one-rack-more",
+        "recovery counts racks with another bound than the writer, and decides too early",
+        (
+            f"{_DOMAINS}_ack_sets",
+            "Span(count, tuple(places), noun)",
+            "Span(count + (None not in unknown), tuple(places), noun)",
+        ),
+    ),
+    fault(
+        "unrecorded-members-are-nowhere",
+        "recovery takes a member of which nothing is recorded to be in no rack, and decides too early",
+        (
+            f"{_DOMAINS}deciding",
+            "list(range(metadata.ensemble_size))",
+            "[None] * metadata.ensemble_size",
+        ),
+    ),
+    fault(
+        "racks-are-lost-at-a-change",
+        "an ensemble change leaves the record of racks as it was",
+        (f"{_DOMAINS}custom_of_changed", "stored.changed(ensemble, domains.of)", "stored"),
+    ),
+    fault(
+        "replacement-is-where-its-predecessor-was",
+        "a new member counts in the rack of the one that it replaced",
+        (
+            f"{_WRITER}._adopt",
+            "self.adds.ack_sets = acknowledging(found.metadata, self._domains)",
+            "pass",
+        ),
+    ),
+    fault(
+        "rewriting-in-one-rack",
+        "Qa copies of a rewritten entry are enough, in whichever rack",
+        (
+            f"{_REWRITE}._advance",
+            "not self._ack_sets.contains(pending.acks)",
+            "len(pending.acks) < self._metadata.ack_quorum",
+        ),
+    ),
+    fault(
+        "recovery-waits-for-the-plain-count",
+        "a rack that is away stops a recovery, though the others know all that was acknowledged",
+        (f"{_DOMAINS}deciding", "recorded(metadata.custom)", "None"),
+    ),
+    fault(
+        "choice-does-not-span",
+        "a replacement is taken although no append can be acknowledged with it",
+        (
+            f"{_PLACEMENT}rules_of",
+            "racks, acked_racks = config.min_racks_per_write_quorum, config.min_racks_per_ack_quorum",
+            "racks, acked_racks = config.min_racks_per_write_quorum, 1",
+        ),
+        (f"{_ROUND}._wanted_of", "domains is None or", "True or"),
     ),
     # --- metadata ------------------------------------------------------------------------------------------------
     fault(

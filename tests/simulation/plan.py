@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.simulation.away import draw_away
+from tests.simulation.domains import draw_racks
 
 QUORUMS = [
     (3, 3, 2),
@@ -72,7 +73,16 @@ class Item:
 
 @dataclass(slots=True)
 class Plan:
-    """One world; see the module's text. `away`: bookies of each ledger that are away when it is created."""
+    """One world; see the module's text.
+
+    Attributes:
+        away: bookies of each ledger that are away when it is created.
+        ack_racks: how many racks an append waits for; 0: it counts bookies only, and nobody is in a rack.
+        racks: where bookies are, as the cluster's table says it.
+        moves: when it says something else of which bookie.
+        forgets: when somebody takes members out of a ledger's record of racks, and whether all of them.
+        is_rack_away: in the end a whole rack is down while ledgers are recovered.
+    """
 
     seed: int
     ensemble: int
@@ -86,6 +96,11 @@ class Plan:
     is_deferred: bool = False
     ledgers: int = 1
     away: int = 0
+    ack_racks: int = 0
+    racks: dict[str, str] = field(default_factory=dict)
+    moves: list[tuple[float, str, str]] = field(default_factory=list)
+    forgets: list[tuple[float, bool]] = field(default_factory=list)
+    is_rack_away: bool = False
     faults: list[Item] = field(default_factory=list)
     work: list[Item] = field(default_factory=list)
     options: dict[str, float] = field(default_factory=dict)
@@ -295,4 +310,5 @@ def draw_plan(seed: int) -> Plan:
     drawing.options()
     drawing.habits()
     drawing.plan.away = draw_away(drawing.plan)
+    drawing.plan.faults += [Item(*one) for one in draw_racks(drawing.plan)]
     return drawing.plan

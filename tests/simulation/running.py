@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from fastbk.client.ensembles import with_members
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -24,7 +25,7 @@ from fastbk.replication.procedure import (
     UpdateMetadata,
     Withdraw,
 )
-from tests.simulation.client import PLACEMENT, Channel, Client
+from tests.simulation.client import Channel, Client
 from tests.simulation.kernel import STALE
 
 if TYPE_CHECKING:
@@ -169,14 +170,18 @@ class Running(Generic[T]):
             return STALE
         client = self.client
         left_out: dict[BookieId, str] = {}
+        views = with_members(client.views, action)
+        locations = (
+            {view.bookie_id: view.location for view in views} if client.racks.ack_racks else {}
+        )
         try:
             chosen = choose_replacements(
-                client.views,
+                views,
                 action.ensemble,
                 action.bad,
                 self.ledger.write_quorum,
                 self.ledger.ack_quorum,
-                PLACEMENT,
+                client.racks.rule,
                 client.rng,
                 exclude=action.exclude,
                 partial=True,
@@ -184,5 +189,5 @@ class Running(Generic[T]):
         except NotEnoughBookies as error:
             chosen, left_out = {}, error.replicas
         client.count_on(chosen.values())
-        self._tell(tag, Replaced(chosen, left_out))
+        self._tell(tag, Replaced(chosen, left_out, locations))
         return None

@@ -22,6 +22,7 @@ from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.replication.under_replication import owed_by
 from tests.simulation.client import Client
+from tests.simulation.domains import forget
 from tests.simulation.kernel import STALE, Node
 from tests.simulation.plan import Item
 from tests.simulation.readers import Reader
@@ -68,6 +69,36 @@ class Workload:
     def schedule(self, items: list[Item]) -> None:
         for item in items:
             self.kernel.after(item.at_s, self.node, self.do, item)
+
+    def schedule_racks(self) -> None:
+        """The table changes, and what ledgers have recorded of it is lost."""
+        plan = self.world.plan
+        for at_s, name, rack in plan.moves:
+            self.kernel.after(at_s, self.node, self.move, name, rack)
+        for at_s, is_all in plan.forgets:
+            self.kernel.after(at_s, self.node, self.forget, is_all)
+
+    def move(self, name: BookieId, rack: str) -> None:
+        if self.world.faults.is_healed:
+            return
+        self.world.racks.move(name, rack)
+        self.world.store.tell_all()
+
+    def forget(self, is_all: bool) -> object:
+        client = self.world.clients["c3"]
+        if not client.is_alive:
+            return STALE
+        self._edits += 1
+        name = f"forgotten-{self._edits}"
+
+        def decide(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            if name in metadata.custom:
+                return None
+            custom = {**forget(metadata, is_all=is_all), name: b"1"}
+            return replace(metadata, custom=custom)
+
+        Running(client, self.ledgers[0], MetadataUpdate(decide, None, 3.0), self.edited).start()
+        return None
 
     def do(self, item: Item) -> object:
         client = self.world.clients[item.target]
@@ -133,7 +164,7 @@ class Workload:
             ack_quorum=plan.ack_quorum,
             fragments=(Fragment(0, tuple(ensemble)),),
             digest_type=DigestType.CRC32C,
-            custom=custom_rule(RULE),
+            custom={**custom_rule(RULE), **world.racks.custom_of_new(plan.write_quorum, ensemble)},
         )
         world.store.create(ledger.ledger_id, metadata)
         world.store.records.marks.update(ledger.ledger_id, owed_by(away))

@@ -14,6 +14,7 @@ from tests.simulation.away import ensemble_without, send_away
 from tests.simulation.bookie import Bookie
 from tests.simulation.checks import Checks
 from tests.simulation.client import Client
+from tests.simulation.domains import Racks
 from tests.simulation.faults import Faults
 from tests.simulation.final import Final
 from tests.simulation.kernel import Kernel, Node, Violation
@@ -61,6 +62,7 @@ class World:
         self.kernel = kernel = Kernel(plan.seed)
         self.network = network = Network(kernel)
         self.checks = checks = Checks()
+        checks.racks = self.racks = Racks(plan)
         self.store = Store(kernel, network, checks)
         self.bookies = {
             name: Bookie(kernel, network, self.store, checks, name) for name in plan.bookies
@@ -77,7 +79,7 @@ class World:
         return {**self.bookies, **self.clients, "m": self.store}
 
     def add_client(self, name: str) -> Client:
-        client = Client(self.kernel, self.network, self.store, self.bookies, name)
+        client = Client(self.kernel, self.network, self.store, self.bookies, name, self.racks)
         self.clients[name] = client
         self.store.tell_all()
         return client
@@ -94,9 +96,12 @@ class World:
             if plan.away:
                 ensemble, away = ensemble_without(self, left)
                 self.workload.create(ensemble, client, away)
+            elif plan.racks:
+                self.workload.create(self.racks.ensemble_of_new(plan.bookies, rng), client)
             else:
                 self.workload.create(rng.sample(plan.bookies, plan.ensemble), client)
         self.workload.schedule(plan.work)
+        self.workload.schedule_racks()
 
     def run(self) -> None:
         """Live through both phases; raises Violation, or what the product raised."""

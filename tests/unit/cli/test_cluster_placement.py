@@ -86,6 +86,27 @@ def test_what_changes_is_stored_and_said(cli: Cli, store: MetadataStore) -> None
     assert read_rules(store).rule == DEFAULT_RULE
 
 
+def test_what_an_append_waits_for_is_part_of_the_rule(cli: Cli, store: MetadataStore) -> None:
+    locate(store)
+    assert change(cli, "--ack-racks", "2")["changes"] == [
+        "rule: rack, 2 racks in each write set, not enforced"
+        " -> rack, 2 racks in each write set, not enforced, an append waits for copies in 2 racks"
+    ]
+    assert read_rules(store).rule == PlacementConfig(policy="rack", min_racks_per_ack_quorum=2)
+    change(cli, "--policy", "region", "--regions", "2", "--ack-regions", "2", "--yes")
+    assert "an append waits for copies in 2 racks and 2 regions" in rule_text(
+        read_rules(store).rule
+    )
+    change(cli, "--policy", "spread")
+    assert read_rules(store).rule == PlacementConfig()
+
+
+def test_racks_that_no_append_could_reach_ask_for_consent(cli: Cli, store: MetadataStore) -> None:
+    locate(store)
+    said = refusal(cli, "--racks", "3", "--ack-racks", "3")
+    assert "new ledgers would be refused: the minimum is 3 racks" in said
+
+
 def test_reset_leaves_where_bookies_are(cli: Cli, store: MetadataStore) -> None:
     locate(store, PlacementConfig(policy="region", group="ssd"))
     change(cli, "--reset", "--racks", "1")
@@ -138,6 +159,8 @@ def test_a_file_that_is_wrong_is_refused(cli: Cli, tmp_path: Path, text: str, pa
         (("--zones", "2"), "give --policy zone"),
         (("--policy", "zone", "--racks", "2"), "give --policy rack or region"),
         (("--racks", "0"), "--racks 0: must be 1..64"),
+        (("--ack-racks", "3"), "give --racks 3, too"),
+        (("--ack-zones", "2"), "give --policy zone"),
         (("--policy", "zone", "--zones", "3", "--desired-zones", "2"), "--desired-zones 2"),
         (("--group-kind", "hard"), "give --group LABEL"),
         (("--group", "none", "--group-kind", "hard"), "give --group LABEL"),

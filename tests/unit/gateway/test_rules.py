@@ -11,11 +11,13 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from msgspec.structs import replace as with_fields
 
 from fastbk.errors import Unauthorized
 from fastbk.gateway.rules import (
+    WRITE,
     ChangeNeeds,
     ForbiddenChange,
     change_of,
@@ -25,6 +27,7 @@ from fastbk.gateway.rules import (
 )
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.replication.ack_domains import ACK_DOMAINS_KEY
 from fastbk.security.rights import ROLES, Right
 from fastbk.stream import chain as chains
 from fastbk.stream.chain import NONE, Chain, Contents, PageRef, Segment, SegmentState
@@ -381,6 +384,26 @@ def test_what_never_changes_nobody_changes(changed: LedgerMetadata) -> None:
     for old, new in ((BASE, changed), (BASE, changed.closed(9, 90))):
         with pytest.raises(ForbiddenChange):
             needs_of_update(old, new)
+
+
+def test_a_writer_says_where_the_members_are_that_it_names() -> None:
+    """And nothing else of what an append waits for: recoveries believe it (INV-P5)."""
+
+    def domains(racks: int, **of: str) -> dict[str, bytes]:
+        return {ACK_DOMAINS_KEY: msgspec.json.encode({"racks": racks, "of": of})}
+
+    here = replace(BASE, custom=domains(2, a="/r1", b="/r2"))
+    changed = (Fragment(0, (A, B)), Fragment(5, (A, C)))
+    for custom, fragments, right in (
+        (domains(2, a="/r1", c="/r3"), changed, WRITE),
+        (domains(3, a="/r1", c="/r3"), changed, Right.ADMIN),
+        (domains(2, a="/r3", b="/r2"), here.fragments, Right.ADMIN),
+        ({}, changed, Right.ADMIN),
+    ):
+        needs = needs_of_update(here, replace(here, custom=custom, fragments=fragments))
+        assert [need.rights for need in needs][-1] == right
+    added = replace(BASE, custom=domains(2, a="/r1", c="/r3"), fragments=changed)
+    assert needs_of_update(BASE, added)[-1].rights == Right.ADMIN
 
 
 def test_a_refusal_is_one_of_rights_for_clients() -> None:

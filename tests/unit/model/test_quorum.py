@@ -1,8 +1,8 @@
-"""Write sets and coverage against their definitions. INV-Q1."""
+"""Write sets, ack sets and coverage against their definitions. INV-Q1, INV-Q5."""
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise, product
 
 import pytest
 from hypothesis import given
@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
 from fastbk.model.quorum import (
+    AckSets,
+    Span,
     check_quorums,
     majority,
-    meets_every_ack_quorum,
     missing_proof,
     write_set,
     write_sets,
@@ -60,5 +61,56 @@ def test_coverage_means_no_ack_quorum_can_hide_among_the_silent(
         for members in write_sets(ensemble, write_quorum)
         for holders in combinations(members, ack_quorum)
     )
-    assert meets_every_ack_quorum(answered, ensemble, write_quorum, ack_quorum) == (not hidden)
+    ack_sets = AckSets(ensemble, write_quorum, ack_quorum)
+    assert ack_sets.none_without(answered) == (not hidden)
     assert missing_proof(write_quorum, ack_quorum) + ack_quorum == write_quorum + 1
+
+
+def _subsets(members: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return list(
+        chain.from_iterable(combinations(members, size) for size in range(len(members) + 1))
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("quorums", [(2, 2, 1), (3, 3, 1), (3, 3, 2), (4, 3, 2), (4, 2, 2)])
+def test_one_question_serves_both_sides_wherever_bookies_are(
+    quorums: tuple[int, int, int], count: int
+) -> None:
+    """By every way to spread an ensemble over three racks, and one member of which nobody knows the rack."""
+    ensemble, write_quorum, ack_quorum = quorums
+    for racks in product("abc", repeat=ensemble):
+        spans = (Span(count, racks),)
+        sets = AckSets(*quorums, spans)
+        found = [
+            set(some)
+            for members in write_sets(ensemble, write_quorum)
+            for some in _subsets(members)
+            if len(some) >= ack_quorum and len({racks[index] for index in some}) >= count
+        ]
+        for members in write_sets(ensemble, write_quorum):
+            for some in _subsets(members):
+                assert sets.contains(some) == any(one <= set(some) for one in found)
+                # The plain count waits for more answers, and for nothing less.
+                assert AckSets(*quorums).contains(some) or not sets.contains(some)
+        for answered in _subsets(tuple(range(ensemble))):
+            assert sets.none_without(answered) == all(one & set(answered) for one in found)
+        for unknown in range(ensemble):
+            adding = AckSets(
+                *quorums, (Span(count, (*racks[:unknown], None, *racks[unknown + 1 :])),)
+            )
+            apart = AckSets(
+                *quorums, (Span(count, (*racks[:unknown], unknown, *racks[unknown + 1 :])),)
+            )
+            for members in write_sets(ensemble, write_quorum):
+                for some in _subsets(members):
+                    # Whoever acknowledges takes no more than what is so, whoever decides no less.
+                    assert not adding.contains(some) or sets.contains(some)
+                    assert not sets.contains(some) or apart.contains(some)
+
+
+def test_a_rack_that_is_away_stops_no_recovery() -> None:
+    sets = AckSets(3, 3, 2, (Span(2, ("a", "a", "b")),))
+    assert sets.none_without({2})
+    assert not AckSets(3, 3, 2).none_without({2})
+    assert str(sets) == "2 bookies in 2 racks"

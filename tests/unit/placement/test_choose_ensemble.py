@@ -21,6 +21,7 @@ from fastbk.placement.choose_ensemble import (
     gather,
     placement_faults,
     rules_of,
+    sorted_faults,
 )
 from fastbk.placement.config import BookieView, PlacementConfig
 
@@ -177,6 +178,11 @@ def test_quorums_are_checked(quorums: tuple[int, int, int]) -> None:
         {"policy": "near"},
         {"min_racks_per_write_quorum": 0},
         {"min_zones_per_write_quorum": 4},
+        {"min_racks_per_ack_quorum": 0},
+        {"min_racks_per_ack_quorum": 2},
+        {"min_racks_per_ack_quorum": 3, "policy": "rack", "enforce": True},
+        {"min_regions_per_ack_quorum": 2, "policy": "rack"},
+        {"min_zones_per_ack_quorum": 3, "policy": "zone"},
         {"weight_multiple_max": 0.5},
         {"search_steps_max": 1},
         {"group": "a,b"},
@@ -335,6 +341,41 @@ def test_enforced_minimums_and_hard_groups_hold_for_away_bookies() -> None:
     up = [BookieView(name, labels=frozenset({"ssd"})) for name in "ab"]
     with pytest.raises(NotEnoughBookies):
         choose_partial_ensemble(up, [BookieView("x")], 3, 3, 2, group, random.Random(1))
+
+
+def test_what_acks_span_is_kept_though_nothing_is_enforced() -> None:
+    """No append would ever be acknowledged otherwise (INV-Q5)."""
+    config = PlacementConfig(
+        policy="rack", min_racks_per_write_quorum=3, min_racks_per_ack_quorum=2
+    )
+    bookies = [*at("/r/1", "a", "e"), *at("/r/2", "b", "c", "d")]
+    for chosen in many(bookies, 3, 3, config):
+        assert spans(bookies, chosen, 3) == [2, 2, 2]
+    with pytest.raises(NotEnoughBookies, match="has 2 racks in every write set"):
+        choose_ensemble(bookies[2:], 3, 3, 2, config, random.Random(1))
+    faults = sorted_faults(bookies, ["b", "c", "d"], 3, config)
+    assert [fault.is_enforced for fault in faults] == [False, True]
+    assert replaced(bookies, ["a", "b", "c"], {0}, config) == {0: "e"}
+    assert replaced(bookies[:1] + bookies[2:], ["a", "b", "c"], {0}, config) == {}
+
+
+def replaced(
+    bookies: list[BookieView], ensemble: list[str], bad: set[int], config: PlacementConfig
+) -> dict[int, str]:
+    """Return who takes the place of bad members, as far as there is anybody."""
+    return choose_replacements(bookies, ensemble, bad, 3, 2, config, random.Random(1), partial=True)
+
+
+def test_a_ledger_that_begins_with_too_few_bookies_spans_what_its_acks_do() -> None:
+    config = PlacementConfig(policy="rack", min_racks_per_ack_quorum=2)
+    up = [BookieView("a", location="/r/1"), BookieView("b", location="/r/2")]
+    away = [BookieView("x"), BookieView("y", location="/r/1")]
+    found = choose_partial_ensemble(up, away, 3, 3, 2, config, random.Random(1))
+    assert found.away == {"x"}
+    assert found.locations == {"a": "/r/1", "b": "/r/2"}, "nobody says where x is"
+    beside = [BookieView("a", location="/r/1"), BookieView("c", location="/r/1")]
+    with pytest.raises(NotEnoughBookies):
+        choose_partial_ensemble(beside, away, 3, 3, 2, config, random.Random(1))
 
 
 # Replacing bad bookies: who comes, what stays, what a partial answer holds, and what is wrong

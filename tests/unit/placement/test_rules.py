@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
 from fastbk.placement.choose_ensemble import placement_faults
-from fastbk.placement.config import BookieView, PlacementConfig
+from fastbk.placement.config import ACK_MINIMUM_POLICIES, BookieView, PlacementConfig
 from fastbk.placement.rules import (
+    ACK_COUNTS,
     DEFAULT_RULE,
     GROUP_KEY,
     LOCATIONS_BYTES_MAX,
@@ -36,8 +37,15 @@ PREFERENCES = PlacementConfig(weighted=True, local_first=True, search_steps_max=
 def rules(draw: st.DrawFn) -> PlacementConfig:
     counts = [draw(st.integers(1, 4)) for _ in range(4)]
     group = draw(st.sampled_from((None, "gold", "ssd")))
+    policy = draw(st.sampled_from(POLICIES))
+    acked = {
+        f"min_{domains}_per_ack_quorum": draw(st.integers(1, count))
+        for (domains, policies), count in zip(ACK_MINIMUM_POLICIES.items(), counts, strict=False)
+        if policy in policies
+    }
     return PlacementConfig(
-        policy=draw(st.sampled_from(POLICIES)),
+        policy=policy,
+        **acked,
         enforce=draw(st.booleans()),
         min_racks_per_write_quorum=counts[0],
         min_regions_per_write_quorum=counts[1],
@@ -46,6 +54,11 @@ def rules(draw: st.DrawFn) -> PlacementConfig:
         group=group,
         group_is_hard=group is not None and draw(st.booleans()),
     )
+
+
+def counts_acks(rule: PlacementConfig) -> bool:
+    """Whether an append waits for several domains."""
+    return any(getattr(rule, name) > 1 for name in ACK_COUNTS)
 
 
 @given(rules())
@@ -70,7 +83,7 @@ def test_what_keeps_to_both_breaks_neither(
     try:
         both = narrowed(rule, wish)
     except ConfigError:
-        assert rule.enforce or rule.group_is_hard
+        assert rule.enforce or rule.group_is_hard or counts_acks(rule)
         return
     bookies = [
         BookieView(
@@ -95,6 +108,8 @@ def test_what_keeps_to_both_breaks_neither(
     if not may_differ and not is_other_group:
         assert not faults(rule)
     assert both.enforce == (rule.enforce or wish.enforce)
+    for name in ACK_COUNTS:
+        assert getattr(both, name) >= max(getattr(rule, name), getattr(wish, name))
 
 
 @given(rules(), rules())
@@ -123,6 +138,11 @@ def test_a_wish_of_nothing_is_the_rule_itself(rule: PlacementConfig) -> None:
     [
         (
             PlacementConfig(policy="rack", enforce=True),
+            PlacementConfig(policy="zone"),
+            "counts other domains",
+        ),
+        (
+            PlacementConfig(policy="rack", min_racks_per_ack_quorum=2),
             PlacementConfig(policy="zone"),
             "counts other domains",
         ),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
-from fastbk.model.quorum import meets_every_ack_quorum
+from fastbk.model.quorum import AckSets
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.procedure import ReadLac, Sleep
 from fastbk.replication.replicas import Pacing
@@ -61,7 +61,7 @@ def test_a_covered_lac_is_the_best_that_is_proven(seed: int) -> None:
             valid.add(index)
         if state != "away":
             best = max(best, bookie.explicit_lac, bookie.lac() if state == "good" else -1)
-    covered = meets_every_ack_quorum(valid, size, write_quorum, metadata.ack_quorum)
+    covered = AckSets(size, write_quorum, metadata.ack_quorum).none_without(valid)
     client, reading = reading_of(harness, ReadLastConfirmed)
     client.run(chance)
     assert (reading.error is None) == covered

@@ -7,6 +7,7 @@ import pytest
 from fastbk.errors import LedgerClosed, LedgerFenced, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
+from fastbk.model.quorum import AckSets
 from fastbk.replication import add_machine
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.procedure import ForceLedger, Reply, SendRequest
@@ -236,8 +237,7 @@ def force_of(
     return ForceProcedure(
         7,
         [f"b{one}" for one in range(size)],
-        write_quorum,
-        2,
+        AckSets(size, write_quorum, 2),
         ForcedTo(9, 1000),
         holds=[one == "y" for one in holds or "y" * size],
         needs_all=needs_all,

@@ -96,8 +96,10 @@ class WriterHarness:
         is_deferred: bool = False,
         held_bytes_max: int = 1 << 30,
         away: tuple[str, ...] = (),
+        custom: dict[str, bytes] | None = None,
     ) -> None:
-        self.store = Store(metadata_of(ensemble, write_quorum, ack_quorum))
+        metadata = metadata_of(ensemble, write_quorum, ack_quorum)
+        self.store = Store(replace(metadata, custom=custom or {}))
         self.spares = ["s0", "s1", "s2"] if spares is None else spares
         self.now_s = 0.0
         options = WriterOptions(

@@ -8,6 +8,7 @@ from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.procedure import Found, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
+from tests.simulation.domains import Racks
 from tests.unit.simulation.judge import Judge, bad
 
 # --- metadata -------------------------------------------------------------------------------------------------------
@@ -233,3 +234,11 @@ def another_key_is_taken(judge: Judge) -> None:
 def two_payloads_of_one_entry(judge: Judge) -> None:
     judge.store(1)
     judge.add(0, 0, data=b"another", recovery=True)
+
+
+@bad("I24")
+def a_change_leaves_the_record_of_racks_as_it_was(judge: Judge) -> None:
+    names = {f"b{number}": f"/r{number % 3}" for number in range(6)}
+    judge.checks.racks = racks = Racks(replace(judge.world.plan, ack_racks=2, racks=names))
+    judge.change(replace(judge.metadata, custom=racks.custom_of_new(3, ("b0", "b1", "b2"))))
+    judge.ensemble(0, "b0", "b1", "b3")

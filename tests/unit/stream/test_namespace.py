@@ -215,6 +215,7 @@ async def test_a_policy_that_places_segments_waits_for_the_level_of_its_readers(
             top.namespace("b").create(PolicyPatch(bookie_group_is_hard=True)),
             top.create_stream("t", PolicyPatch(regions_min=1)),
             stream.set_policy(PolicyPatch(zones_min=1)),
+            stream.set_policy(PolicyPatch(ack_racks_min=2)),
         ):
             with pytest.raises(PolicyInvalid, match="needs format level 4, and the cluster has 3"):
                 await refused
@@ -230,6 +231,13 @@ async def test_a_policy_that_places_segments_waits_for_the_level_of_its_readers(
             group="ssd",
             local_first=True,
         )
+        await stream.set_policy(PolicyPatch(ack_racks_min=2))
+        found = (await stream.effective_policy()).placement_for(PlacementConfig())
+        assert (found.min_racks_per_write_quorum, found.min_racks_per_ack_quorum) == (2, 2)
+        with pytest.raises(PolicyInvalid, match="durable in 2 racks, and write_quorum=1"):
+            await stream.set_policy(PolicyPatch(write_quorum=1, ack_quorum=1))
+        with pytest.raises(PolicyInvalid, match="min_racks_per_ack_quorum=3 is more than"):
+            await stream.set_policy(PolicyPatch(ack_racks_min=3))
         for wrong in ({"placement": "moon"}, {"racks_min": 0}, {"zones_min": 65}):
             with pytest.raises(PolicyInvalid, match=next(iter(wrong)).removesuffix("_min")):
                 await stream.set_policy(PolicyPatch(**wrong))  # type: ignore[arg-type]
