@@ -74,7 +74,9 @@ class _Round:
     ledgers: int = 0
     unsure: int = 0
     counts: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    found: dict[bool, list[MisplacedLedger]] = field(default_factory=lambda: {True: [], False: []})
+    misplaced: dict[bool, list[MisplacedLedger]] = field(
+        default_factory=lambda: {True: [], False: []}
+    )
     """By whether a rule forbids it, at most `MISPLACED_KEPT_MAX` of each kind."""
 
     def take(self, verdict: LedgerVerdict) -> None:
@@ -85,12 +87,12 @@ class _Round:
         if misplaced:
             is_enforced = bool(verdict.enforced)
             self.counts[is_enforced] += 1
-            if len(self.found[is_enforced]) < MISPLACED_KEPT_MAX:
-                self.found[is_enforced].append(_misplaced(misplaced[0], is_enforced))
+            if len(self.misplaced[is_enforced]) < MISPLACED_KEPT_MAX:
+                self.misplaced[is_enforced].append(_misplaced(misplaced[0], is_enforced))
 
     def worst(self) -> tuple[MisplacedLedger, ...]:
         """Return what was found, as far as it is kept; first what a rule forbids."""
-        return (*self.found[True], *self.found[False])[:MISPLACED_KEPT_MAX]
+        return (*self.misplaced[True], *self.misplaced[False])[:MISPLACED_KEPT_MAX]
 
 
 def _misplaced(fragment: MisplacedFragment, is_enforced: bool) -> MisplacedLedger:
@@ -124,7 +126,7 @@ class PlacementAudit:
         self._pace = RateLimit(ledgers_per_s)
         self._round: _Round | None = None
         self._is_requested = False
-        self._seen: dict[BookieId, BookiePlace] = {}
+        self._last_places: dict[BookieId, BookiePlace] = {}
         self._judged_by: object = None
         """The rules and places that the last round began with."""
 
@@ -134,14 +136,16 @@ class PlacementAudit:
 
     def mended(self, ledger_id: LedgerId) -> None:
         """Take a ledger off the list that lies as its rule wants it by now. Counts follow with the next round."""
-        self.misplaced = tuple(one for one in self.misplaced if one.ledger_id != ledger_id)
+        self.misplaced = tuple(each for each in self.misplaced if each.ledger_id != ledger_id)
 
     async def run(self, may_work: Callable[[], bool]) -> None:
         """Check ledgers for at most about `RUN_S` seconds, if a round is under way or due."""
         if self._interval_s <= 0:
             return
-        judge = await self._client.call_store(partial(_judge_of, self._seen))
-        self._seen |= {one: place for one, place in judge.places.items() if place.state != "down"}
+        judge = await self._client.call_store(partial(_judge_of, self._last_places))
+        self._last_places |= {
+            bookie_id: place for bookie_id, place in judge.places.items() if place.state != "down"
+        }
         if self._round is None:
             if not await self._is_due(judge):
                 return
@@ -183,10 +187,10 @@ class PlacementAudit:
             ledgers=done.ledgers,
             enforced=done.counts[True],
             soft=done.counts[False],
-            first=tuple(one.ledger_id for one in first),
+            first=tuple(each.ledger_id for each in first),
             reason=first[0].reason if first else "",
         )
-        self._tell(before, faults, worst)
+        self._log_round(before, faults, worst)
         await self._client.call_store(partial(note_placement_faults, faults=faults))
         await self._client.call_store(
             lambda store: store.coordination.set_check_time(Check.PLACEMENT, now_ms)
@@ -195,15 +199,15 @@ class PlacementAudit:
         self.counts.round_ms.add(now_ms - done.began_ms)
         self.misplaced, self.ended_ms, self._round = worst, now_ms, None
 
-    def _tell(
+    def _log_round(
         self, before: PlacementFaults, faults: PlacementFaults, worst: Iterable[MisplacedLedger]
     ) -> None:
         """Log one line for a round that found something else than the one before, however much that is."""
         counts, counts_before = (faults.enforced, faults.soft), (before.enforced, before.soft)
         if self.ended_ms:
-            found = {one.ledger_id for one in worst}
-            known = {one.ledger_id for one in self.misplaced}
-            appeared, mended = len(found - known), len(known - found)
+            now = {each.ledger_id for each in worst}
+            known = {each.ledger_id for each in self.misplaced}
+            appeared, mended = len(now - known), len(known - now)
         else:  # the record of another auditor's last round has counts, and not all names
             more = sum(counts) - sum(counts_before)
             appeared, mended = max(0, more), max(0, -more)
@@ -247,8 +251,8 @@ def _page_after(judge: PlacementJudge, after: LedgerId, store: MetadataStore) ->
     return _Page(ids[-1], len(ids), verdicts)
 
 
-def _judge_of(seen: Mapping[BookieId, BookiePlace], store: MetadataStore) -> PlacementJudge:
-    return read_judge(store, seen=seen)
+def _judge_of(last_places: Mapping[BookieId, BookiePlace], store: MetadataStore) -> PlacementJudge:
+    return read_judge(store, last_places=last_places)
 
 
 def _facts_of(judge: PlacementJudge) -> object:

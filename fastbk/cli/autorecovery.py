@@ -168,10 +168,10 @@ def _placement_interval_s(options: argparse.Namespace) -> float:
         return parse_duration_us(options.placement_interval) / 1e6
     if options.apache_config is None:
         return INTERVAL_S
-    found = source.read(options.apache_config, os.environ)
-    seconds = found.integer(PLACEMENT_KEY)
+    configuration = source.read(options.apache_config, os.environ)
+    seconds = configuration.integer(PLACEMENT_KEY)
     if seconds is not None and seconds < 0:
-        raise found.fault(PLACEMENT_KEY, "must be 0 or more seconds")
+        raise configuration.fault(PLACEMENT_KEY, "must be 0 or more seconds")
     return INTERVAL_S if seconds is None else float(seconds)
 
 

@@ -125,20 +125,25 @@ def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
         for name, kind, text, value in rows
         for line in single(f"fastbk_autorecovery_{name}", kind, text, value)
     ]
+    lines += _ledger_families(healer)
+    return "\n".join(lines) + "\n"
+
+
+def _ledger_families(healer: Healer) -> list[str]:
+    """Return the gauges of ledgers that miss copies, and of those whose copies are not where they belong."""
+    counts = healer.worker.marks.counts
     text = "marked ledgers, by the age of their oldest mark, cumulative"
     series = [
-        (f'le="{age_s}"', count)
-        for age_s, count in zip(MARK_AGES_S, marks.counts.by_age, strict=True)
+        (f'le="{age_s}"', count) for age_s, count in zip(MARK_AGES_S, counts.by_age, strict=True)
     ]
-    series.append(('le="+Inf"', marks.counts.ledgers))
-    lines += family("fastbk_underreplicated_ledgers", "gauge", text, series)
+    series.append(('le="+Inf"', counts.ledgers))
+    lines = family("fastbk_underreplicated_ledgers", "gauge", text, series)
     text = (
         "closed ledgers whose copies lie otherwise than their rule wants it, by the last round over all:"
         " kind=enforced, those that the rule forbids; kind=soft, the others; NaN: this process is not the auditor"
     )
     kinds = [(f'kind="{kind}"', _of_last_round(healer, kind)) for kind in ("enforced", "soft")]
-    lines += family("fastbk_misplaced_ledgers", "gauge", text, kinds)
-    return "\n".join(lines) + "\n"
+    return lines + family("fastbk_misplaced_ledgers", "gauge", text, kinds)
 
 
 def _backup_age(healer: Healer) -> str:

@@ -216,8 +216,8 @@ class Client:
             check_ledger_id(ledger_id)
         check_type("publish", publish, Literal["immediate", "piggyback"])
         digest_type = DigestType.of(digest)
-        wish = placement or self.config.placement
-        custom = custom_of(metadata, wish, self.config.namespace)
+        wish, namespace = placement or self.config.placement, self.config.namespace
+        custom = custom_of(metadata, wish, namespace)
         # Refuses impossible quorums before anything is asked.
         checked = new_metadata(
             (), ensemble, write_quorum, ack_quorum, digest_type, password, custom, 0, 0
@@ -231,13 +231,8 @@ class Client:
             chosen = await self._ensembles.new(
                 checked, rule, allow_missing_bookies=allow_missing_bookies
             )
-            custom = custom_of(
-                metadata,
-                rule,
-                self.config.namespace,
-                self._ensembles.cluster_rule,
-                custom_of_new(rule, write_quorum, chosen.locations),
-            )
+            domains = custom_of_new(rule, write_quorum, chosen.locations)
+            custom = custom_of(metadata, rule, namespace, self._ensembles.cluster_rule, domains)
             value = replace(
                 checked,
                 ensemble_size=len(chosen.bookies),
@@ -268,11 +263,13 @@ class Client:
         machine = WriterMachine(ledger_id, known, options, self.pool.known.describe_trouble)
         io = await self._io(requests, value)
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
-        writer.publish_at_once(is_wanted=publish == "immediate")
-        self._keep_writer(writer)
+        self._keep_writer(writer, publish)
         return writer
 
-    def _keep_writer(self, writer: LedgerWriter) -> None:
+    def _keep_writer(
+        self, writer: LedgerWriter, publish: Literal["immediate", "piggyback"]
+    ) -> None:
+        writer.publish_at_once(is_wanted=publish == "immediate")
         if self._lac_guard is not None:
             writer.guarded_by(self._lac_guard)
         self._writers.add(writer)

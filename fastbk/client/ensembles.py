@@ -264,7 +264,7 @@ def drain(replacements: list[Replacement]) -> list[Replacement]:
 
 
 PLACED_SHORT = "ledger.placed_short"
-TOLD_PER_S, TOLD_BURST_S = 1.0, 20.0
+REPORTS_PER_S, REPORTS_BURST_S = 1.0, 20.0
 """So many are told; all are counted."""
 
 
@@ -281,7 +281,7 @@ class ShortPlacements:
         self._store = store
         self._source: Source | None = None
         self._untold = 0
-        self._limit = RateLimit(TOLD_PER_S, burst_s=TOLD_BURST_S, is_rested=True)
+        self._limit = RateLimit(REPORTS_PER_S, burst_s=REPORTS_BURST_S, is_rested=True)
         self._attainable: tuple[object, PlacementConfig] | None = None
         """What of the last rule the cluster's bookies could keep, those included that are down."""
 
@@ -307,7 +307,7 @@ class ShortPlacements:
         if faults(rule) and (short := faults(await self._as_far_as_possible(rule))):
             self.count += 1
             self._measure()
-            self._tell(ledger_id, ensemble, short)
+            self._report(ledger_id, ensemble, short)
 
     def close(self) -> None:
         """Measure nothing more."""
@@ -327,14 +327,14 @@ class ShortPlacements:
         depends_on = known.updates, known.locations.cluster, rule
         if self._attainable is None or self._attainable[0] != depends_on:
             everyone = {one.service.bookie_id for one in known.listed()}
-            if known.locations.cluster.says_anything:
+            if known.locations.cluster.is_known:
                 with suppress(MetadataUnavailable, Unauthorized):
                     identities = await self._store.call(lambda store: store.list_identities())
                     everyone.update(identity.bookie_id for identity in identities)
             self._attainable = depends_on, attainable(known.members(everyone), rule)
         return self._attainable[1]
 
-    def _tell(
+    def _report(
         self, ledger_id: LedgerId, ensemble: Sequence[BookieId], faults: Sequence[str]
     ) -> None:
         if self._limit.wait_s() > 0:
@@ -520,12 +520,12 @@ def replacements(
 
 def with_members(views: Sequence[BookieView], action: Choose) -> list[BookieView]:
     """Return views with those of members that are known only by what their ledger has recorded (INV-P5)."""
-    seen = {view.bookie_id for view in views}
+    known = {view.bookie_id for view in views}
     return [
         *views,
         *(
             BookieView(bookie_id, writable=False, location=location)
             for bookie_id, location in action.locations.items()
-            if bookie_id not in seen
+            if bookie_id not in known
         ),
     ]

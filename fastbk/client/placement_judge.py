@@ -112,12 +112,12 @@ def _source(places: ClusterPlaces, bookie_id: BookieId, host: str) -> Source:
 def read_judge(
     store: MetadataStore,
     rules: ClusterRules | None = None,
-    seen: Mapping[BookieId, BookiePlace] | None = None,
+    last_places: Mapping[BookieId, BookiePlace] | None = None,
 ) -> PlacementJudge:
     """Return what judges by the cluster's rules, or by `rules` in their place. Raises MetadataUnavailable.
 
-    `seen`: where the caller saw bookies when they were registered. It counts for those that are not, and of which the
-    cluster's table says nothing.
+    `last_places`: where the caller saw bookies when they were registered. It counts for those that are not, and of
+    which the cluster's table says nothing.
     """
     rules = read_rules(store) if rules is None else rules
     operators = ClusterPlaces(rules)
@@ -129,7 +129,7 @@ def read_judge(
         if identity.bookie_id in places:
             continue
         place = unregistered_place(identity.bookie_id, operators)
-        before = None if seen is None else seen.get(identity.bookie_id)
+        before = None if last_places is None else last_places.get(identity.bookie_id)
         if place.source == "unknown" and before is not None:
             view = msgspec.structs.replace(before.view, writable=False)
             place = BookiePlace(view, before.source, "down")
@@ -338,24 +338,24 @@ def misplaced_ledgers(store: MetadataStore) -> MisplacedFacts:
 
     Raises MetadataUnavailable.
     """
-    found = read_placement_faults(store)
-    if found is None or not found.first:
+    faults = read_placement_faults(store)
+    if faults is None or not faults.first:
         return NONE_MISPLACED
     judge = read_judge(store)
-    counts = {True: found.enforced, False: found.soft}
+    counts = {True: faults.enforced, False: faults.soft}
     left: list[LedgerId] = []
     reason = ""
-    ledgers = store.read_ledgers(found.first)
-    for number, (ledger_id, ledger) in enumerate(zip(found.first, ledgers, strict=True)):
+    ledgers = store.read_ledgers(faults.first)
+    for number, (ledger_id, ledger) in enumerate(zip(faults.first, ledgers, strict=True)):
         verdict = LedgerVerdict()
         if isinstance(ledger, VersionedLedger):
             verdict = judge.judge_ledger(ledger_id, ledger.metadata)
         misplaced = verdict.enforced or verdict.soft
         if misplaced or verdict.unsure:
             left.append(ledger_id)
-            reason = reason or (misplaced[0].reasons[0] if misplaced else found.reason)
+            reason = reason or (misplaced[0].reasons[0] if misplaced else faults.reason)
         else:
-            counts[number < found.enforced] -= 1
+            counts[number < faults.enforced] -= 1
     return MisplacedFacts(
-        enforced=counts[True], soft=counts[False], first=tuple(left), reason=reason or found.reason
+        enforced=counts[True], soft=counts[False], first=tuple(left), reason=reason or faults.reason
     )

@@ -989,13 +989,8 @@ def _check_decodes(decode: Callable[[bytes], T], raw: bytes) -> T:
 
 
 def _decoded(kind: type[Tree], record_change: RecordChange) -> tuple[Tree | None, Tree | None]:
-    before = (
-        None
-        if record_change.before is None
-        else get(kind, record_change.before, record_change.path)
-    )
-    if record_change.after is None:
-        return before, None
-    return before, _check_decodes(
-        lambda raw: get(kind, raw, record_change.path), record_change.after
-    )
+    path, before, after = record_change.path, record_change.before, record_change.after
+    decoded = None if before is None else get(kind, before, path)
+    if after is None:
+        return decoded, None
+    return decoded, _check_decodes(lambda raw: get(kind, raw, path), after)

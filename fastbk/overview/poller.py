@@ -232,22 +232,14 @@ class OverviewPoller:
             interval_s=OPEN_LEDGERS_INTERVAL_S, timeout_s=open_ledgers_timeout_s,
         )  # fmt: skip
 
-        async def misplaced() -> MisplacedFacts:
-            return await client.call_store(misplaced_ledgers)
-
         self._misplaced: BackgroundValue[MisplacedFacts] = BackgroundValue(
-            "misplaced ledgers", misplaced, NONE_MISPLACED,
+            "misplaced ledgers", lambda: read_misplaced(client), NONE_MISPLACED,
             interval_s=HEALING_INTERVAL_S, timeout_s=METADATA_TIMEOUT_S,
         )  # fmt: skip
         self._values: list[BackgroundValue[Any]] = [
-            self._bookies,
-            self._identities,
-            self._healing,
-            self._hold,
-            self._backup_age,
-            self._open_ledgers,
-            self._misplaced,
-        ]
+            self._bookies, self._identities, self._healing,
+            self._hold, self._backup_age, self._open_ledgers, self._misplaced,
+        ]  # fmt: skip
         if cursors_max:
             self._values.append(self._cursors)
 
@@ -493,6 +485,11 @@ class HealingReader:
 async def read_backup_age(client: Client) -> float:
     """Return how old the newest backup of metadata is, in seconds. Raises MetadataUnavailable."""
     return await client.call_store(lambda store: backup_age_s(store, time.time_ns() // 1_000_000))
+
+
+async def read_misplaced(client: Client) -> MisplacedFacts:
+    """Return what the auditor found misplaced, and is. Raises MetadataUnavailable."""
+    return await client.call_store(misplaced_ledgers)
 
 
 async def read_open_ledgers(client: Client) -> OpenLedgerFacts:

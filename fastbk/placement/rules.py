@@ -111,7 +111,7 @@ class ClusterPlaces:
         return self._table.location_of_client(host)
 
     @property
-    def says_anything(self) -> bool:
+    def is_known(self) -> bool:
         """Whether they say it of any bookie, so perhaps of one that is away."""
         return self._table != Topology() or bool(self._pulsar.bookies)
 

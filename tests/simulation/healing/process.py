@@ -150,13 +150,14 @@ class UnconnectedPool:
     ) -> dict[BookieId, Error]:
         """Return why bookies do not answer."""
         process = self._client.process
-        world = process.world
+        world, rng = process.world, process.world.rng
         missed: dict[BookieId, Error] = {}
         for bookie_id in bookie_ids:
             is_cut = process.unreached.get(bookie_id, -1.0) > world.now_s
             if is_cut or not world.cluster.bookies[bookie_id].is_up:
                 missed[bookie_id] = NotEnoughBookies("not reached")
-        await asyncio.sleep(timeout_s if missed else world.latency_s)
+        longest_s = timeout_s if missed else world.latency_s
+        await asyncio.sleep(rng.uniform(longest_s / 2, longest_s))
         return missed
 
     def peer(self, bookie_id: BookieId) -> SimpleNamespace:
