@@ -99,6 +99,7 @@ def test_the_auditor_tells_what_lies_otherwise_and_a_choice_that_keeps_less_is_t
         rows = [word for name, rack in where.items() for word in ("--location", f"{name}={rack}")]
         cli(*place, "set", "--enforce", *rows)
         assert "placement_enforced" not in reasons(), "nobody has checked it yet"
+        cli("cluster", "heal", "placement", "off")  # it is to be found, and left there
         words = ("--placement-interval", "1s")
         healer = DevService("autorecovery", cluster.data, cluster.metadata_uri, *words)
         healer.start()

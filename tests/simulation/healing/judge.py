@@ -290,10 +290,13 @@ class Judge:
         return not metadata.is_closed and all(one.first_entry_id >= first for one in mark.missing)
 
     def why_not_checked(self, since_ms: int) -> str:
-        """Return why the auditor has not found out since then how all ledgers lie, empty if it has."""
+        """Return what has to end yet, empty if nothing does: a round over all ledgers since then, and moves."""
         found = read_placement_faults(self._world.store)
         began_ms = -1 if found is None else found.ended_ms
-        return "" if began_ms > since_ms else f"no round over all ledgers ended since {since_ms}"
+        if began_ms <= since_ms:
+            return f"no round over all ledgers ended since {since_ms}"
+        locks = list(self._world.store.coordination.locks())
+        return f"H2: locks {locks} are held" if locks else ""
 
     def _judge_audit(self) -> None:
         """No ledger is against an enforced rule, by the judge here and by the auditor's last round.
