@@ -15,7 +15,7 @@ Only the last ensemble is recorded: entries of earlier fragments are acknowledge
 too: the rule that is stored with it (`fastbk.placement.rules`) is for choosing bookies. A record that nobody can read,
 or that is not there, means the plain count, which is stricter (INV-Q5).
 
-Decision 174.
+Decision 172.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class AckDomains(msgspec.Struct, frozen=True, omit_defaults=True):
     ) -> AckDomains:
         """Return the record of another ensemble; `locations` go before what was known."""
         both = {**self.of, **locations}
-        return msgspec.structs.replace(self, of={one: both[one] for one in ensemble if one in both})
+        return msgspec.structs.replace(
+            self, of={member: both[member] for member in ensemble if member in both}
+        )
 
     def allows(self, metadata: LedgerMetadata, ensemble: Sequence[BookieId]) -> bool:
         """Return whether an append can be acknowledged at all by these members of a ledger's ensemble."""
