@@ -195,7 +195,8 @@ class Client:
         `digest`: crc32c, crc32, hmac or none. `explicit_ids`: the caller names the id of each entry. `deferred_sync`:
         what is appended counts only once `force` has returned. `placement`: in place of the client's. It narrows the
         rules of the cluster and of the ledger's namespace (`ClientConfig.namespace`), and what is left is kept in the
-        ledger's custom metadata: whoever replaces a bookie later keeps to it (INV-P3, INV-P4).
+        ledger's custom metadata: whoever replaces a bookie later keeps to it (INV-P3, INV-P4). With an ack minimum an
+        append returns when its copies span so many racks, regions or zones (INV-P5).
 
         `allow_missing_bookies`: begin with fewer bookies, as long as `ack_quorum` of them answer. The ensemble shrinks
         at most to `write_quorum`. Below that it names bookies that are read-only or away: their copies are owed, and
@@ -205,9 +206,6 @@ class Client:
         for `explicit_lac_interval`; within a second while the application keeps the event loop for itself (INV-C7).
         "immediate": at once, since the LAC leaves before the application learns of the last acknowledgement (INV-C5); a
         lone append then takes the client three sends more.
-
-        A rule that counts domains in acknowledgements (`min_racks_per_ack_quorum`) has an append return only when its
-        copies span them; the ledger records where its bookies are (INV-P5).
 
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
@@ -227,7 +225,6 @@ class Client:
         await self._watch_bookies()
         rule = await self._rule_of_new(checked, wish)
         while True:
-            custom_of_new(rule, write_quorum, {})  # refuses what no append could keep to
             chosen = await self._ensembles.new(
                 checked, rule, allow_missing_bookies=allow_missing_bookies
             )
@@ -303,7 +300,9 @@ class Client:
         """Return the rule of a new ledger. Raises ConfigError."""
         if STREAM_KEY not in shape.custom:  # else its stream's policy has narrowed the wish
             wish = await self._narrowed_by_namespace(shape.namespace, wish)
-        return await self._ensembles.rule_of_new(wish)
+        rule = await self._ensembles.rule_of_new(wish)
+        custom_of_new(rule, shape.write_quorum, {})  # refuses what no append could keep to
+        return rule
 
     def _forget_rules(self) -> None:
         self._ensembles.forget_rules()

@@ -180,9 +180,7 @@ def custom_of(
 ) -> Mapping[str, bytes] | None:
     """Return the custom metadata of a new ledger, with its rule of placement (INV-P4) in a cluster with that rule.
 
-    And with its domains (INV-P5).
-
-    And with its namespace, unless it names one.
+    And with its domains (INV-P5), and its namespace, unless it names one.
     """
     check_type("placement", placement, PlacementConfig)
     check_type("metadata", custom, Mapping | None)

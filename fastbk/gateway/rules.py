@@ -231,9 +231,8 @@ def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
     # A ledger that is attached to a stream says so, and what namespace that is of, once. Its retention deletes the
     # ledger then, and readers of the ledger lose it.
     attaching = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
-    if not old.is_closed and old.fragments[-1] != new.fragments[-1]:
-        # A writer that changes its ensemble says where the new members are (INV-P5).
-        changed -= {ACK_DOMAINS_KEY} if is_moved(old.custom, new.custom) else set()
+    if is_moved(old.custom, new.custom) and old.fragments[-1] != new.fragments[-1]:
+        changed.discard(ACK_DOMAINS_KEY)  # a writer says where new members are (INV-P5)
     return [
         Need(_right_of_key(key, attaching - old.custom.keys()), f"edit {key[:40]} of")
         for key in sorted(changed)
