@@ -60,19 +60,13 @@ def add_pages(
     server.add_page("/livez", alive, is_quick=True)
 
 
-def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
-    """Return the page, in the text format 0.0.4."""
+def _autorecovery_rows(
+    healer: Healer, recoveries: RequestedRecoveries
+) -> list[tuple[str, str, str, object]]:
+    """Return name, kind, text and value of what is counted here beside Apache's names."""
     worker, marks = healer.worker, healer.worker.marks
-    lines = [
-        *_auditor_lines(healer.auditor_counts),
-        *_apache_gauges(
-            marks.counts,
-            PlacementCounts() if healer.auditor is None else healer.auditor_counts.placement,
-        ),
-        *_worker_lines(worker.counts),
-    ]
     late = healer.late_passes()
-    rows: list[tuple[str, str, str, object]] = [
+    return [
         ("elections_total", "counter", "times that this process became the auditor", healer.elections),
         ("is_auditor", "gauge", "1 while this process is the auditor", int(healer.auditor is not None)),
         ("last_backup_age_seconds", "gauge",
@@ -120,6 +114,20 @@ def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
         ("recoveries_done_total", "counter", "of these, that are done", recoveries.done),
         ("recoveries_failed_total", "counter", "of these, that left ledgers; the log says why", recoveries.failed),
     ]  # fmt: skip
+
+
+def autorecovery_text(healer: Healer, recoveries: RequestedRecoveries) -> str:
+    """Return the page, in the text format 0.0.4."""
+    worker, marks = healer.worker, healer.worker.marks
+    lines = [
+        *_auditor_lines(healer.auditor_counts),
+        *_apache_gauges(
+            marks.counts,
+            PlacementCounts() if healer.auditor is None else healer.auditor_counts.placement,
+        ),
+        *_worker_lines(worker.counts),
+    ]
+    rows = _autorecovery_rows(healer, recoveries)
     lines += [
         line
         for name, kind, text, value in rows

@@ -146,7 +146,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
 
     def _next(self, metadata: LedgerMetadata) -> tuple[Fragment, EntryId] | None:
         """Return the first fragment that names the lost bookie and was not given up, and its last entry."""
-        ends = [one.first_entry_id - 1 for one in metadata.fragments[1:]]
+        ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
         ends.append(metadata.last_entry_id if metadata.is_closed else -1)
         for index, fragment in enumerate(metadata.fragments):
             if self._lost not in fragment.ensemble or fragment.first_entry_id in self.repaired.left:
@@ -225,13 +225,13 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         """Choose a bookie for the share; None: there is none, and that is said."""
         index = fragment.ensemble.index(self._lost)
         exclude = frozenset(self._refusing) | {self._lost} | self._avoid
-        found = yield from choose(fragment.ensemble, frozenset({index}), exclude)
-        target = found.chosen.get(index)
+        choice = yield from choose(fragment.ensemble, frozenset({index}), exclude)
+        target = choice.chosen.get(index)
         if target is None:
-            reasons = dict(found.left_out) | self._refusing
-            said = "; ".join(f"{one}: {why}" for one, why in reasons.items())
-            said = said or "none may be taken but those that hold it; start another"
-            self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {said}"
+            reasons = dict(choice.left_out) | self._refusing
+            reason = "; ".join(f"{bookie_id}: {why}" for bookie_id, why in reasons.items())
+            reason = reason or "none may be taken but those that hold it; start another"
+            self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {reason}"
             self.repaired.has_no_target = not self._refusing
             return None
         identity = yield from self._read_identity(target)
@@ -243,13 +243,13 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, timeout_s, self._now_s)
         while True:
             try:
-                found: VersionedIdentity | None = yield ReadIdentity(target)
+                identity: VersionedIdentity | None = yield ReadIdentity(target)
             except MetadataUnavailable:
                 pause_s = backoff.next_in_time_s(self._now_s)
                 if pause_s is None:
                     raise
             else:
-                return None if found is None else IdentityVersion(target, found.version)
+                return None if identity is None else IdentityVersion(target, identity.version)
             yield Sleep(pause_s, is_retry=True)
 
     # --- copying and naming ------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class Move:
     @property
     def moved_ensemble(self) -> tuple[BookieId, ...]:
         """The ensemble behind it."""
-        return tuple(self.target if one == self.source else one for one in self.ensemble)
+        return tuple(self.target if member == self.source else member for member in self.ensemble)
 
 
 class MoveCopies(ReReplicateLedger):
@@ -582,7 +582,7 @@ def list_held(
             return held
         if reply.status != Status.OK:
             return HeldEntries(error=str(reply))
-        held.ranges += [one for one in reply.ranges if one[0] <= last]
+        held.ranges += [held_range for held_range in reply.ranges if held_range[0] <= last]
         if not first < reply.next_entry_id <= last or len(held.ranges) >= RANGES_MAX:
             return held
         first = reply.next_entry_id
