@@ -268,4 +268,5 @@ class Rebalance:
         for bookie_id in done.refusing:
             self._planner.leave_out(bookie_id)
         reason = "; ".join(f"from entry {first}: {why}" for first, why in done.left.items())
-        return Attempt(reason, is_parked=True, unanswered=unanswered)
+        # Entries that nobody has are found again by each run: that is no matter of time.
+        return Attempt(reason, is_parked=not done.lost_count, unanswered=unanswered)
