@@ -17,6 +17,15 @@ FINDERS: dict[str, int] = {
     "recovery-without-taking-over": 7000137,  # I18
     "length-of-the-newest": 594716830579,  # I10
     "recoverer-moves-the-end": 7000005,  # I8
+    "acknowledges-in-one-rack": 7700006,  # I1
+    "acknowledges-in-one-rack-out-of-order": 7700294,  # I1
+    "recovery-wants-one-rack-more": 7700014,  # I2
+    "unrecorded-members-are-nowhere": 7701331,  # I2
+    "racks-are-lost-at-a-change": 7700011,  # I24
+    "replacement-is-where-its-predecessor-was": 7700205,  # I1
+    "rewriting-in-one-rack": 7700109,  # I18
+    "recovery-waits-for-the-plain-count": 7700136,  # I20
+    "choice-does-not-span": 7700096,  # I20
     "conflict-is-success": 7000005,  # I10
     "unknown-is-success": 7000009,  # I10
     "writer-closes-a-closed-ledger": 985908868233,  # I8

@@ -327,8 +327,8 @@ _ALL = [
         "whoever repairs the ledger later puts its copies anywhere",
         (
             f"{_CHANGE}.of",
-            "Fragment(self.start, tuple(ensemble))))",
-            "Fragment(self.start, tuple(ensemble))), custom={})",
+            "fragments=fragments, custom=custom)",
+            "fragments=fragments, custom={})",
         ),
     ),
     fault(

@@ -142,7 +142,8 @@ def test_those_that_do_not_answer_are_left_out_of_the_next_choice() -> None:
     assert first[0] not in second
     with pytest.raises(StopIteration) as chosen:
         choosing.send({})
-    assert chosen.value.value == ChosenEnsemble(second)
+    locations = dict.fromkeys(second, DEFAULT_LOCATION)
+    assert chosen.value.value == ChosenEnsemble(second, locations=locations)
 
 
 def test_too_few_that_answer_is_an_error_with_what_was_wrong_with_each() -> None:
@@ -201,6 +202,19 @@ def test_replacements_cover_what_can_be_had_and_say_why_not_more() -> None:
     assert list(replaced.chosen.values()) == ["b4"]
     assert set(replaced.chosen) <= {0, 2}
     assert replaced.left_out["b3"] == "refused"
+
+
+def test_a_member_that_nobody_sees_is_where_its_ledger_recorded_it() -> None:
+    """INV-P5: by the table of now alone the replacement would be in the rack of the member that stays."""
+    rule = PlacementConfig(policy="rack", min_racks_per_ack_quorum=2)
+    here = [BookieView("b2", location="/r1"), BookieView("b3", location="/r2")]
+    recorded = {"b0": "/r1", "b1": "/r2"}
+    action = Choose(("b0", "b1"), frozenset({1}), frozenset(), recorded)
+    choosing = replacements(lambda: here, action, 2, 2, rule, random.Random(1))
+    assert next(choosing) == ("b3",)
+    with pytest.raises(StopIteration) as end:
+        choosing.send({})
+    assert end.value.value.locations == {"b0": "/r1", "b1": "/r2", "b3": "/r2"}
 
 
 def test_a_bookie_that_says_nothing_is_at_the_default_location() -> None:

@@ -240,5 +240,6 @@ def two_payloads_of_one_entry(judge: Judge) -> None:
 def a_change_leaves_the_record_of_racks_as_it_was(judge: Judge) -> None:
     names = {f"b{number}": f"/r{number % 3}" for number in range(6)}
     judge.checks.racks = racks = Racks(replace(judge.world.plan, ack_racks=2, racks=names))
-    judge.change(replace(judge.metadata, custom=racks.custom_of_new(3, ("b0", "b1", "b2"))))
+    custom = {**racks.custom_of_new(3, ("b0", "b1", "b2")), **judge.metadata.custom}
+    judge.change(replace(judge.metadata, custom=custom))
     judge.ensemble(0, "b0", "b1", "b3")
