@@ -1,6 +1,6 @@
 """The asyncio reader of one ledger: the reading procedures as calls and iterators, and the entries that it hands out.
 
-Decisions 79 and 152.
+Decisions 79, 152 and 173.
 """
 
 from __future__ import annotations
