@@ -182,17 +182,17 @@ def _panel(panel: Panel, x: float, y: float) -> list[str]:
     y += TITLE_HEIGHT
     rack_height = LABEL_HEIGHT + BOOKIE + 6
     height = _height_of(panel.regions)
-    at = x
+    left = x
     for region in panel.regions:
         if region.name:
             kind = "region lost" if region.is_lost else "region"
             parts.append(
-                f'<rect class="{kind}" x="{at:g}" y="{y:g}" width="{region.width}" height="{height}" rx="8"/>'
-                f'<text x="{at + region.inset:g}" y="{y + 17:g}">{escape(region.name)}</text>'
+                f'<rect class="{kind}" x="{left:g}" y="{y:g}" width="{region.width}" height="{height}" rx="8"/>'
+                f'<text x="{left + region.inset:g}" y="{y + 17:g}">{escape(region.name)}</text>'
             )
         top = y + (LABEL_HEIGHT + 4 if region.name else 0)
-        parts += _racks(region, at + region.inset, top, rack_height)
-        at += region.width + RACK_GAP
+        parts += _racks(region, left + region.inset, top, rack_height)
+        left += region.width + RACK_GAP
     y += height + 8
     for number, (kind, text) in enumerate(panel.verdicts()):
         parts.append(
@@ -203,7 +203,9 @@ def _panel(panel: Panel, x: float, y: float) -> list[str]:
 
 def _height_of(regions: Sequence[Region]) -> int:
     rack_height = LABEL_HEIGHT + BOOKIE + 6
-    return rack_height + (LABEL_HEIGHT + 4 + REGION_GAP if any(one.name for one in regions) else 0)
+    return rack_height + (
+        LABEL_HEIGHT + 4 + REGION_GAP if any(region.name for region in regions) else 0
+    )
 
 
 def picture(panels: Sequence[Panel], about: str, columns: int = 2) -> str:

@@ -647,6 +647,7 @@ class Client:
                 )
             )
         self._refreshing.cancel()
+        self._ensembles.cancel()
         self._ensembles.short.close()
         if self._lac_guard is not None:
             await self._lac_guard.end(limit_s)

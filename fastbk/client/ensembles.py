@@ -113,6 +113,11 @@ class Ensembles:
         if self._rules is None:
             await asyncio.shield(self._locating)
 
+    def cancel(self) -> None:
+        """Read nothing more: the client ends."""
+        if self._locating is not None:
+            self._locating.cancel()
+
     async def _locate(self) -> None:
         with contextlib.suppress(Error):  # without it, all bookies are as far
             await self._cluster_rule()

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -53,6 +53,7 @@ from fastbk.wire.statuses import Status, status_name
 _log = LibraryLog("fastbk.client")
 
 SUSPECT_S = 5.0
+Distances: TypeAlias = Mapping[BookieId, Distance]
 
 
 class KnownBookies:
@@ -77,7 +78,7 @@ class KnownBookies:
         """Those that have answered one."""
         self.locations = BookieLocations.of(config.topology, config.topology_script)
         """Whoever lists bookies has it learn about `hosts()`."""
-        self._distances: dict[BookieId, Distance] | None = None
+        self._distances: tuple[Distances, Distances] | None = None
         self._locations_known = 0
 
     # --- where they are ----------------------------------------------------------------------------------------
@@ -158,6 +159,11 @@ class KnownBookies:
         if len(times) == limit and now_s - times[0] <= self._config.quarantine_interval:
             self._quarantined_until_s[bookie_id] = now_s + self._config.quarantine_time
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any has ever failed."""
+        return bool(self._failed_s)
+
     def is_suspect(self, bookie_id: BookieId, now_s: float) -> bool:
         """Whether it failed within the last seconds, so that others are asked first."""
         failed_s = self._failed_s.get(bookie_id)
@@ -206,20 +212,25 @@ class KnownBookies:
 
     def distance(self, bookie_id: BookieId) -> Distance:
         """Return how far a bookie is, as far as it is known by now."""
-        return self.distances().get(bookie_id, Distance.UNKNOWN)
+        return self._all_distances()[0].get(bookie_id, Distance.UNKNOWN)
 
-    def distances(self) -> Mapping[BookieId, Distance]:
-        """Return how far those are that were ever listed. Any thread may ask."""
+    def differing_distances(self) -> Distances:
+        """Return how far those are that were ever listed; nothing where all are as far, so that no order is made."""
+        return self._all_distances()[1]
+
+    def _all_distances(self) -> tuple[Distances, Distances]:
+        """Return both. Any thread may ask."""
         known = self._distances
         if known is not None:
             return known
         number = self._locations_known
         views = [view_of(one, places=self.locations) for one in self.listed()]
         here = self._location(views)
-        known = {
+        distances = {
             view.bookie_id: distance_of(here, view.location, is_same_host=view.is_local)
             for view in views
         }
+        known = distances, distances if len(set(distances.values())) > 1 else {}
         if number == self._locations_known:  # else the loop has learned more than this thread saw
             self._distances = known
         return known

@@ -1,6 +1,6 @@
 """The asyncio reader of one ledger: the reading procedures as calls and iterators, and the entries that it hands out.
 
-Decisions 79 and 152.
+Decisions 79, 152 and 173.
 """
 
 from __future__ import annotations
@@ -707,11 +707,13 @@ class ReadOrder:
         if not self._is_striped and turned:
             index = self._turn % len(turned)
             turned = turned[index:] + turned[:index]
-        now_s, distances = self._now_s, self._known.distances()
+        now_s, known, distances = self._now_s, self._known, self._known.differing_distances()
+        if not (distances or known.has_suspects or self._slow_until_s or self._late_until_s):
+            return turned
         return sorted(
             turned,
             key=lambda one: (
-                self._known.is_suspect(one, now_s),
+                known.is_suspect(one, now_s),
                 self._slow_until_s.get(one, 0.0) > now_s,
                 distances.get(one, Distance.UNKNOWN),
                 self._late_until_s.get(one, 0.0) > now_s,

@@ -88,7 +88,7 @@ def of_one_place(
         quorum = metadata.write_quorum
         for fragment in metadata.fragments:
             ensemble = fragment.ensemble
-            for first in range(len(ensemble)):
+            for first in range(len(ensemble) if quorum < len(ensemble) else 1):
                 members = [ensemble[(first + n) % len(ensemble)] for n in range(quorum)]
                 places = {place_of(one) for one in members}
                 if len(places) < min(DOMAINS_MIN, quorum):

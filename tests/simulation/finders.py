@@ -53,6 +53,7 @@ FINDERS: dict[str, int] = {
     "piggyback-without-proof": 7000152,  # I7
     "lac-begins-in-the-last-fragment": 7000001,  # I7
     "repair-names-first": 7000017,  # I19
+    "repair-asks-no-other-region": 767135566723,  # I19
     "close-marks-nothing": 2100901226,  # I22
     "replaced-bookie-lacks-nothing": 112762213017,  # I22
     "replacement-named-too-early": 911919046110,  # I19
