@@ -153,7 +153,7 @@ MUTATIONS = (
             "rule_of(metadata.custom, cluster)",
             "cluster",
         ),
-        seed=16,
+        seed=48,
     ),
     fault(
         "repair_loses_the_rule",
@@ -163,7 +163,7 @@ MUTATIONS = (
             "fragments=tuple(fragments))",
             "fragments=tuple(fragments), custom={})",
         ),
-        seed=30,
+        seed=23,
     ),
     fault(
         "hard_group_is_soft",
