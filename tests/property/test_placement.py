@@ -27,7 +27,7 @@ from fastbk.placement.choose_ensemble import (
     placement_faults,
 )
 from tests.simulation.healing.mutations import MUTATIONS
-from tests.simulation.planting import Mutation, planted
+from tests.simulation.planting import Mutation, fault, planted
 
 LOCATIONS = ["/x/1", "/x/2", "/y/1", "/y/2", "/z/1", "/x/1", "/1", ""]
 T = TypeVar("T")
@@ -288,14 +288,27 @@ def test_large_rings_keep_what_is_enforced_whatever_the_search_finds(
     assert placement_faults(bookies, chosen, write_quorum, 1, config) == []
 
 
-# Faults that are planted into the choice: the judge finds each within a few clusters, and the simulator's worlds that
-# heal themselves find them, too (`tests/simulation/healing/mutations.py`).
+# Faults that are planted into the choice: the judge finds each within a few clusters. The first two show in few of the
+# simulator's worlds, which find the others, too (`tests/simulation/healing/mutations.py`).
 
 
+_CHOOSE = "fastbk.placement.choose_ensemble:"
 PLANTED = [
-    one
-    for one in MUTATIONS
-    if all(edit.where.startswith("fastbk.placement.") for edit in one.edits)
+    fault(
+        "enforced_is_soft",
+        "what a rule enforces is kept as far as possible",
+        (_CHOOSE + "rules_of", "is_enforced = config.enforce or 1 <", "is_enforced = 1 <"),
+    ),
+    fault(
+        "racks_of_the_ensemble_are_counted",
+        "the ensemble has enough racks, and a write set does not",
+        (
+            _CHOOSE + "windows_of",
+            "every[:1] if write_quorum == ensemble else every",
+            "(tuple(range(ensemble)),)",
+        ),
+    ),
+    *(one for one in MUTATIONS if all(edit.where.startswith(_CHOOSE) for edit in one.edits)),
 ]
 CLUSTERS = 400
 

@@ -325,11 +325,7 @@ _ALL = [
     fault(
         "change-loses-the-rule",
         "whoever repairs the ledger later puts its copies anywhere",
-        (
-            f"{_CHANGE}.of",
-            "fragments=fragments, custom=custom)",
-            "fragments=fragments, custom={})",
-        ),
+        (f"{_CHANGE}.of", "fragments=fragments, custom=custom", "fragments=fragments, custom={}"),
     ),
     fault(
         "writer-changes-a-fenced-ledger",
