@@ -1,3 +1,3 @@
 """The version of fastbk, for modules that `fastbk` itself imports. Imports nothing."""
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 PLACEMENT_KEY = "auditorPeriodicPlacementPolicyCheckInterval"
+SCRIPT_KEY = "networkTopologyScriptFileName"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--apache-config",
         type=Path,
         metavar="FILE",
-        help=f"Apache's file, of which {PLACEMENT_KEY} counts here, where --placement-interval is not given",
+        help=f"Apache's file, of which {PLACEMENT_KEY} and {SCRIPT_KEY} count here, where --placement-interval and"
+        " --topology-script are not given",
     )
     parser.add_argument(
         "--audit",
@@ -72,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology-script",
         type=Path,
         metavar="FILE",
-        help="an executable that gets hosts and prints a location for each, as Apache's networkTopologyScriptFileName:"
-        " the auditor keeps the cluster's table of locations by it",
+        help="an executable that gets hosts and prints a location for each: the auditor keeps the cluster's table of"
+        " locations by it",
     )
     add_events(parser, "autorecovery")
     add_http(parser, "/metrics, /livez, /events and /api/v1/autorecovery")
@@ -93,7 +95,6 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.autorecovery.auditor import AuditorOptions
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
-    from fastbk.client.known_bookies import TopologyScript
     from fastbk.meta.uri import is_gateway
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
@@ -105,12 +106,9 @@ async def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--ledgers-at-once {options.ledgers_at_once}: must be 1 to 64")
     if options.grace < 0:
         raise ConfigError(f"--grace {options.grace:g}: must be 0 or more seconds")
-    script = options.topology_script
-    if script is not None:
-        TopologyScript(script)  # refuses what is no executable file
-        script = script.absolute()
     auditing = AuditorOptions(
-        placement_interval_s=_placement_interval_s(options), topology_script=script
+        placement_interval_s=_placement_interval_s(options),
+        topology_script=_topology_script(options),
     )
     chosen = WorkerOptions(ledgers_at_once=options.ledgers_at_once, grace_s=options.grace)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -173,6 +171,18 @@ def _placement_interval_s(options: argparse.Namespace) -> float:
     if seconds is not None and seconds < 0:
         raise configuration.fault(PLACEMENT_KEY, "must be 0 or more seconds")
     return INTERVAL_S if seconds is None else float(seconds)
+
+
+def _topology_script(options: argparse.Namespace) -> Path | None:
+    """Return the script that says where bookies are; None: there is none. Raises ConfigError."""
+    from fastbk.apache.configuration import source
+    from fastbk.client.known_bookies import TopologyScript
+
+    script: Path | None = options.topology_script
+    if script is None and options.apache_config is not None:
+        named = source.read(options.apache_config, os.environ).text(SCRIPT_KEY)
+        script = Path(named) if named else None
+    return None if script is None else TopologyScript(script.absolute()).path
 
 
 async def _audit(

@@ -1,6 +1,6 @@
 """The cluster's rules of placement: one record of the metadata store, which `fastbk cluster placement set` changes.
 
-Clients read it when they choose bookies, at most every ten seconds (`RecordCalls.cluster_rules`). A cluster without the
+Clients read it when they choose bookies, at most every ten seconds (`fastbk.client.ensembles`). A cluster without the
 record has `fastbk.placement.rules.DEFAULT_RULE`; so has one whose record nobody can read (INV-M17).
 
 With it comes what Pulsar's operators say of where bookies are, from Pulsar's own node, which nobody writes here.

@@ -24,8 +24,10 @@ from fastbk.errors import ConfigError, Error, MetadataUnavailable, StorageError
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, LEVEL_PROPERTY
 from fastbk.meta.api import BookieIdentity
 from fastbk.meta.format_level import LevelRecord, raise_level, read_or_first
+from fastbk.meta.placement_record import read_rules
 from fastbk.meta.rollback import read_hold
 from fastbk.placement.config import DEFAULT_LOCATION, valid_location
+from fastbk.placement.rules import ClusterPlaces
 from fastbk.upgrade.roll_plan import Action, Done, Observation, Restart, Roll, RollBookie, Stop
 
 if TYPE_CHECKING:
@@ -90,11 +92,21 @@ async def read_bookies(client: Client) -> dict[BookieId, RollBookie]:
         if isinstance(identity, BookieIdentity)
     }
     states = await bookie_states(client, identities)
-    return {state.bookie_id: _roll_bookie(state, starts.get(state.bookie_id)) for state in states}
+    places = ClusterPlaces(await client.call_store(read_rules))
+    return {
+        state.bookie_id: _roll_bookie(state, starts.get(state.bookie_id), places)
+        for state in states
+    }
 
 
-def _roll_bookie(state: BookieState, starts: int | None) -> RollBookie:
-    location = valid_location(state.properties.get(LOCATION_PROPERTY, "")) or DEFAULT_LOCATION
+def _roll_bookie(state: BookieState, starts: int | None, places: ClusterPlaces) -> RollBookie:
+    # An address is a host and a port, and so is the id of one of Apache's bookies that is away.
+    host = (state.address or state.bookie_id).rpartition(":")[0]
+    location = (
+        places.location_of(state.bookie_id, host)
+        or valid_location(state.properties.get(LOCATION_PROPERTY, ""))
+        or DEFAULT_LOCATION
+    )
     version = "" if state.info is None else state.info.software.removeprefix("fastbk ")
     return RollBookie(state.bookie_id, location, state.state, state.reason, version, starts)
 

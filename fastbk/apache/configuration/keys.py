@@ -374,7 +374,7 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ),
     (
         "a bookie runs no AutoRecovery inside; `fastbk autorecovery --apache-config FILE` takes this key from the file",
-        "auditorPeriodicPlacementPolicyCheckInterval=0",
+        "auditorPeriodicPlacementPolicyCheckInterval=0 networkTopologyScriptFileName=~",
     ),
     (
         "clients choose ensembles, bookies do not; in this file it is for AutoRecovery's client",
@@ -382,7 +382,7 @@ IGNORED: tuple[tuple[str, str], ...] = (
         " minNumRacksPerWriteQuorum=2 enforceMinNumRacksPerWriteQuorum=false enforceMinNumFaultDomainsForWrite=false"
         " minNumZonesPerWriteQuorum=2 desiredNumZonesPerWriteQuorum=3 enforceStrictZoneawarePlacement=true"
         " ignoreLocalNodeInPlacementPolicy=false reppDnsResolverClass=org.apache.bookkeeper.net.ScriptBasedMapping"
-        " networkTopologyScriptFileName=~ networkTopologyScriptNumberArgs=100 stickyReadSEnabled=false"
+        " networkTopologyScriptNumberArgs=100 stickyReadSEnabled=false"
         " reorderReadSequenceEnabled=false bookieAddressResolverEnabled=true",
     ),
     (

@@ -1,4 +1,4 @@
-"""How often the auditor compares ledgers with their rules: by an option, by Apache's file, or by default."""
+"""What counts for the auditor: options, keys of Apache's file, or defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from fastbk.autorecovery.placement_audit import INTERVAL_S
-from fastbk.cli.autorecovery import PLACEMENT_KEY, _placement_interval_s
+from fastbk.cli.autorecovery import (
+    PLACEMENT_KEY,
+    SCRIPT_KEY,
+    _placement_interval_s,
+    _topology_script,
+)
 from fastbk.errors import ConfigError
 
 
@@ -38,3 +43,22 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         interval_s("often", None)
     with pytest.raises(ConfigError, match="cannot read"):
         interval_s(None, tmp_path / "nothing.conf")
+
+
+def test_the_script_of_locations_is_an_option_or_apaches_key(tmp_path: Path) -> None:
+    """Decision 169: a file of this machine's operator names it."""
+    file, script = tmp_path / "bk_server.conf", tmp_path / "racks.sh"
+    file.write_text(f"{SCRIPT_KEY}={script}\n")
+
+    def found(option: Path | None, config: Path | None) -> Path | None:
+        return _topology_script(Namespace(topology_script=option, apache_config=config))
+
+    assert found(None, None) is None
+    for given in ((script, None), (None, file)):
+        with pytest.raises(ConfigError, match="no executable file"):
+            found(*given)
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert found(script, None) == found(None, file) == script
+    file.write_text("bookiePort=3181\n")
+    assert found(None, file) is None

@@ -13,9 +13,19 @@ from fastbk.client import Client
 from fastbk.errors import ConfigError
 from fastbk.formats import LEVEL_PROPERTY
 from fastbk.meta.api import BookieRegistration, BookieService
+from fastbk.meta.placement_record import change_rules
 from fastbk.meta.sqlite.store import MemoryStore
-from fastbk.upgrade.roll import OUTPUT_BYTES_MAX, RollOptions, _Runner, level_of, reasons_against
+from fastbk.placement.rules import ClusterRules
+from fastbk.upgrade.roll import (
+    OUTPUT_BYTES_MAX,
+    RollOptions,
+    _Runner,
+    level_of,
+    read_bookies,
+    reasons_against,
+)
 from fastbk.upgrade.roll_plan import Roll
+from tests.fixtures.placed import know
 from tests.fixtures.wait import wait_until_async
 
 RESTART_S = 30.0
@@ -149,3 +159,21 @@ def test_a_worker_counts_while_it_reports() -> None:
 
 def test_a_cluster_without_bookies_has_nothing_to_finalize() -> None:
     assert reasons_against(2, [], [], {}, NOW_MS) == ("no bookie is registered",)
+
+
+async def test_bookies_are_where_the_clusters_table_and_pulsars_node_say_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else bookies of several racks would be restarted as if they were in one."""
+    store = MemoryStore("roll locations")
+    know(store, "b1", "10.1.2.3:3181", "b3", "b4")
+    change_rules(store, lambda _: ClusterRules(locations={"b1": "/eu/r1", "10.1.*": "/eu/r2"}))
+    monkeypatch.setattr(MemoryStore, "pulsar_racks", lambda _: b'{"g":{"b3":{"rack":"/eu/r3"}}}')
+    async with Client(store) as client:
+        found = await read_bookies(client)
+    assert {name: bookie.location for name, bookie in found.items()} == {
+        "10.1.2.3:3181": "/eu/r2",
+        "b1": "/eu/r1",
+        "b3": "/eu/r3",
+        "b4": "/default-region/default-rack",
+    }
