@@ -43,10 +43,7 @@ def kill_rounds(rig: Rig, rounds: int, seed: int, *, kind: str) -> Iterator[Resu
             f"-Dfastbk.compat.seed={seed}",
             f"-Dfastbk.compat.seconds={rounds * ROUND_S_MAX}",
         ]
-        answers: dict[str, Answer] = {
-            "kill-some": killer.kill,
-            "all-back": killer.all_back,
-        }
+        answers: dict[str, Answer] = {"kill-some": killer.kill, "all-back": killer.all_back}
         yield from run_cells(
             f"java > {kind}, kills",
             cluster,

@@ -34,9 +34,7 @@ from tests.compat.members import (
     write_conf,
 )
 
-OUR_SETTINGS: dict[str, dict[str, object]] = {
-    "gc": {"interval": "20s"},
-}
+OUR_SETTINGS: dict[str, dict[str, object]] = {"gc": {"interval": "20s"}}
 REGISTER_S_MAX = 60.0
 COMMAND_S_MAX = 120.0
 READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
@@ -175,10 +173,7 @@ class Cluster:
         )
 
     def fastbk(
-        self,
-        *words: str,
-        variables: Mapping[str, str] | None = None,
-        codes: tuple[int, ...] = (0,),
+        self, *words: str, variables: Mapping[str, str] | None = None, codes: tuple[int, ...] = (0,)
     ) -> str:
         """Return what a command of ours writes to stdout."""
         return self._run([*FASTBK, *words], variables, codes, COMMAND_S_MAX).stdout

@@ -133,9 +133,7 @@ class Move:
             raise AssertionError(f"{done['entries']} entries imported, {found['entries']} found")
         print(f"{old.bookie_id}: {done['ledgers']} ledgers, {done['entries']:,} entries imported")
         return ConfMember(
-            folder,
-            ConfFile(toml, old.port, old.http_port),
-            self._cluster.registered_by,
+            folder, ConfFile(toml, old.port, old.http_port), self._cluster.registered_by
         )
 
     def _start(self, new: ConfMember) -> None:

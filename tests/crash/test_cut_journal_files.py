@@ -116,8 +116,7 @@ def test_a_start_cuts_the_last_file_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [{"action": "fail", "errno": errno.EIO}, {"action": "fail", "errno": errno.ENOSPC}],
+    "fault", [{"action": "fail", "errno": errno.EIO}, {"action": "fail", "errno": errno.ENOSPC}]
 )
 def test_files_that_cannot_be_cut_are_just_larger(fault: dict[str, Any]) -> None:
     with formatted() as fake:

@@ -67,13 +67,7 @@ async def test_what_one_client_writes_the_others_read(
         b"".join(apache.v2_read(i) for i in (0, 4, -1, 6)) + apache.v2_read(0, ledger_id=77)
     )
     read = [await hear_v2(client) for _ in range(5)]
-    assert [(one.error, one.entry_id) for one in read] == [
-        (0, 0),
-        (0, 4),
-        (0, -1),
-        (2, 6),
-        (1, 0),
-    ]
+    assert [(one.error, one.entry_id) for one in read] == [(0, 0), (0, 4), (0, -1), (2, 6), (1, 0)]
     assert [one.rest for one in read[:2]] == [entries[0], entries[4]]
     assert read[2].rest[8:16] == struct.pack(">q", 5)
     client.send(apache.v3_read(1, 4) + apache.v3_read(2, 99) + apache.v3_read(3, 0, ledger_id=77))

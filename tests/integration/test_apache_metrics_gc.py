@@ -12,14 +12,7 @@ from tests.fixtures.exposition import Exposition, scraped
 from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async
-from tests.integration.test_gc_space import (
-    deletion_log,
-    gc,
-    log_bytes,
-    started,
-    write,
-    write_mixed,
-)
+from tests.integration.test_gc_space import deletion_log, gc, log_bytes, started, write, write_mixed
 
 RUNTIMES = ("THREAD_RUNTIME", "GC_LEDGER_RUNTIME", "COMPACT_RUNTIME", "EXTRACT_META_RUNTIME")
 ENTRIES = 600

@@ -70,9 +70,7 @@ def test_a_stream_is_a_table_up_to_what_is_published(
     assert reader.read_all().column("seq").to_pylist() == list(range(10, 20))
 
 
-def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(
-    space: SyncNamespace,
-) -> None:
+def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(space: SyncNamespace) -> None:
     stream = space.create_stream("end")
     with stream.writer() as writer:
         writer.append(b"a")

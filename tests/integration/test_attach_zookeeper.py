@@ -23,13 +23,7 @@ from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.spark.sink import TaskAttempt
 from fastbk.stream.context import StreamContext
-from fastbk.stream.drafts import (
-    ATTACHED_MAX,
-    DRAFT_KEY_CHARACTERS_MAX,
-    Draft,
-    begin,
-    drafts_of,
-)
+from fastbk.stream.drafts import ATTACHED_MAX, DRAFT_KEY_CHARACTERS_MAX, Draft, begin, drafts_of
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient

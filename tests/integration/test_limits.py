@@ -160,10 +160,7 @@ def hello(sock: socket.socket) -> None:
 
 
 async def test_a_client_that_does_not_read_is_cut_while_others_go_on() -> None:
-    settings = {
-        "limits": {"frame_size_max": "2MiB"},
-        "network": {"reply_backlog_max": "4MiB"},
-    }
+    settings = {"limits": {"frame_size_max": "2MiB"}, "network": {"reply_backlog_max": "4MiB"}}
     async with LocalCluster(1, settings=settings) as cluster:
         bookie = await raw_bookie(cluster.bookies[0])
         for entry_id in range(64):
@@ -288,11 +285,7 @@ ABUSES = {
 def abused() -> Iterator[LocalCluster]:
     settings: dict[str, dict[str, object]] = {
         "limits": {"frame_size_max": "2MiB"},
-        "network": {
-            "hello_timeout": "1s",
-            "frame_timeout": "1s",
-            "partial_frames_max": "8MiB",
-        },
+        "network": {"hello_timeout": "1s", "frame_timeout": "1s", "partial_frames_max": "8MiB"},
     }
     with LocalCluster(1, settings=settings) as cluster:
         yield cluster

@@ -19,17 +19,7 @@ from loadtest import kept
 from loadtest.run import BROKEN
 from tests.fixtures.wait import wait_until
 from tools.environments import ensure_environment
-from tools.load import (
-    LOST,
-    REQUIREMENTS,
-    ROOT,
-    VENV,
-    Wish,
-    cluster_of,
-    free_port,
-    load,
-    run_locust,
-)
+from tools.load import LOST, REQUIREMENTS, ROOT, VENV, Wish, cluster_of, free_port, load, run_locust
 
 SECONDS_MAX = 60.0
 KINDS = {

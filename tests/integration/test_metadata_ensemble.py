@@ -30,12 +30,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.logs import text_of
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
-from tests.integration.test_metadata_rollback import (
-    SETTINGS,
-    WAIT_S,
-    World,
-    is_held,
-)
+from tests.integration.test_metadata_rollback import SETTINGS, WAIT_S, World, is_held
 
 BOOKIES = 3
 SESSION_S = 2.0

@@ -56,10 +56,7 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             assert set(places) == {0, 1}, "both pairs have ledgers"
             await asyncio.gather(*(fill(writer, 0, ENTRIES) for writer in writers))
             # a process of the second pair is missed as any other
-            for name in (
-                "journal.1",
-                "index.1",
-            ):
+            for name in ("journal.1", "index.1"):
                 boots = bookie.boots
                 await cluster.kill_async(0, name)
                 await cluster.wait_ready_async(0, boots + 1)

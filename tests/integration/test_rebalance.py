@@ -25,7 +25,6 @@ from fastbk.placement.config import PlacementConfig
 from fastbk.placement.rules import ClusterRules
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
-from tests.fixtures.shared_cluster import as_new
 from tests.fixtures.wait import wait_until, wait_until_async
 
 ENTRIES = 50
@@ -33,19 +32,15 @@ RUN = ("cluster", "rebalance", "--yes")
 PLAN = ("cluster", "rebalance", "--dry-run")
 
 
-@pytest.fixture(scope="module")
-def six() -> Iterator[LocalCluster]:
-    with LocalCluster(6) as made:
-        yield made
+BOOKIES = 6
 
 
 @pytest.fixture
-def cluster(six: LocalCluster) -> LocalCluster:
+def cluster(renewed_cluster: LocalCluster) -> LocalCluster:
     """Six bookies that run, no ledger, and nobody says where bookies are."""
-    cluster = as_new(six)
-    with fastbk.sync.connect(cluster.metadata_uri) as client:
+    with fastbk.sync.connect(renewed_cluster.metadata_uri) as client:
         client.call_store(lambda store: change_rules(store, lambda _: ClusterRules()))
-    return cluster
+    return renewed_cluster
 
 
 @pytest.fixture

@@ -34,10 +34,7 @@ def data_of(ledger_id: int, entry_id: int) -> bytes:
 
 
 async def fill(uri: str) -> int:
-    async with (
-        fastbk.connect(uri) as client,
-        await client.create_ledger(3, 3, 2) as writer,
-    ):
+    async with fastbk.connect(uri) as client, await client.create_ledger(3, 3, 2) as writer:
         await writer.append_many(
             [data_of(writer.ledger_id, entry_id) for entry_id in range(ENTRIES)]
         )

@@ -159,10 +159,7 @@ async def test_a_bookie_gets_its_hosts_name_and_its_address_back(
     (name,) = cookies()
     assert name != address
     assert name.rpartition(":")[2] == address.rpartition(":")[2]
-    assert shell("updatecookie", "-b", "hostname")[:2] == (
-        0,
-        f"Cookies of {name} are up to date\n",
-    )
+    assert shell("updatecookie", "-b", "hostname")[:2] == (0, f"Cookies of {name} are up to date\n")
     code, out, _ = shell("updatecookie", "-l")
     assert (code, out.splitlines()) == (
         0,

@@ -187,10 +187,7 @@ def test_what_is_written_is_there_once_and_wrong_writes_end_before_any_task(
 
 @pytest.mark.long
 def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
-    spark: SparkSession,
-    cluster: LocalCluster,
-    space: SyncNamespace,
-    tmp_path: Path,
+    spark: SparkSession, cluster: LocalCluster, space: SyncNamespace, tmp_path: Path
 ) -> None:
     uri, place = cluster.metadata_uri, str(tmp_path / "archive")
     streams = [space.create_stream(name) for name in ("orders", "007")]

@@ -138,10 +138,7 @@ def test_what_is_truncated_while_a_batch_is_planned_is_told(
 
 @pytest.mark.parametrize("place", [{"seq": 50}, {"segment": 2, "entry": 3}])
 def test_a_beginning_that_is_lost_is_told_or_passed_by(
-    cluster: LocalCluster,
-    client: fastbk.sync.Client,
-    space: SyncNamespace,
-    place: dict[str, int],
+    cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace, place: dict[str, int]
 ) -> None:
     stream = space.create_stream("orders", PolicyPatch(roll_bytes=1 << 20))
     for _ in range(3):  # each writer begins a segment

@@ -7,12 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    GreaterThanOrEqual,
-    InputPartition,
-    LessThan,
-)
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 

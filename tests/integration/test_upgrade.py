@@ -302,9 +302,7 @@ async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_dow
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_both_versions_serve_each_others_clients_in_one_cluster(
-    released_tree: Path,
-) -> None:
+async def test_both_versions_serve_each_others_clients_in_one_cluster(released_tree: Path) -> None:
     """Bookies of both, clients of both: each reads what the other wrote, ledgers and streams."""
     async with ReleasedCluster(3) as cluster:
         uri, cli = cluster.metadata_uri, Cli(cluster.metadata_uri)

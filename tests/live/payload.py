@@ -25,13 +25,7 @@ class Origin:
 def make(origin: Origin) -> bytes:
     """Return `size_bytes` (at least the header's 36) that only this origin has."""
     head = _HEADER.pack(
-        _MAGIC,
-        origin.run,
-        origin.ledger_id,
-        origin.entry_id,
-        origin.writer,
-        origin.size_bytes,
-        0,
+        _MAGIC, origin.run, origin.ledger_id, origin.entry_id, origin.writer, origin.size_bytes, 0
     )
     count = max(0, origin.size_bytes - len(head))
     body = hashlib.shake_128(head).digest(count)

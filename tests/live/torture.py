@@ -118,13 +118,7 @@ class Torture:
         path.write_text(json.dumps(asdict(settings)))
         with open(self.folder / f"{name}.log", "ab") as log:
             self.workers[name] = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.live.worker",
-                role,
-                str(path),
-                stdout=log,
-                stderr=log,
+                sys.executable, "-m", "tests.live.worker", role, str(path), stdout=log, stderr=log
             )
 
     async def _stop_workers(self) -> None:

@@ -140,11 +140,7 @@ PROGRAMS = [
         Program("test_worker_apache.c", WORKER_SOURCES, arguments=(str(seed), "20000"))
         for seed in range(1, 3)
     ),
-    Program(
-        "test_store.c",
-        (*STORE_SOURCES, *STORE_NEEDS),
-        ("asan", "tsan"),
-    ),
+    Program("test_store.c", (*STORE_SOURCES, *STORE_NEEDS), ("asan", "tsan")),
     Program("test_compact.c", (*STORE_SOURCES, *STORE_NEEDS)),
     Program("test_journal.c", JOURNAL_SOURCES),
     Program("test_journal_verdicts.c", JOURNAL_SOURCES),

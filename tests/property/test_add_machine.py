@@ -34,12 +34,7 @@ def machine_of(
 ) -> AddMachine:
     names = [f"b{one}" for one in range(ensemble)]
     machine = AddMachine(
-        7,
-        names,
-        write_quorum,
-        ack_quorum,
-        held_bytes_max=held,
-        ends_when_unable=ends_when_unable,
+        7, names, write_quorum, ack_quorum, held_bytes_max=held, ends_when_unable=ends_when_unable
     )
     for index in range(ensemble):
         machine.connected(index)

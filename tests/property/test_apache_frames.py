@@ -5,14 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fastbk.native.apache import (
-    CLOSE,
-    GOOD,
-    ApacheRequest,
-    Operation,
-    RequestFlag,
-    read_request,
-)
+from fastbk.native.apache import CLOSE, GOOD, ApacheRequest, Operation, RequestFlag, read_request
 from tests.fixtures.apache_messages import MESSAGES, OPERATION, parsed, request
 
 ENUM_NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 12, 13, 100, 404, 507, 508, 2**31 - 1, -1])

@@ -230,12 +230,7 @@ def test_a_run_lies_where_its_summary_says(fake: FakeDisk) -> None:
 
 @pytest.mark.parametrize(
     ("entries", "data_bytes", "sizes"),
-    [
-        (300, 120, [150, 150]),
-        (600, 120, [200, 200, 200]),
-        (256, 120, [256]),
-        (1500, 1, [250] * 6),
-    ],
+    [(300, 120, [150, 150]), (600, 120, [200, 200, 200]), (256, 120, [256]), (1500, 1, [250] * 6)],
 )
 def test_runs_of_a_ledger_are_of_one_size(
     fake: FakeDisk, entries: int, data_bytes: int, sizes: list[int]

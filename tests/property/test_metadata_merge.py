@@ -66,10 +66,7 @@ def test_the_newer_of_the_store_and_the_bookies_counts() -> None:
 
 
 def test_an_ensemble_change_that_was_never_seen_names_all_holders() -> None:
-    held = {
-        "a": Held(highest_entry_id=20, seen=(OPEN, 0)),
-        "d": Held(highest_entry_id=20),
-    }
+    held = {"a": Held(highest_entry_id=20, seen=(OPEN, 0)), "d": Held(highest_entry_id=20)}
     found = merged(held)
     assert found.metadata.fragments == (Fragment(0, ("a", "d")),)
     assert found.metadata.ack_quorum == 1

@@ -18,7 +18,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -375,9 +374,9 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
 
 def run(plan: Plan) -> Report:
     """Run the cases in turns; the folder of a case is kept when something is wrong."""
-    report, began_s = Report("healing"), time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-healing-", dir=plan.folder))
-    asyncio.run(_run(plan, report, folder))
+    report = Report("healing")
+    with report.folder(plan) as folder:
+        asyncio.run(_run(plan, report, folder))
     ratios = [
         float(found[1]) for one in report.notes if (found := re.search(r"\(([\d.]+) times\)", one))
     ]
@@ -385,7 +384,4 @@ def run(plan: Plan) -> Report:
         report.notes.append(
             f"one: median of {len(ratios)} rounds: {statistics.median(ratios):.2f} times the p99"
         )
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
     return report

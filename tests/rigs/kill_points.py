@@ -41,11 +41,7 @@ SETTINGS = {
     "bookie": {"restarts_max": 50},
     "limits": {"frame_size_max": "256KiB"},
     "journal": {"first_file_size": "4MiB", "file_size": "16MiB", "limit": "32MiB"},
-    "ledgers": {
-        "write_cache_size": "4MiB",
-        "flush_interval": "200ms",
-        "entry_log_size": "4MiB",
-    },
+    "ledgers": {"write_cache_size": "4MiB", "flush_interval": "200ms", "entry_log_size": "4MiB"},
     "gc": {
         "interval": "100ms",
         "unconfirmed_age": "300ms",

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import shutil
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -296,15 +294,12 @@ async def _mend(proxy: TcpProxy) -> None:
 
 def run(plan: Plan) -> Report:
     """Take metadata away twice; the folder is kept when something is lost."""
-    report, began_s = Report("outage"), time.monotonic()
+    report = Report("outage")
     try:
         find_jars()
     except ConfigError as error:
         report.skipped = str(error)
         return report
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-outage-", dir=plan.folder))
-    asyncio.run(Outages(plan, report, folder).run())
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
+    with report.folder(plan) as folder:
+        asyncio.run(Outages(plan, report, folder).run())
     return report

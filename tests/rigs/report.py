@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,6 +87,16 @@ class Report:
         self.counts += part.counts
         self.notes += part.notes
         self.skipped = part.skipped
+
+    @contextmanager
+    def folder(self, plan: Plan) -> Iterator[Path]:
+        """Give a folder, which stays if something was lost; the block's time is that of the rig."""
+        began_s = time.monotonic()
+        folder = Path(tempfile.mkdtemp(prefix=f"fastbk-{self.rig}-", dir=plan.folder))
+        yield folder
+        if self.is_good:
+            shutil.rmtree(folder)
+        self.seconds = time.monotonic() - began_s
 
     @property
     def is_good(self) -> bool:

@@ -15,7 +15,6 @@ import asyncio
 import random
 import re
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -196,16 +195,13 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
 
 def run(plan: Plan) -> Report:
     """Restart bookies of clusters of 5 and of 3; the folder is kept when copies are missing."""
-    report, began_s = Report("rolling"), time.monotonic()
+    report = Report("rolling")
     if plan.metadata == "zookeeper":
         try:
             find_jars()
         except ConfigError as error:
             report.skipped = str(error)
             return report
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-rolling-", dir=plan.folder))
-    asyncio.run(_run(plan, report, folder))
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
+    with report.folder(plan) as folder:
+        asyncio.run(_run(plan, report, folder))
     return report

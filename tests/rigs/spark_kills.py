@@ -20,7 +20,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -313,11 +312,8 @@ def _live_on_cluster(rig: Rig, life: Life, folder: Path) -> None:
 
 def run(plan: Plan) -> Report:
     """Kill about `plan.cases` processes; the folder is kept when something is lost."""
-    report, began_s = Report("spark"), time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-spark-", dir=plan.folder))
-    light_home(folder)
-    _run(plan, report, folder)
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
+    report = Report("spark")
+    with report.folder(plan) as folder:
+        light_home(folder)
+        _run(plan, report, folder)
     return report

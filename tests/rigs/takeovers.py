@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -188,15 +186,11 @@ def run(plan: Plan, uri: str = "") -> Report:
 
     `uri`: of a cluster's metadata that nobody else uses now; empty: of three bookies that this starts.
     """
-    report, began_s = Report("takeovers"), time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-takeovers-", dir=plan.folder))
-    with ExitStack() as stack:
+    report = Report("takeovers")
+    with report.folder(plan) as folder, ExitStack() as stack:
         if not uri:
             uri = stack.enter_context(LocalCluster(3, data=folder / "cluster")).metadata_uri
         asyncio.run(_run(plan, report, folder, uri))
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
     return report
 
 

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -228,7 +227,7 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
 
 def run(plan: Plan) -> Report:
     """Roll there and back; the folder is kept when something is lost."""
-    report, began_s = Report("roll"), time.monotonic()
+    report = Report("roll")
     report.skipped = released.why_not()
     if plan.metadata == "zookeeper" and not report.skipped:
         try:
@@ -237,9 +236,6 @@ def run(plan: Plan) -> Report:
             report.skipped = str(error)
     if report.skipped:
         return report
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-roll-", dir=plan.folder))
-    asyncio.run(_run(plan, report, folder))
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
+    with report.folder(plan) as folder:
+        asyncio.run(_run(plan, report, folder))
     return report

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -349,15 +347,11 @@ def run(plan: Plan, uri: str = "", options: JanitorOptions | None = None) -> Rep
         uri: of a cluster's metadata; empty: of three bookies that this starts.
         options: of the janitor, None: the defaults, by which nothing is seen later than promised.
     """
-    report, began_s = Report("visibility"), time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-visibility-", dir=plan.folder))
-    with ExitStack() as stack:
+    report = Report("visibility")
+    with report.folder(plan) as folder, ExitStack() as stack:
         if not uri:
             uri = stack.enter_context(LocalCluster(3, data=folder / "cluster")).metadata_uri
         asyncio.run(_run(plan, report, folder, uri, options or JanitorOptions()))
-    if report.is_good:
-        shutil.rmtree(folder)
-    report.seconds = time.monotonic() - began_s
     return report
 
 

@@ -67,13 +67,7 @@ def _run(work: tuple[Sequence[int], str | None]) -> Total:
     return run_some(*work)
 
 
-def run_many(
-    first: int,
-    count: int,
-    jobs: int,
-    *,
-    mutation: str | None = None,
-) -> Iterator[Total]:
+def run_many(first: int, count: int, jobs: int, *, mutation: str | None = None) -> Iterator[Total]:
     """Run `count` seeds from `first` on in `jobs` processes; yield the sum so far after each piece.
 
     A mutation ends the run at the first that finds it.

@@ -212,11 +212,7 @@ class Bookie(Node):
             connection = self._connections.get(epoch)
             if connection is not None:
                 self.network.send(
-                    connection,
-                    TO_CLIENT,
-                    connection.client.told_adds,
-                    ledger_id,
-                    runs_of(answers),
+                    connection, TO_CLIENT, connection.client.told_adds, ledger_id, runs_of(answers)
                 )
         if len(self._journal) > CHECKPOINT_RECORDS:
             self._checkpoint = self.table_of_index()

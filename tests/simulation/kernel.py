@@ -84,8 +84,7 @@ class Kernel:
         """Have `handler` run on `node` after a while, if the node still lives the same life then."""
         self._sequence += 1
         heappush(
-            self._heap,
-            (self.now_s + delay_s, self._sequence, node, node.life, handler, arguments),
+            self._heap, (self.now_s + delay_s, self._sequence, node, node.life, handler, arguments)
         )
 
     def deliver(
@@ -110,8 +109,7 @@ class Kernel:
             if node.paused_until_s > at_s:
                 self._sequence += 1
                 heappush(
-                    heap,
-                    (node.paused_until_s, self._sequence, node, life, handler, arguments),
+                    heap, (node.paused_until_s, self._sequence, node, life, handler, arguments)
                 )
                 continue
             self.now_s = at_s

@@ -108,11 +108,7 @@ class Reader:
         procedure = ReadRange(self.ledger.ledger_id, metadata, first, last, options, order)
         self._expected[id(procedure)] = first
         Running(
-            self.client,
-            self.ledger,
-            procedure,
-            lambda running: when_done(procedure),
-            self._take,
+            self.client, self.ledger, procedure, lambda running: when_done(procedure), self._take
         ).start()
 
     def _take(self, running: Running[Any]) -> None:

@@ -34,11 +34,7 @@ class Writing(Running[None]):
     """
 
     def __init__(
-        self,
-        client: Client,
-        ledger: Ledger,
-        known: VersionedLedger,
-        options: WriterOptions,
+        self, client: Client, ledger: Ledger, known: VersionedLedger, options: WriterOptions
     ) -> None:
         self.machine = WriterMachine(ledger.ledger_id, known, options)
         super().__init__(client, ledger, self.machine)

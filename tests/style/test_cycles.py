@@ -18,11 +18,7 @@ BY_FUNCTIONS = [
 ]
 BY_TYPES = [
     {"fastbk.client.add_pipe", "fastbk.client.explicit_lac_sender"},
-    {
-        "fastbk.meta.api",
-        "fastbk.meta.records",
-        "fastbk.meta.replica_marks",
-    },
+    {"fastbk.meta.api", "fastbk.meta.records", "fastbk.meta.replica_marks"},
     {
         "fastbk.stream.writer.engine",
         "fastbk.stream.writer.segment_lifecycle",

@@ -19,14 +19,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from fastbk.cli.completion import whole_parser
 from fastbk.observe.names import ADOPT_REASONS, NAMES
-from tests.fixtures.monitoring import (
-    DASHBOARDS,
-    FOLDER,
-    alerts,
-    metrics_in,
-    metrics_used,
-    queries,
-)
+from tests.fixtures.monitoring import DASHBOARDS, FOLDER, alerts, metrics_in, metrics_used, queries
 from tests.style.test_docs import headings
 from tests.style.tree import ROOT
 

@@ -36,11 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "no-fence",
         "a takeover reads the ledger of the former writer without recovering it",
-        (
-            "fastbk.stream.opening:recovered",
-            "recovery=True",
-            "recovery=False",
-        ),
+        ("fastbk.stream.opening:recovered", "recovery=True", "recovery=False"),
         seed=0,
     ),
     fault(
@@ -66,11 +62,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "empty-segments-count",
         "the number of an empty segment is not used again",
-        (
-            f"{CHANGES}:_drop_empty",
-            "next_number=row.number",
-            "next_number=row.number + 1",
-        ),
+        (f"{CHANGES}:_drop_empty", "next_number=row.number", "next_number=row.number + 1"),
         seed=1,
     ),
     fault(

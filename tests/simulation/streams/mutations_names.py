@@ -14,11 +14,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "gone-so-it-was-us",
         "a deletion whose attempt failed takes a name that is missing for its own work",
-        (
-            f"{BULK}:unname",
-            "for name in await _renamed(catalog, gone, seen):",
-            "for name in ():",
-        ),
+        (f"{BULK}:unname", "for name in await _renamed(catalog, gone, seen):", "for name in ():"),
         seed=59,
     ),
     fault(
@@ -76,10 +72,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "half-a-renaming",
         "a stream's record keeps the name that it had",
-        (
-            f"{CHANGES}:stream_renamed",
-            "put(replace(record.value, name=new))",
-            "put(record.value)",
-        ),
+        (f"{CHANGES}:stream_renamed", "put(replace(record.value, name=new))", "put(record.value)"),
     ),
 )

@@ -10,11 +10,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "an-older-janitor",
         "a janitor does not look for cursors of patterns",
-        (
-            "fastbk.stream.janitor:Janitor._pattern_marks",
-            "if record is None",
-            "if True",
-        ),
+        ("fastbk.stream.janitor:Janitor._pattern_marks", "if record is None", "if True"),
     ),
     fault(
         "kept-a-moment-later",

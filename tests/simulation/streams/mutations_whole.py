@@ -193,11 +193,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     fault(
         "idle-stays-open",
         "a segment that nobody writes to is not ended",
-        (
-            "fastbk.stream.janitor:IdleRolling.roll_if_idle",
-            "if due_us > now_us:",
-            "if True:",
-        ),
+        ("fastbk.stream.janitor:IdleRolling.roll_if_idle", "if due_us > now_us:", "if True:"),
         seed=6,
     ),
     fault(

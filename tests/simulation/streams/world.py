@@ -7,11 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from fastbk.errors import (
-    Error,
-    MetadataUnavailable,
-    NotEnoughBookies,
-)
+from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.meta.records import Change
 from fastbk.stream.chain import Chain, put_chain
 from fastbk.stream.chain_store import ChainStore

@@ -314,10 +314,7 @@ def test_any_one_damaged_byte_costs_one_entry_at_most(
 
 READERS = {
     "log": (apache_disk.entry_log, lambda source, check, to: read_entry_log(source, check, to)),
-    "journal": (
-        apache_disk.journal,
-        lambda source, check, to: read_journal(source, 0, check, to),
-    ),
+    "journal": (apache_disk.journal, lambda source, check, to: read_journal(source, 0, check, to)),
 }
 
 

@@ -147,11 +147,7 @@ def test_a_key_that_nobody_knows_is_told_with_the_nearest() -> None:
         ),
         ({"metadataServiceUri": None}, "neither metadataServiceUri nor zkServers"),
         (
-            {
-                "metadataServiceUri": None,
-                "zkServers": "zk1",
-                "ledgerManagerFactoryClass": "a.B",
-            },
+            {"metadataServiceUri": None, "zkServers": "zk1", "ledgerManagerFactoryClass": "a.B"},
             "layout of a.B is not known",
         ),
         ({"ledgerStorageClass": "com.example.Storage"}, "cannot run here"),

@@ -28,8 +28,7 @@ def test_the_text_names_each_backend(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [(["/no/such/folder"], 2), (["/", "--seconds", "0"], 2), (["/proc"], 1)],
+    ("words", "code"), [(["/no/such/folder"], 2), (["/", "--seconds", "0"], 2), (["/proc"], 1)]
 )
 def test_a_wrong_call_is_one_line(
     words: list[str], code: int, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import fastbk
-from fastbk.client import Client, LedgerReader
+from fastbk.client import Client, LedgerReader, LedgerWriter
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie
@@ -43,6 +43,18 @@ def fake_cluster(
     bookies: int = 3, **options: object
 ) -> AbstractAsyncContextManager[tuple[Client, list[FakeBookie], MemoryStore]]:
     return _cluster(FakeBookie, bookies, **options)
+
+
+@contextlib.asynccontextmanager
+async def one_ledger(
+    bookies: int = 3, *, closes: bool = False, **options: object
+) -> AsyncIterator[tuple[Client, list[FakeBookie], MemoryStore, LedgerWriter]]:
+    """Give a `fake_cluster`, and the writer of a ledger there, which `closes` closes if nothing fails."""
+    async with fake_cluster(bookies, **options) as (client, fakes, store):
+        writer = await client.create_ledger()
+        yield client, fakes, store, writer
+        if closes:
+            await writer.close()
 
 
 def apache_cluster(

@@ -34,7 +34,14 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns
+from tests.unit.client.fake_cluster import (
+    by_id,
+    fake_cluster,
+    numbers,
+    one_ledger,
+    read_all,
+    some_turns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -89,8 +96,7 @@ async def test_recovery_knows_every_digest(digest: str) -> None:
 
 @pytest.mark.slow
 async def test_recovery_with_a_bookie_lost_writes_its_copies_elsewhere() -> None:
-    async with fake_cluster(4) as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger(4) as (_, fakes, store, writer):
         # Only one has the last entry: it must be found and written again.
         names = writer.stats().ensemble
         await writer.append_many([b"x"] * 5)
@@ -176,8 +182,7 @@ async def test_what_is_wrong_with_opening_is_said_by_its_own_error() -> None:
 
 @pytest.mark.slow
 async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
-    async with fake_cluster(read_timeout=0.3) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(read_timeout=0.3) as (client, fakes, _, writer):
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         with pytest.raises(NoSuchEntry, match="no entries"):
             await reader.read_last()
@@ -202,10 +207,61 @@ async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
 
 
 async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
-    async with fake_cluster(6, replace_after=0.02, poll_interval=30) as (client, fakes, store):
-        writer = await client.create_ledger()
-        async with fastbk.connect(store) as other:
-            reader = await other.open_ledger(writer.ledger_id, recovery=False)
+    async with (
+        one_ledger(6, replace_after=0.02, poll_interval=30) as (_, fakes, store, writer),
+        fastbk.connect(store) as other,
+    ):
+        reader = await other.open_ledger(writer.ledger_id, recovery=False)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for entry in reader.tail():
+                seen.append(entry.entry_id)
+
+        task = asyncio.create_task(follow())
+        await writer.append(b"x")
+        await wait_until_async(lambda: seen == [0], "the first")
+        old = set(writer.stats().ensemble)
+        for number, name in enumerate(sorted(old), 1):
+            by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+            await writer.append(b"x")
+            await wait_until_async(
+                lambda number=number: writer.stats().ensemble_changes >= number, "a change"
+            )
+        assert not old & set(writer.stats().ensemble)
+        for name in old:
+            await by_id(fakes, name).stop()
+        await writer.append(b"x")
+        await wait_until_async(lambda: seen == list(range(5)), "what the new ones hold")
+        await writer.close()
+        await asyncio.wait_for(task, 10)
+
+
+async def test_a_tail_goes_on_while_metadata_is_away_and_ends_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S13: a reader that was opened in time needs no metadata, from its first entry on."""
+    async with (
+        one_ledger(poll_interval=30) as (_, _, store, writer),
+        fastbk.connect(store) as other,
+    ):
+        reader = await other.open_ledger(writer.ledger_id, recovery=False)
+        is_away, tries = True, 0
+        watch, read = store.watch_ledger, store.read_ledger
+
+        def away_or(call: Callable[..., Any]) -> Callable[..., Any]:
+            def call_or_fail(*args: object) -> object:
+                nonlocal tries
+                tries += 1
+                if is_away:
+                    raise MetadataUnavailable("it is away")
+                return call(*args)
+
+            return call_or_fail
+
+        with monkeypatch.context() as away:
+            away.setattr(store, "watch_ledger", away_or(watch))
+            away.setattr(store, "read_ledger", away_or(read))
             seen: list[int] = []
 
             async def follow() -> None:
@@ -213,70 +269,18 @@ async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
                     seen.append(entry.entry_id)
 
             task = asyncio.create_task(follow())
-            await writer.append(b"x")
-            await wait_until_async(lambda: seen == [0], "the first")
-            old = set(writer.stats().ensemble)
-            for number, name in enumerate(sorted(old), 1):
-                by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+            for number in range(3):
                 await writer.append(b"x")
-                await wait_until_async(
-                    lambda number=number: writer.stats().ensemble_changes >= number, "a change"
-                )
-            assert not old & set(writer.stats().ensemble)
-            for name in old:
-                await by_id(fakes, name).stop()
-            await writer.append(b"x")
-            await wait_until_async(lambda: seen == list(range(5)), "what the new ones hold")
+                await wait_until_async(lambda number=number: len(seen) == number + 1, "it is read")
+            assert tries > 0 and not task.done()
+            is_away = False
             await writer.close()
             await asyncio.wait_for(task, 10)
-
-
-async def test_a_tail_goes_on_while_metadata_is_away_and_ends_when_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """S13: a reader that was opened in time needs no metadata, from its first entry on."""
-    async with fake_cluster(poll_interval=30) as (client, _, store):
-        writer = await client.create_ledger()
-        async with fastbk.connect(store) as other:
-            reader = await other.open_ledger(writer.ledger_id, recovery=False)
-            is_away, tries = True, 0
-            watch, read = store.watch_ledger, store.read_ledger
-
-            def away_or(call: Callable[..., Any]) -> Callable[..., Any]:
-                def call_or_fail(*args: object) -> object:
-                    nonlocal tries
-                    tries += 1
-                    if is_away:
-                        raise MetadataUnavailable("it is away")
-                    return call(*args)
-
-                return call_or_fail
-
-            with monkeypatch.context() as away:
-                away.setattr(store, "watch_ledger", away_or(watch))
-                away.setattr(store, "read_ledger", away_or(read))
-                seen: list[int] = []
-
-                async def follow() -> None:
-                    async for entry in reader.tail():
-                        seen.append(entry.entry_id)
-
-                task = asyncio.create_task(follow())
-                for number in range(3):
-                    await writer.append(b"x")
-                    await wait_until_async(
-                        lambda number=number: len(seen) == number + 1, "it is read"
-                    )
-                assert tries > 0 and not task.done()
-                is_away = False
-                await writer.close()
-                await asyncio.wait_for(task, 10)
-            assert seen == [0, 1, 2]
+        assert seen == [0, 1, 2]
 
 
 async def test_a_tail_of_a_ledger_that_is_deleted_or_whose_client_is_closed_ends() -> None:
-    async with fake_cluster(poll_interval=30) as (client, _, store):
-        writer = await client.create_ledger()
+    async with one_ledger(poll_interval=30) as (_, _, store, writer):
         await writer.append(b"x")
 
         async def follow(other: Client) -> None:
@@ -300,8 +304,7 @@ async def test_a_tail_of_a_ledger_that_is_deleted_or_whose_client_is_closed_ends
 
 
 async def test_a_watch_tells_of_changes_and_of_the_end() -> None:
-    async with fake_cluster() as (client, _, store):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, _, store, writer):
         watch = client.watch_ledger(writer.ledger_id)
         assert (await anext(watch)).metadata.state is LedgerState.OPEN
         await client.edit_metadata(writer.ledger_id, {"k": b"v"})
@@ -348,8 +351,7 @@ async def test_a_ledger_of_another_system_without_a_digest_named_is_read_as_crc3
 async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster() as (client, _, store):
-        writer = await client.create_ledger()
+    async with one_ledger(closes=True) as (client, _, store, writer):
         begin, is_asked, may_begin = store.watch_ledger, threading.Event(), threading.Event()
         watches: list[Closing] = []
 
@@ -377,7 +379,6 @@ async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
             await first
         may_begin.set()
         await wait_until_async(lambda: bool(watches) and watches[0].is_closed, "it is closed")
-        await writer.close()
 
 
 # Creating, listing and deleting ledgers, and which bookies are taken for it.

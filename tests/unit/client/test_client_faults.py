@@ -19,7 +19,7 @@ from fastbk.errors import BufferFull, Error, MetadataUnavailable, QuorumTimeout
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.aio import LOOPS
-from tests.unit.client.fake_cluster import fake_cluster, read_all, some_turns
+from tests.unit.client.fake_cluster import fake_cluster, one_ledger, read_all, some_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,8 +262,7 @@ def test_random_cancels_misdeliver_nothing(kind: str, seed: int) -> None:
 
 
 async def test_a_cancelled_wait_for_room_sends_nothing() -> None:
-    async with fake_cluster(entries_in_flight_max=1) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(entries_in_flight_max=1) as (_, fakes, _, writer):
         for fake in fakes:
             fake.faults.swallow_adds = True
         future = writer.append_nowait(b"first")
@@ -282,8 +281,7 @@ async def test_a_cancelled_wait_for_room_sends_nothing() -> None:
 
 
 async def test_a_cancelled_append_stays_in_the_pipe() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, _, _, writer):
         task = asyncio.create_task(writer.append(b"cancelled"))
         await asyncio.sleep(0)
         task.cancel()
@@ -295,8 +293,7 @@ async def test_a_cancelled_append_stays_in_the_pipe() -> None:
 
 
 async def test_a_cancelled_close_can_be_finished() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, _, writer):
         for fake in fakes:
             fake.faults.swallow_adds = True
         future = writer.append_nowait(b"x")

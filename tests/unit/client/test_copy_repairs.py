@@ -15,7 +15,7 @@ from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, one_ledger
 
 
 def marks(store: MemoryStore) -> list[tuple[int, str]]:
@@ -123,8 +123,7 @@ async def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
 
 async def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
     """The room that it has left is for recoveries, and for fences."""
-    async with fake_cluster(3) as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger(3) as (client, fakes, store, writer):
         fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
         lease = fakes[1].register(store, writable=False)
         await writer.append_many(numbers(0, 10))
@@ -143,8 +142,7 @@ async def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
 
 async def test_a_close_does_not_wait_for_a_read_only_bookie() -> None:
     """It takes nothing within the time that a slow bookie is given; each roll of a stream would wait for it."""
-    async with fake_cluster(3, laggard_wait=60.0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(3, laggard_wait=60.0) as (_, fakes, _, writer):
         fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
         await writer.append(b"x")
         await wait_until_async(

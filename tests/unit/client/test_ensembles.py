@@ -22,7 +22,7 @@ from fastbk.placement.rules import PLACEMENT_KEY, ClusterRules, decode_rule
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, one_ledger, read_all
 
 
 def metadata_of(store: MemoryStore, ledger_id: LedgerId) -> LedgerMetadata:
@@ -43,8 +43,7 @@ def check_copies(fakes: list[FakeBookie], metadata: LedgerMetadata, ledger_id: L
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("status", [Status.READ_ONLY, Status.IO_ERROR, Status.NO_LEDGER])
 async def test_a_bookie_that_cannot_store_is_replaced_at_once(status: int) -> None:
-    async with fake_cluster(4) as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger(4) as (client, fakes, store, writer):
         await writer.append_many(numbers(0, 10))
         bad = by_id(fakes, writer.metadata.fragments[0].ensemble[1])
         bad.faults.refuse_adds = lambda *_: status
@@ -81,8 +80,7 @@ async def test_a_bookie_that_is_lost_for_good_is_replaced_and_its_share_sent_aga
 
 
 async def test_without_a_spare_the_writer_goes_on_and_takes_one_that_comes() -> None:
-    async with fake_cluster(3, replace_after=0.05) as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger(3, replace_after=0.05) as (_, fakes, store, writer):
         await fakes[0].stop()
         await writer.append_many([b"x"] * 10)
         assert writer.stats().ensemble_changes == 0
@@ -113,12 +111,12 @@ async def test_a_silent_bookie_is_replaced_when_an_add_waits_too_long() -> None:
 
 @pytest.mark.slow
 async def test_no_change_is_made_where_none_is_allowed() -> None:
-    async with fake_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (
-        client,
+    async with one_ledger(4, ensemble_changes_max=0, append_timeout=0.5) as (
+        _,
         fakes,
         store,
+        writer,
     ):
-        writer = await client.create_ledger()
         ensemble = writer.stats().ensemble
         for name in ensemble[:2]:
             by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
@@ -132,8 +130,7 @@ async def test_no_change_is_made_where_none_is_allowed() -> None:
 
 async def test_a_delayed_change_waits_until_the_ack_quorum_needs_it() -> None:
     options = {"delayed_ensemble_change": True, "replace_after": 0.05, "bookie_timeout": 0.2}
-    async with fake_cluster(5, **options) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(5, **options, closes=True) as (_, fakes, _, writer):
         first, second, _ = (by_id(fakes, name) for name in writer.stats().ensemble)
         await first.stop()
         for _ in range(10):
@@ -142,14 +139,12 @@ async def test_a_delayed_change_waits_until_the_ack_quorum_needs_it() -> None:
         await second.stop()
         await asyncio.wait_for(writer.append(b"y"), 5)
         assert writer.stats().ensemble_changes == 1
-        await writer.close()
 
 
 async def test_metadata_that_is_away_fails_no_append_that_needs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster(4, replace_after=0.05) as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger(4, replace_after=0.05) as (_, fakes, store, writer):
         await writer.append(b"x")
 
         def away(*_: object, **__: object) -> None:
@@ -168,8 +163,7 @@ async def test_metadata_that_is_away_fails_no_append_that_needs_none(
 
 
 async def test_a_bookie_that_had_to_be_replaced_is_kept_out_of_new_ledgers() -> None:
-    async with fake_cluster(4) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(4) as (client, fakes, _, writer):
         bad = by_id(fakes, writer.stats().ensemble[0])
         bad.faults.refuse_adds = lambda *_: Status.IO_ERROR
         await writer.append(b"x")
@@ -248,8 +242,7 @@ async def test_a_ledger_stays_with_the_bookies_of_its_group_whoever_replaces_one
 
 
 async def test_a_wiped_bookie_is_replaced_and_never_taken_again() -> None:
-    async with fake_cluster(4, replace_after=30) as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger(4, replace_after=30) as (_, fakes, store, writer):
         await writer.append(b"x")
         wiped = by_id(fakes, writer.stats().ensemble[0])
         await wiped.stop()
@@ -280,8 +273,7 @@ def replaced(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 
 async def test_a_writer_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "fastbk")
-    async with fake_cluster(4) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(4) as (_, fakes, _, writer):
         await writer.append_many([b"x"] * 5)
         lost = writer.metadata.fragments[0].ensemble[1]
         by_id(fakes, lost).faults.refuse_adds = lambda *_: Status.READ_ONLY

@@ -26,7 +26,7 @@ from tests.fixtures.fake_apache_bookie import FakeApacheBookie
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import FakeBookies, bookies_in_a_thread, sync_cluster
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.unit.client.fake_cluster import fake_cluster, some_turns
+from tests.unit.client.fake_cluster import fake_cluster, one_ledger, some_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,8 +89,7 @@ async def test_an_entry_that_waits_to_be_sent_carries_the_lac() -> None:
 
 async def test_a_bookie_that_answers_no_lac_is_sent_only_so_many() -> None:
     """INV-B1"""
-    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(explicit_lac_interval=0.0) as (_, fakes, _, writer):
         await writer.append(b"x")
         silent = fakes[1]
         await wait_until_async(lambda: silent.adds == 1, "it has answered")
@@ -139,8 +138,7 @@ async def test_the_lac_leaves_before_the_last_acknowledgement_is_told(
 async def test_by_default_a_lone_append_sends_no_lac_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with fake_cluster(explicit_lac_interval=60.0) as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(explicit_lac_interval=60.0) as (client, _, _, writer):
         await writer.append(b"x")
         wire = Wire(monkeypatch)
         writer.send_lac()
@@ -152,8 +150,7 @@ async def test_by_default_a_lone_append_sends_no_lac_of_its_own(
 @pytest.mark.parametrize("end", ["abandoned", "failed", "client closed"])
 async def test_a_writer_that_ends_sends_its_lac_first(end: str) -> None:
     """INV-C4"""
-    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(explicit_lac_interval=0.0) as (client, fakes, _, writer):
         await writer.append(b"x")
         held = [fake.ledgers[writer.ledger_id] for fake in fakes]
         assert [one.lac for one in held] == [-1, -1, -1]
@@ -167,8 +164,7 @@ async def test_a_writer_that_ends_sends_its_lac_first(end: str) -> None:
 
 
 async def test_bookies_that_were_restarted_learn_the_lac_of_an_idle_writer() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, _, writer):
         await writer.append(b"the last entry for a long time")
         held = [fake.ledgers[writer.ledger_id] for fake in fakes]
         await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
@@ -189,8 +185,12 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
     # However slow the machine is, the carrier is in time.
     patient = functools.partial(PollOptions, grace_s=30.0)
     monkeypatch.setattr(ledger_reader, "PollOptions", patient)
-    async with fake_cluster(explicit_lac_interval=0.0, poll_interval=60.0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(explicit_lac_interval=0.0, poll_interval=60.0, closes=True) as (
+        client,
+        fakes,
+        _,
+        writer,
+    ):
         await writer.append(b"0")
         await writer.write_last_add_confirmed()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
@@ -208,12 +208,10 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
             assert sum(fake.requests for fake in fakes) - before - of_the_writer <= ENTRIES
             waiting.cancel()
             await asyncio.wait([waiting])
-        await writer.close()
 
 
 async def test_a_change_that_comes_while_a_poll_ends_is_not_forgotten() -> None:
-    async with fake_cluster(poll_interval=60.0) as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(poll_interval=60.0, closes=True) as (client, _, _, writer):
         await writer.append(b"0")
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         store, asked, may_answer = reader._io.store, 0, asyncio.Event()
@@ -241,13 +239,11 @@ async def test_a_change_that_comes_while_a_poll_ends_is_not_forgotten() -> None:
             )
             waiting.cancel()
             await asyncio.wait([waiting])
-        await writer.close()
 
 
 @pytest.mark.parametrize("ends_client", [False, True])
 async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool) -> None:
-    async with fake_cluster(explicit_lac_interval=0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(explicit_lac_interval=0) as (client, fakes, _, writer):
         await writer.append(b"x")
         for fake in fakes:
             fake.faults.silent = True

@@ -20,7 +20,7 @@ from fastbk.client.ledger_reader import AVOID_S, Batch, Entry, ReadOrder
 from fastbk.errors import ClientClosed, ConfigError, DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import fake_cluster, numbers, some_turns, written
+from tests.unit.client.fake_cluster import fake_cluster, numbers, one_ledger, some_turns, written
 
 if TYPE_CHECKING:
     from fastbk.client import Client, LedgerWriter
@@ -171,8 +171,7 @@ async def test_ranges_and_readers_that_were_closed_are_refused() -> None:
 
 
 async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(closes=True) as (client, fakes, _, writer):
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         assert await reader.last_add_confirmed() == -1
         assert [entry async for entry in reader.read()] == []
@@ -190,7 +189,6 @@ async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> N
         with pytest.raises(DigestMismatch, match="LAC") as caught:
             await reader.last_add_confirmed()
         assert set(caught.value.replicas.values()) == {"the copy fails its digest"}
-        await writer.close()
 
 
 @pytest.mark.slow
@@ -225,8 +223,7 @@ async def test_unconfirmed_entries_are_read_up_to_the_first_missing() -> None:
 
 @pytest.mark.uvloop_too
 async def test_a_tail_follows_the_writer_to_the_end() -> None:
-    async with fake_cluster(poll_interval=0.2) as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(poll_interval=0.2) as (client, _, _, writer):
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         seen: list[int] = []
 
@@ -348,8 +345,7 @@ async def test_an_idle_tail_makes_no_calls_of_metadata(monkeypatch: pytest.Monke
 
 
 async def test_a_tail_keeps_up_with_a_writer_that_never_falls_idle() -> None:
-    async with fake_cluster(explicit_lac_interval=0) as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(explicit_lac_interval=0) as (client, _, _, writer):
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         seen = 0
 
@@ -532,8 +528,7 @@ def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("how", [{"speculative_read": 0.05}, {"parallel_reads": True}])
 async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) -> None:
-    async with fake_cluster(read_timeout=PATIENT_S, **how) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(read_timeout=PATIENT_S, **how) as (client, fakes, _, writer):
         await writer.append_many(numbers(0, 20))
         await writer.close()
         for silent in fakes:
@@ -549,8 +544,7 @@ async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) 
 
 @pytest.mark.slow
 async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() -> None:
-    async with fake_cluster(read_timeout=4.0, speculative_read=0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(read_timeout=4.0, speculative_read=0) as (client, fakes, _, writer):
         await writer.append(b"x")
         await writer.close()
         for fake in fakes[:2]:
@@ -563,8 +557,7 @@ async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() 
 
 
 async def test_closing_the_client_ends_what_is_under_way() -> None:
-    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(read_timeout=PATIENT_S) as (client, fakes, _, writer):
         await writer.append(b"x")
         for fake in fakes:
             fake.faults.read_status = Status.NOT_READY

@@ -44,6 +44,7 @@ from tests.unit.client.fake_cluster import (
     by_id,
     fake_cluster,
     numbers,
+    one_ledger,
     read_all,
     some_turns,
     taken_over,
@@ -83,8 +84,7 @@ async def test_appends_are_acknowledged_in_order_and_stored_everywhere() -> None
 
 
 async def test_done_callbacks_run_in_entry_order() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(closes=True) as (_, _, _, writer):
         seen: list[int] = []
         for _ in range(300):
             writer.append_nowait(b"x").add_done_callback(
@@ -93,7 +93,6 @@ async def test_done_callbacks_run_in_entry_order() -> None:
         await writer.flush()
         await asyncio.sleep(0)
         assert seen == list(range(300))
-        await writer.close()
 
 
 @pytest.mark.parametrize(
@@ -114,8 +113,7 @@ async def test_striping_stores_each_entry_on_its_write_set(
 
 
 async def test_one_silent_bookie_of_three_costs_nothing_and_is_reported() -> None:
-    async with fake_cluster(laggard_wait=0.01) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(laggard_wait=0.01, closes=True) as (_, fakes, _, writer):
         fakes[1].faults.swallow_adds = True
         await writer.append_many([b"x"] * 10, timeout=2)
         assert writer.stats().lagging["b1"] == 10
@@ -126,12 +124,10 @@ async def test_one_silent_bookie_of_three_costs_nothing_and_is_reported() -> Non
         await wait_until_async(lambda: not writer.stats().is_under_replicated, "acknowledged")
         assert writer.stats().entries_resent == 10
         assert writer.stats().held_bytes == 0
-        await writer.close()
 
 
 async def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, fakes, _, writer):
         await writer.append(b"x")
         await fakes[0].stop()
         await writer.append_many([b"y"] * 100)
@@ -158,8 +154,7 @@ async def test_a_lone_bookie_may_restart_under_a_writer() -> None:
 
 
 async def test_memory_for_a_missing_bookie_is_bounded() -> None:
-    async with fake_cluster(held_bytes_max=20_000) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(held_bytes_max=20_000) as (client, fakes, _, writer):
         await fakes[2].stop()
         for _ in range(100):
             await writer.append(b"x" * 1000)
@@ -174,8 +169,7 @@ async def test_memory_for_a_missing_bookie_is_bounded() -> None:
 
 
 async def test_a_full_buffer_says_so_and_append_waits() -> None:
-    async with fake_cluster(entries_in_flight_max=10) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(entries_in_flight_max=10, closes=True) as (_, fakes, _, writer):
         for fake in fakes:
             fake.faults.swallow_adds = True
         futures = [writer.append_nowait(b"x") for _ in range(10)]
@@ -196,12 +190,10 @@ async def test_a_full_buffer_says_so_and_append_waits() -> None:
         assert await asyncio.gather(*futures) == list(range(10))
         assert await waiting == 10
         await ready
-        await writer.close()
 
 
 async def test_bytes_in_flight_are_bounded_and_one_large_entry_goes_alone() -> None:
-    async with fake_cluster(bytes_in_flight_max=1000) as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(bytes_in_flight_max=1000, closes=True) as (_, _, _, writer):
         future = writer.append_nowait(b"x" * 5000)
         with pytest.raises(BufferFull):
             writer.append_nowait(b"")
@@ -210,12 +202,10 @@ async def test_bytes_in_flight_are_bounded_and_one_large_entry_goes_alone() -> N
         writer.append_nowait(b"x" * 400)
         with pytest.raises(BufferFull):
             writer.append_nowait(b"x" * 400)
-        await writer.close()
 
 
 async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
-    async with fake_cluster(entries_in_flight_max=20) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(entries_in_flight_max=20, closes=True) as (_, fakes, _, writer):
 
         async def many(name: bytes) -> None:
             first, last = await writer.append_many([name] * 100)
@@ -233,13 +223,11 @@ async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
 
         await asyncio.gather(many(b"a"), one(30), many(b"b"), one(30))
         assert writer.last_add_confirmed == 259
-        await writer.close()
 
 
 @pytest.mark.slow
 async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(closes=True) as (_, _, _, writer):
         with pytest.raises(RecordTooLarge, match="at most"):
             await writer.append(bytes(6 * 1024 * 1024))
         with pytest.raises(RecordTooLarge, match="at most"):
@@ -247,12 +235,10 @@ async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
         with pytest.raises(ConfigError, match="at least one"):
             await writer.append_many([])
         assert await writer.append(bytes(5 * 1024 * 1024)) == 0
-        await writer.close()
 
 
 async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, _, _, writer):
         futures = [writer.append_nowait(b"x") for _ in range(10)]
         await writer.close()
         await writer.close()
@@ -268,8 +254,7 @@ async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
 
 
 async def test_closing_a_ledger_that_was_deleted_says_so_once() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, _, _, writer):
         await writer.append(b"x")
         await client.delete_ledger(writer.ledger_id)
         with pytest.raises(NoSuchLedger):
@@ -385,8 +370,7 @@ async def test_the_end_of_a_block_says_what_nobody_was_told(is_deleted: bool) ->
 
 
 async def test_closing_the_client_fails_what_its_writers_still_wait_for() -> None:
-    async with fake_cluster() as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, store, writer):
         for fake in fakes:
             fake.faults.swallow_adds = True
         future = writer.append_nowait(b"x")
@@ -403,8 +387,7 @@ async def test_closing_the_client_fails_what_its_writers_still_wait_for() -> Non
 
 
 async def test_a_forked_child_is_told_to_make_its_own_client() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger(closes=True) as (_, _, _, writer):
         await writer.append(b"x")
 
         def child() -> int:
@@ -414,12 +397,10 @@ async def test_a_forked_child_is_told_to_make_its_own_client() -> None:
 
         assert exit_code_of_fork(child) == 42
         assert await writer.append(b"y") == 1
-        await writer.close()
 
 
 async def test_slots_come_around_and_pass_over_those_in_use() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, _, _, writer):
         (first,) = client.pool.slots
         client.pool._slot = SLOT_MAX - 1
         last = await client.create_ledger()
@@ -441,8 +422,7 @@ NO_LEDGER, FENCED, CONFLICT, READ_ONLY, TOO_MANY = 10, 20, 22, 24, 25
 async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
     status: int, kind: type[Error]
 ) -> None:
-    async with fake_cluster() as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, fakes, store, writer):
         await writer.append_many([b"x"] * 5)
         if status == FENCED:
             taken_over(store, writer.ledger_id)
@@ -474,8 +454,7 @@ async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
 
 
 async def test_busy_bookies_are_tried_again() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, fakes, _, writer):
         refusals = [0]
 
         def busy(_: int, entry_id: int) -> int:
@@ -490,8 +469,7 @@ async def test_busy_bookies_are_tried_again() -> None:
 
 
 async def test_a_timeout_of_one_append_leaves_it_in_the_pipe() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(closes=True) as (_, fakes, _, writer):
         for fake in fakes:
             fake.faults.swallow_adds = True
         with pytest.raises(QuorumTimeout) as caught:
@@ -502,12 +480,10 @@ async def test_a_timeout_of_one_append_leaves_it_in_the_pipe() -> None:
             fake.cut()
         assert await writer.append(b"next") == 1
         assert sum(fake.ids(writer.ledger_id)[:2] == [0, 1] for fake in fakes) >= 2
-        await writer.close()
 
 
 async def test_the_default_deadline_ends_the_writer() -> None:
-    async with fake_cluster(append_timeout=0.1) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(append_timeout=0.1) as (client, fakes, _, writer):
         await writer.append(b"x")
         for fake in fakes:
             fake.faults.swallow_adds = True
@@ -526,8 +502,7 @@ async def test_the_default_deadline_ends_the_writer() -> None:
 @pytest.mark.parametrize("start", [SEQUENCE_MAX - 3, 7 * SEQUENCE_MAX - 1, ID_MAX - 40])
 async def test_entry_ids_go_on_where_request_ids_wrap(start: int) -> None:
     """INV-Q1: adds, resends and answers mean the right entries for every id up to 2^63-1."""
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, _, writer):
         pipe, adds = writer._pipe, writer._adds
         # As if all entries before had been written.
         pipe.next_entry_id = pipe._released = adds.next_entry_id = adds.head = start
@@ -549,8 +524,7 @@ async def test_entry_ids_go_on_where_request_ids_wrap(start: int) -> None:
 
 
 async def test_a_ledger_ends_with_the_highest_id() -> None:
-    async with fake_cluster() as (client, _, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, _, _, writer):
         pipe, adds = writer._pipe, writer._adds
         pipe.next_entry_id = pipe._released = adds.next_entry_id = adds.head = ID_MAX
         adds._frontier = [ID_MAX] * 3
@@ -564,8 +538,7 @@ async def test_what_could_not_be_encoded_is_never_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-C2: else the next entry would take its id, and its ack."""
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, fakes, _, writer):
         assert await writer.append(b"zero") == 0
 
         def out_of_memory(*_: object) -> None:
@@ -586,8 +559,12 @@ async def test_what_could_not_be_encoded_is_never_acknowledged(
 async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> (
     None
 ):
-    async with fake_cluster(backoff_max=0.02, append_timeout=30.0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(backoff_max=0.02, append_timeout=30.0, closes=True) as (
+        _,
+        fakes,
+        _,
+        writer,
+    ):
         await writer.append(b"x")
         refused: list[int] = []
 
@@ -606,12 +583,10 @@ async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_i
         # Without another add.
         await wait_until_async(lambda: not writer.stats().is_under_replicated, "it got the rest")
         assert fakes[0].ids(writer.ledger_id) == list(range(1001))
-        await writer.close()
 
 
 async def test_a_flush_that_fails_says_what_became_of_what_it_waited_for() -> None:
-    async with fake_cluster(3, append_timeout=0.2, laggard_wait=0.01) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(3, append_timeout=0.2, laggard_wait=0.01) as (_, fakes, _, writer):
         for fake in fakes:
             fake.faults.swallow_adds = True
         pending = [writer.append_nowait(b"x") for _ in range(3)]
@@ -653,21 +628,18 @@ async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
 
 @pytest.mark.slow
 async def test_a_bookie_that_stays_silent_meanwhile_is_found_all_the_same() -> None:
-    async with fake_cluster(4, bookie_timeout=0.3) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(4, bookie_timeout=0.3, closes=True) as (_, fakes, _, writer):
         silent = by_id(fakes, writer.stats().ensemble[0])
         silent.faults.swallow_adds = True
         await writer.append(b"x")
         stand_still(0.6)
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
         assert silent.bookie_id not in writer.stats().ensemble
-        await writer.close()
 
 
 async def test_the_writer_of_a_deleted_ledger_is_told_by_its_next_append() -> None:
     """INV-S19: the deletion fences."""
-    async with fake_cluster() as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, _, writer):
         await writer.append(b"x")
         await client.delete_ledger(writer.ledger_id)
         assert all(fake.ledgers[writer.ledger_id].fenced for fake in fakes)
@@ -681,8 +653,7 @@ async def test_the_writer_of_a_deleted_ledger_is_told_by_its_next_append() -> No
 
 async def test_bookies_that_have_deleted_a_ledger_end_its_writer_at_once() -> None:
     """Also where somebody has deleted it who fences nobody."""
-    async with fake_cluster() as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger() as (_, fakes, store, writer):
         await writer.append(b"x")
         store.delete_ledger(writer.ledger_id)
         for fake in fakes:
@@ -697,8 +668,7 @@ async def test_a_ledger_whose_bookies_are_silent_is_deleted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fastbk.client.client.FENCE_S", 0.05)
-    async with fake_cluster() as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, store, writer):
         await writer.append(b"x")
         for fake in fakes:
             fake.faults.silent = True
@@ -708,8 +678,7 @@ async def test_a_ledger_whose_bookies_are_silent_is_deleted_all_the_same(
 
 async def test_one_bookie_that_says_deleted_is_replaced_while_metadata_says_otherwise() -> None:
     """INV-E5: its word alone ends no writer."""
-    async with fake_cluster(4) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with one_ledger(4, closes=True) as (_, fakes, _, writer):
         await writer.append(b"x")
         liar = by_id(fakes, writer.metadata.fragments[-1].ensemble[0])
         liar.faults.refuse_adds = lambda _, __: NO_LEDGER
@@ -718,13 +687,11 @@ async def test_one_bookie_that_says_deleted_is_replaced_while_metadata_says_othe
             lambda: liar.bookie_id not in writer.metadata.fragments[-1].ensemble, "it was replaced"
         )
         await writer.append(b"z")
-        await writer.close()
 
 
 async def test_a_deletion_that_is_refused_fences_nobody() -> None:
     """INV-S19"""
-    async with fake_cluster() as (client, fakes, store):
-        writer = await client.create_ledger()
+    async with one_ledger() as (client, fakes, store, writer):
         await writer.append(b"x")
         place_hold(store, new_hold("rolled back"))
         with pytest.raises(MetadataOnHold):

@@ -273,9 +273,7 @@ class Calls:
         return sum(one.startswith("COMMIT") for one in self.statements)
 
 
-async def test_what_waits_has_one_commit_and_each_its_own_outcome(
-    tmp_path: Path,
-) -> None:
+async def test_what_waits_has_one_commit_and_each_its_own_outcome(tmp_path: Path) -> None:
     calls = Calls(new_cluster(tmp_path / "m.sqlite"))
     await calls.records.change(Change("r/7", b"was there before"))
     await calls.begin()
@@ -328,9 +326,7 @@ async def test_a_commit_that_fails_is_told_to_all_of_them_and_to_nobody_else(
     await calls.calls.close(PATIENCE_S)
 
 
-async def test_who_has_gone_is_not_called_and_disturbs_nobody(
-    tmp_path: Path,
-) -> None:
+async def test_who_has_gone_is_not_called_and_disturbs_nobody(tmp_path: Path) -> None:
     calls = Calls(new_cluster(tmp_path / "m.sqlite"))
     called: list[int] = []
 

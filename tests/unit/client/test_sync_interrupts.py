@@ -425,9 +425,7 @@ def test_a_close_ends_wherever_a_handler_runs_in_it(
     assert place > 15
 
 
-def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(
-    rng: random.Random,
-) -> None:
+def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(rng: random.Random) -> None:
     thread = LoopThread(Inner)
 
     async def numbers() -> AsyncIterator[int]:

@@ -229,12 +229,7 @@ def test_files_that_the_manifest_names_and_are_gone_or_short(patient: Patient) -
 def test_a_journal_file_that_is_a_log_and_is_gone(patient: Patient) -> None:
     patient.start()
     log = LogEntry(
-        log_id=JOURNAL_LOG | 7,
-        salt=1,
-        durable_bytes=100,
-        live_bytes=10,
-        sealed=True,
-        kind=JOURNAL,
+        log_id=JOURNAL_LOG | 7, salt=1, durable_bytes=100, live_bytes=10, sealed=True, kind=JOURNAL
     )
     patient.commit(logs=(log,))
     found = worst(patient.examine(), "files of the manifest")
@@ -535,9 +530,7 @@ def test_the_folder_of_the_audit_log(tmp_path: Path) -> None:
 
 def examined(issued: Issued) -> list[tuple[Status, str]]:
     settings = TlsSettings(
-        mode="require",
-        certificate_file=str(issued.certificate_file),
-        key_file=str(issued.key_file),
+        mode="require", certificate_file=str(issued.certificate_file), key_file=str(issued.key_file)
     )
     findings = Tradeoffs(BookieConfig(tls=settings)).certificates()
     return [(one.status, one.why) for one in findings if one.status != Status.OK]

@@ -111,12 +111,7 @@ def findings_of(machine: Path) -> list[Finding]:
 def test_a_healthy_machine(machine: Path) -> None:
     bad = {each.name for each in findings_of(machine) if each.status is not Status.OK}
     # of the machine that runs this
-    assert bad <= {
-        "clock",
-        "checksums",
-        "processors",
-        "open files",
-    }
+    assert bad <= {"clock", "checksums", "processors", "open files"}
 
 
 @pytest.mark.parametrize(

@@ -161,16 +161,6 @@ def test_an_id_that_comes_back_is_a_candidate_anew() -> None:
     assert gc.run().deleted == 1
 
 
-def test_a_candidate_is_read_once_more() -> None:
-    """A listing that hides a ledger does not kill it."""
-    local, metadata = Local({1, 2}), Metadata({1, 2}, hidden={2})
-    gc = collector(local, metadata)
-    gc.run()
-    cycle = gc.run()
-    assert (cycle.candidates, cycle.kept, cycle.deleted) == (1, 1, 0)
-    assert local.deleted == []
-
-
 @pytest.mark.parametrize("fail_after", range(7))
 def test_any_error_stops_the_cycle_and_forgets_the_suspects(fail_after: int) -> None:
     local, metadata = Local({1, 2}), Metadata({1})
@@ -325,11 +315,7 @@ def test_a_deletion_is_noted_before_anything_is_deleted() -> None:
     )
     collector.run()
     collector.run()
-    assert steps == [
-        ("local", [1, 2, 3]),
-        ("local", [1, 2, 3]),
-        ("held [1, 2, 3]", [2, 3]),
-    ]
+    assert steps == [("local", [1, 2, 3]), ("local", [1, 2, 3]), ("held [1, 2, 3]", [2, 3])]
     assert local.held == {1}
 
 

@@ -29,14 +29,7 @@ from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures import hostile_files
 from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
 from tests.fixtures.fake_disk import FakeDisk
-from tests.fixtures.journal_logs import (
-    LEDGERS,
-    LOG,
-    LOG_PATH,
-    RUN_ENTRIES,
-    JournalLogs,
-    stored,
-)
+from tests.fixtures.journal_logs import LEDGERS, LOG, LOG_PATH, RUN_ENTRIES, JournalLogs, stored
 
 READERS: dict[str, Callable[[FileReader], Iterator[Item]]] = {
     "*.journal": read_journal,

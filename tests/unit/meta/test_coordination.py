@@ -13,7 +13,7 @@ import pytest
 from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import Check, LedgerLock, Vote
+from fastbk.meta.api import Check
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore, SqliteStore
 from fastbk.meta.uri import parse_zookeeper
@@ -21,16 +21,16 @@ from fastbk.meta.zookeeper.store import ZooKeeperStore
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 from tests.unit.meta.test_metadata_store import Open, open_driver
-from tests.unit.meta.test_zookeeper_session import aside, lose_the_answer
+from tests.unit.meta.test_zookeeper_session import lose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
     from pathlib import Path
 
     from tests.fixtures.zookeeper import ZooKeeperPlace
+    from tests.unit.meta.test_zookeeper_session import Lose
 
-__all__ = ["aside", "open_driver"]
+__all__ = ["lose", "open_driver"]
 
 
 # --- every store -------------------------------------------------------------------------------------------------
@@ -221,8 +221,7 @@ def _make_parents(store: ZooKeeperStore) -> None:
 def test_a_vote_whose_answer_got_lost_is_found(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], Vote]], Future[Vote]],
+    lose: Lose,
 ) -> None:
     _make_parents(near)
     mine = far.coordination.vote("b1")
@@ -230,11 +229,7 @@ def test_a_vote_whose_answer_got_lost_is_found(
     mine.close()
     assert after.is_elected()
     after.close()
-    voted = lose_the_answer(
-        proxy,
-        lambda: near.coordination.auditor() == "b1",
-        lambda: aside(lambda: far.coordination.vote("b1")),
-    )
+    voted = lose(lambda: near.coordination.auditor() == "b1", lambda: far.coordination.vote("b1"))
     vote = voted.result(10)
     assert vote.is_elected()
     vote.close()
@@ -244,8 +239,7 @@ def test_a_vote_whose_answer_got_lost_is_found(
 def test_a_second_vote_is_not_taken_for_the_first_one(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], Vote]], Future[Vote]],
+    lose: Lose,
 ) -> None:
     _make_parents(near)
     first = far.coordination.vote("b1")
@@ -257,9 +251,7 @@ def test_a_second_vote_is_not_taken_for_the_first_one(
         count.append(len(call.children(near.coordination._paths.election) or []))
         return count[-1] == 3
 
-    second = lose_the_answer(
-        proxy, is_done, lambda: aside(lambda: far.coordination.vote("b1"))
-    ).result(10)
+    second = lose(is_done, lambda: far.coordination.vote("b1")).result(10)
     assert (first.is_elected(), second.is_elected()) == (True, False)
     first.close()
     assert (rival.is_elected(), second.is_elected()) == (True, False)
@@ -270,21 +262,17 @@ def test_a_second_vote_is_not_taken_for_the_first_one(
 def test_a_lock_whose_answer_got_lost_is_held_and_its_release_is_done(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
-    proxy: TcpProxy,
-    aside: Callable[[Callable[[], LedgerLock | None]], Future[LedgerLock | None]],
+    lose: Lose,
 ) -> None:
     _make_parents(near)
-    locked = lose_the_answer(
-        proxy,
+    locked = lose(
         lambda: near.coordination.worker_of(7) == "host-1",
-        lambda: aside(lambda: far.coordination.lock(7, "host-1")),
+        lambda: far.coordination.lock(7, "host-1"),
     )
     lock = locked.result(10)
     assert lock is not None
     assert lock.is_held()
-    released = lose_the_answer(
-        proxy, lambda: near.coordination.worker_of(7) is None, lambda: aside(lock.release)
-    )
+    released = lose(lambda: near.coordination.worker_of(7) is None, lock.release)
     released.result(10)
     assert not lock.is_held()
     taken = near.coordination.lock(7, "host-2")

@@ -81,11 +81,7 @@ def test_many_marks_are_listed_whole(open_driver: Open, monkeypatch: pytest.Monk
     monkeypatch.setattr(replica_marks, "READ_AT_ONCE", 3)
     marks = open_driver().marks
     # ten in one folder, others in one each
-    ids = [
-        *range(0, 10 * 256, 256),
-        *range(1, 30),
-        1 << 40,
-    ]
+    ids = [*range(0, 10 * 256, 256), *range(1, 30), 1 << 40]
     for ledger_id in ids:
         marks.update(ledger_id, add=[FIRST])
     assert sorted(one.ledger_id for one in marks.list()) == sorted(ids)
@@ -129,9 +125,7 @@ def test_marks_of_autorecovery_are_listed_and_removed(zookeeper: ZooKeeperPlace)
         assert list(marks.list()) == []
 
 
-def test_our_own_mark_stays_when_apaches_worker_deletes_its_node(
-    zookeeper: ZooKeeperPlace,
-) -> None:
+def test_our_own_mark_stays_when_apaches_worker_deletes_its_node(zookeeper: ZooKeeperPlace) -> None:
     uri = zookeeper.uri()
     with closing(open_store(uri)) as store:
         nodes = _nodes(store)

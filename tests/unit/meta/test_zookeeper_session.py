@@ -90,9 +90,7 @@ def there(store: ZooKeeperStore, ledger_id: int) -> bool:
 
 
 def test_a_creation_whose_answer_got_lost_is_found(
-    far: ZooKeeperStore,
-    near: ZooKeeperStore,
-    lose: Lose,
+    far: ZooKeeperStore, near: ZooKeeperStore, lose: Lose
 ) -> None:
     near.create_ledger(8, metadata())  # so that parents and our own nodes are there
     created = lose(lambda: there(near, 7), lambda: far.create_ledger(7, metadata(token=5)))
@@ -102,10 +100,7 @@ def test_a_creation_whose_answer_got_lost_is_found(
 
 @pytest.mark.parametrize("depends_on_a_bookie", [False, True])
 def test_an_update_whose_answer_got_lost_is_found(
-    far: ZooKeeperStore,
-    near: ZooKeeperStore,
-    lose: Lose,
-    depends_on_a_bookie: bool,
+    far: ZooKeeperStore, near: ZooKeeperStore, lose: Lose, depends_on_a_bookie: bool
 ) -> None:
     version = near.create_ledger(7, metadata())
     identity = IdentityVersion("b", near.write_identity(BookieIdentity("b", 1, ()), None))
@@ -119,9 +114,7 @@ def test_an_update_whose_answer_got_lost_is_found(
 
 
 def test_an_update_that_others_changed_before_its_answer_was_looked_up_may_have_happened(
-    far: ZooKeeperStore,
-    near: ZooKeeperStore,
-    lose: Lose,
+    far: ZooKeeperStore, near: ZooKeeperStore, lose: Lose
 ) -> None:
     near.create_ledger(7, metadata())
 
@@ -138,9 +131,7 @@ def test_an_update_that_others_changed_before_its_answer_was_looked_up_may_have_
 
 
 def test_a_deletion_whose_answer_got_lost_is_found(
-    far: ZooKeeperStore,
-    near: ZooKeeperStore,
-    lose: Lose,
+    far: ZooKeeperStore, near: ZooKeeperStore, lose: Lose
 ) -> None:
     near.create_ledger(7, metadata())
     deleted = lose(lambda: not there(near, 7), lambda: far.delete_ledger(7))
@@ -148,9 +139,7 @@ def test_a_deletion_whose_answer_got_lost_is_found(
 
 
 def test_an_identity_whose_answer_got_lost_is_found(
-    far: ZooKeeperStore,
-    near: ZooKeeperStore,
-    lose: Lose,
+    far: ZooKeeperStore, near: ZooKeeperStore, lose: Lose
 ) -> None:
     identity = BookieIdentity("b1", 7, ())
     written = lose(
@@ -160,9 +149,7 @@ def test_an_identity_whose_answer_got_lost_is_found(
 
 
 def test_a_registration_whose_answer_got_lost_is_held(
-    far: ZooKeeperStore,
-    near: ZooKeeperStore,
-    lose: Lose,
+    far: ZooKeeperStore, near: ZooKeeperStore, lose: Lose
 ) -> None:
     running = lose(
         lambda: bool(near.list_bookies()), lambda: far.register_bookie(service(), writable=True)
@@ -823,9 +810,7 @@ def test_a_server_says_its_last_transaction(zookeeper: ZooKeeperPlace) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("zxid", [2**60, 0, None])
 def test_a_name_of_several_servers_says_the_highest_of_all(
-    zookeeper_server: ZooKeeperServer,
-    monkeypatch: pytest.MonkeyPatch,
-    zxid: int | None,
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, zxid: int | None
 ) -> None:
     """Before: only the first that took a connection was asked, so one that lags spoke for all."""
     with socket.create_server(("127.0.0.2", zookeeper_server.port)) as other:

@@ -295,11 +295,7 @@ def test_small_requests() -> None:
         ("GET_LIST_OF_ENTRIES_OF_LEDGER", "getListOfEntriesOfLedgerRequest"),
     ):
         read = good(v3(operation, **{name: {"ledgerId": 8}}))
-        assert (read.operation, read.ledger_id, read.echo_ledger_id) == (
-            OPERATION[operation],
-            8,
-            8,
-        )
+        assert (read.operation, read.ledger_id, read.echo_ledger_id) == (OPERATION[operation], 8, 8)
     assert good(v3("GET_BOOKIE_INFO", getBookieInfoRequest={"requested": 3})).info_wanted == 3
     assert good(v3("GET_BOOKIE_INFO", getBookieInfoRequest={})).info_wanted == 0
     assert good(v3("START_TLS", startTLSRequest={})).operation == Operation.START_TLS

@@ -197,10 +197,7 @@ def test_damage_leaves_every_no_in_doubt(table: LedgerTable) -> None:
     assert table.missing(1, in_doubt=True) == Status.CANNOT_TELL
 
 
-@pytest.mark.parametrize(
-    ("limit", "reads_only"),
-    list(itertools.product(Limit, [False, True])),
-)
+@pytest.mark.parametrize(("limit", "reads_only"), list(itertools.product(Limit, [False, True])))
 def test_room_is_kept_for_fences_and_recovery(
     table: LedgerTable, limit: Limit, reads_only: bool
 ) -> None:

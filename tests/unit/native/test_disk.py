@@ -173,12 +173,7 @@ def test_another_disk_of_a_directory_is_as_the_first_without_a_probe(tmp_path: P
         second = first.another(tmp_path)
         assert os.stat(tmp_path).st_mtime_ns == changed_ns
     with second:  # on its own
-        assert (
-            second.name,
-            second.sync_mode,
-            second.block_size_bytes,
-            second.depth_max,
-        ) == known
+        assert (second.name, second.sync_mode, second.block_size_bytes, second.depth_max) == known
         file = second.open(tmp_path / "x", create=True, direct=True)
         second.write_all(file, bytes(second.block_size_bytes), durable=True)
         second.close(file)

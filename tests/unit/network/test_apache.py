@@ -246,12 +246,7 @@ async def test_counters_tell_versions_and_operations_apart() -> None:
             "V2_READS": 1,
             "V2_READ_BYTES": len(SOME),
         }
-        names |= {
-            "V2_ADD_BYTES": 41,
-            "V3_ADD_BYTES": 82,
-            "APACHE_CONNECTIONS": 1,
-            "V2_EFENCED": 0,
-        }
+        names |= {"V2_ADD_BYTES": 41, "V3_ADD_BYTES": 82, "APACHE_CONNECTIONS": 1, "V2_EFENCED": 0}
         for name, value in names.items():
             assert worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"]) == value, name
 
@@ -506,22 +501,13 @@ def ranges(*pairs: tuple[int, int]) -> tuple[bytes, int]:
 async def test_a_list_is_asked_for_page_by_page() -> None:
     async with one_client() as (worker_harness, bookie, client):
         client.send(apache.v3_list(9))
-        pages = [
-            (0, 12, ((0, 3), (5, 11))),
-            (12, 40, ((12, 13),)),
-            (40, -1, ((40, 41), (44, 44))),
-        ]
+        pages = [(0, 12, ((0, 3), (5, 11))), (12, 40, ((12, 13),)), (40, -1, ((40, 41), (44, 44)))]
         for first, then, page in pages:
             record = await bookie.take_request()
             assert (record.kind, record.entry_id) == (LIST, first)
             worker_harness.say(record, "list", then, *ranges(*page))
         reply = await hear_v3(client)
-        assert (reply.operation, reply.txn, reply.status, reply.part) == (
-            apache.LIST,
-            9,
-            EOK,
-            108,
-        )
+        assert (reply.operation, reply.txn, reply.status, reply.part) == (apache.LIST, 9, EOK, 108)
         blob = reply.fields[3]
         assert isinstance(blob, bytes)
         assert apache.available(blob) == [0, 1, 2, 3, *range(5, 14), 40, 41, 44]
@@ -638,11 +624,7 @@ def test_who_is_ready_and_finds_no_room_waits_for_it_in_its_line() -> None:
     ):
         over, late = one.connect(), one.connect()
         # the last one goes over the bound: one may
-        for slot in (
-            one.connect(),
-            one.connect(),
-            over,
-        ):
+        for slot in (one.connect(), one.connect(), over):
             one.feed(slot, large[:9000])
         for _ in range(TRIALS):
             one.feed(one.connect(), large[:9000])

@@ -11,15 +11,7 @@ import pytest
 
 from fastbk.model.entry import DigestType, make_lac_body
 from tests.fixtures import apache_wire as apache
-from tests.fixtures.apache_wire import (
-    EBADREQ,
-    EOK,
-    LEDGER,
-    V2_STATUSES,
-    hear,
-    hear_v2,
-    hear_v3,
-)
+from tests.fixtures.apache_wire import EBADREQ, EOK, LEDGER, V2_STATUSES, hear, hear_v2, hear_v3
 from tests.fixtures.counters import counted
 from tests.fixtures.hashes import (
     DIGEST_CRC32,

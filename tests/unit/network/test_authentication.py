@@ -34,14 +34,7 @@ from tests.fixtures.frames import answer_of
 from tests.fixtures.logins import KEY, hello, in_v3, log_in, show_token, token
 from tests.fixtures.users import sasl_settings
 from tests.fixtures.wait import beats
-from tests.fixtures.worker_harness import (
-    CLUSTER_ID,
-    Client,
-    Served,
-    one_client,
-    one_worker,
-    until,
-)
+from tests.fixtures.worker_harness import CLUSTER_ID, Client, Served, one_client, one_worker, until
 from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
 if TYPE_CHECKING:
@@ -117,10 +110,7 @@ async def test_a_wrong_password_is_refused(users: AuthenticationSettings) -> Non
         for user, password in (("reader", "of writer"), ("nobody", "of reader")):
             client = await bookie.connect()
             status, reason = await log_in(client, user, password)
-            assert (status, reason) == (
-                UNAUTHORIZED,
-                "the user or the password is not accepted",
-            )
+            assert (status, reason) == (UNAUTHORIZED, "the user or the password is not accepted")
             await client.is_closed()
             client = await bookie.connect()
             assert await in_v3(client, user, password) == EUA

@@ -324,9 +324,7 @@ async def test_a_handshake_that_raises_anything_is_one_that_failed(
         plain = tls._Peer.getpeercert
         with monkeypatch.context() as fault:
             fault.setattr(
-                tls._Peer,
-                "getpeercert",
-                lambda self: fail() if self.server_side else plain(self),
+                tls._Peer, "getpeercert", lambda self: fail() if self.server_side else plain(self)
             )
             with pytest.raises((OSError, EOFError)):
                 client = await secure(bookie, own)

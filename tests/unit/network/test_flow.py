@@ -735,13 +735,7 @@ def test_a_frame_that_is_over_is_counted_once() -> None:
 def under_way(worker_harness: WorkerHarness, bookie: Served) -> list[int]:
     """Adds and reads in progress, connections that wait to get there, and bytes in the rings."""
     bookie.worker.sweep()
-    names = (
-        "ADDS_IN_PROGRESS",
-        "READS_IN_PROGRESS",
-        "ADDS_BLOCKED",
-        "READS_BLOCKED",
-        "RING_BYTES",
-    )
+    names = ("ADDS_IN_PROGRESS", "READS_IN_PROGRESS", "ADDS_BLOCKED", "READS_BLOCKED", "RING_BYTES")
     return [worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"]) for name in names]
 
 

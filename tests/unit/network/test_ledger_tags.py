@@ -20,9 +20,7 @@ from fastbk.native import client_codec as codec
 from fastbk.native.worker import TAGS_MAX as TAGS_MAX_IN_C
 from fastbk.safe_files import write_text
 from fastbk.security.authority import Authority, Issued
-from fastbk.security.settings import (
-    AuthenticationSettings,
-)
+from fastbk.security.settings import AuthenticationSettings
 from fastbk.security.tokens import TokenKey, sign_tag
 from fastbk.server.network import ledger_tags
 from fastbk.wire.messages import (
@@ -40,13 +38,7 @@ from tests.fixtures import frames
 from tests.fixtures.counters import counted
 from tests.fixtures.frames import LEDGER, answer_of
 from tests.fixtures.logins import KEY, hello, show_token
-from tests.fixtures.worker_harness import (
-    CLUSTER_ID,
-    Client,
-    Served,
-    one_worker,
-    until,
-)
+from tests.fixtures.worker_harness import CLUSTER_ID, Client, Served, one_worker, until
 from tests.fixtures.worker_tls import secure, tls_settings, trusting
 from tests.unit.network.test_rights import OURS
 

@@ -14,10 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.security.rights import NO_RIGHTS, Right
-from fastbk.security.settings import (
-    AuthenticationSettings,
-    AuthorizationSettings,
-)
+from fastbk.security.settings import AuthenticationSettings, AuthorizationSettings
 from fastbk.wire.generated.RequestBody import RequestBody
 from fastbk.wire.messages import Hello, encode_hello, encode_info
 from tests.fixtures import apache_wire as apache
@@ -216,10 +213,7 @@ async def is_refused(bookie: Served, client: Client, right: Right, frame: bytes)
     return apache.v3_reply(body).status == EUA
 
 
-PROTOCOLS = {
-    "ours": (1, KINDS, TAKEOVERS),
-    "Apache's": (2, APACHE_KINDS, APACHE_TAKEOVERS),
-}
+PROTOCOLS = {"ours": (1, KINDS, TAKEOVERS), "Apache's": (2, APACHE_KINDS, APACHE_TAKEOVERS)}
 
 
 @pytest.mark.parametrize("right", BITS, ids=repr)

@@ -10,14 +10,7 @@ from fastbk.overview.bookie_history import (
     BookieSample,
     MetricText,
 )
-from fastbk.overview.values import (
-    DOWN,
-    NO_ANSWER,
-    BookieRow,
-    JournalFiles,
-    LastEvent,
-    Severity,
-)
+from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, JournalFiles, LastEvent, Severity
 
 GIB = 1 << 30
 

@@ -10,11 +10,7 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.marked_repair import (
-    ClusterView,
-    MarkedLedgerRepaired,
-    RepairMarkedLedger,
-)
+from fastbk.replication.marked_repair import ClusterView, MarkedLedgerRepaired, RepairMarkedLedger
 from fastbk.replication.procedure import ReadEntry, SendRequest
 from fastbk.replication.repair_options import CopyRate, RepairOptions
 from fastbk.wire.statuses import Status

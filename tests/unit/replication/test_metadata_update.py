@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.errors import (
-    LedgerClosed,
-    MetadataConflict,
-    MetadataUnavailable,
-    NoSuchLedger,
-)
+from fastbk.errors import LedgerClosed, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.replication.metadata_update import MetadataUpdate

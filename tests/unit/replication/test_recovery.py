@@ -16,25 +16,9 @@ from fastbk.errors import (
 )
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.procedure import (
-    AddEntry,
-    ReadEntry,
-    Withdraw,
-)
-from tests.fixtures.fake_quorum import (
-    FakeQuorum,
-    entry_of,
-    is_closed_at,
-    length_at,
-    metadata_of,
-)
-from tests.fixtures.recovering import (
-    entry_asked,
-    is_read_of,
-    recover,
-    recoverer,
-    three,
-)
+from fastbk.replication.procedure import AddEntry, ReadEntry, Withdraw
+from tests.fixtures.fake_quorum import FakeQuorum, entry_of, is_closed_at, length_at, metadata_of
+from tests.fixtures.recovering import entry_asked, is_read_of, recover, recoverer, three
 
 
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 3, 3), (5, 3, 2), (4, 2, 1)])

@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.errors import (
-    DigestMismatch,
-    NotEnoughBookies,
-    Unauthorized,
-)
+from fastbk.errors import DigestMismatch, NotEnoughBookies, Unauthorized
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.procedure import (
-    AddEntry,
-    Choose,
-    ReadEntry,
-    SendRequest,
-    Sleep,
-)
+from fastbk.replication.procedure import AddEntry, Choose, ReadEntry, SendRequest, Sleep
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import (
-    Client,
-    FakeQuorum,
-    entry_of,
-    is_closed_at,
-    metadata_of,
-)
-from tests.fixtures.recovering import (
-    PACING,
-    entry_asked,
-    recover,
-    recoverer,
-    three,
-)
+from tests.fixtures.fake_quorum import Client, FakeQuorum, entry_of, is_closed_at, metadata_of
+from tests.fixtures.recovering import PACING, entry_asked, recover, recoverer, three
 
 
 def test_the_lac_inside_what_is_written_again_stays_where_recovery_began() -> None:

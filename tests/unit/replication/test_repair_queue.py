@@ -11,12 +11,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication import ledger_repair
-from fastbk.replication.ledger_repair import (
-    PAUSE_MAX_S,
-    PAUSE_MIN_S,
-    RepairMissing,
-    RepairQueue,
-)
+from fastbk.replication.ledger_repair import PAUSE_MAX_S, PAUSE_MIN_S, RepairMissing, RepairQueue
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, metadata_of
 

@@ -99,10 +99,7 @@ def test_an_ensemble_that_somebody_else_turned_round_is_followed() -> None:
 
 @pytest.mark.parametrize(
     "fragments",
-    [
-        (Fragment(0, B3), Fragment(2, ("b0", "b1", "x"))),
-        (Fragment(0, ("b0", "b1", "b0")),),
-    ],
+    [(Fragment(0, B3), Fragment(2, ("b0", "b1", "x"))), (Fragment(0, ("b0", "b1", "b0")),)],
 )
 def test_metadata_that_no_writer_can_follow_ends_it(fragments: tuple[Fragment, ...]) -> None:
     harness = WriterHarness()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.errors import (
-    LedgerClosed,
-    MetadataUnavailable,
-    NotEnoughBookies,
-)
+from fastbk.errors import LedgerClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.replication.options import ChangePolicy
 from fastbk.replication.procedure import Choose, ReadMetadata, Replaced, UpdateMetadata
 from fastbk.wire.statuses import Status

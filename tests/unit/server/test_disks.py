@@ -121,9 +121,7 @@ def test_a_journal_file_that_is_a_log_is_none_of_those_that_the_journal_grows_by
     assert probe.measure().free_bytes == pytest.approx(plain - 64 * MIB, abs=1 << 30)
 
 
-def test_adopted_files_are_told_by_the_manifest_and_others_by_their_headers(
-    tmp_path: Path,
-) -> None:
+def test_adopted_files_are_told_by_the_manifest_and_others_by_their_headers(tmp_path: Path) -> None:
     own, other = str(tmp_path / "own"), str(tmp_path / "other")
     manifest = Manifest(
         generation=1,

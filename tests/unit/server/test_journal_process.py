@@ -336,10 +336,7 @@ def test_a_file_without_zeros_is_left_unless_it_is_soon_full(
     done: list[str] = []
     journal = SimpleNamespace(
         status=SimpleNamespace(
-            offset_bytes=offset_mib << 20,
-            file_size_bytes=128 << 20,
-            taken_bytes=0,
-            adopts=0,
+            offset_bytes=offset_mib << 20, file_size_bytes=128 << 20, taken_bytes=0, adopts=0
         ),
         mark_sequence=0,
         request_roll=lambda: done.append("leaves"),

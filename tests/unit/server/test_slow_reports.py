@@ -98,9 +98,7 @@ def test_without_the_kernels_word_on_delays_nothing_is_blamed_on_processors() ->
     assert verdict(commit(take=50, flags=flight.NO_DELAY)).cause == "wake_up"
 
 
-def test_log_lines_are_few_and_count_what_they_leave_out(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_log_lines_are_few_and_count_what_they_leave_out(capfd: pytest.CaptureFixture[str]) -> None:
     reports = SlowReports()
     for n in range(40):
         reports.take("journal", [commit(write=20 + n)], 0, 100.0 + n / 100)

@@ -31,15 +31,7 @@ fastbk.errors.ConfigError: there is no stream shop/x
 @pytest.mark.slow
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     uri = new_cluster(tmp_path / "m.sqlite")
-    command = [
-        sys.executable,
-        "-m",
-        "fastbk.cli.__main__",
-        "spark",
-        "audit",
-        "--metadata",
-        uri,
-    ]
+    command = [sys.executable, "-m", "fastbk.cli.__main__", "spark", "audit", "--metadata", uri]
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=100, env=environment

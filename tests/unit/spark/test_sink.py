@@ -14,25 +14,10 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from fastbk.errors import (
-    ConfigError,
-    DraftGone,
-    Error,
-    MetadataUnavailable,
-    StreamBusy,
-)
+from fastbk.errors import ConfigError, DraftGone, Error, MetadataUnavailable, StreamBusy
 from fastbk.spark import sink
-from fastbk.spark.sink import (
-    CommitMessage,
-    FastbkStreamWriter,
-    TaskAttempt,
-)
-from tests.fixtures.sink_harness import (
-    Killed,
-    SinkHarness,
-    SyncClient,
-    batches,
-)
+from fastbk.spark.sink import CommitMessage, FastbkStreamWriter, TaskAttempt
+from tests.fixtures.sink_harness import Killed, SinkHarness, SyncClient, batches
 
 KEY = "spark/query"
 

@@ -193,10 +193,7 @@ def test_the_chart_has_all_series_at_all_times_up_to_now(tmp_path: Path) -> None
     ],
 )
 def test_what_cannot_work_is_told_before_spark_is_started(
-    words: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fastbk.spark.session.session", lambda *_: pytest.fail("Spark was started"))
     assert cli.main(["spark", "usage", "--metadata", "sqlite:/nowhere/x", *words]) == 2

@@ -139,8 +139,7 @@ def test_both_headers_damaged(mark: int) -> None:
 def test_damage_in_a_file_never_gives_a_sequence_twice() -> None:
     plan = plan_replay([found(1), found(2, 1, 20)], 0, INCARNATION)
     end = conclude_replay(
-        plan,
-        [ended(7, "damage"), ended(25, "damage", later_sequence=31, later_acked_through=29)],
+        plan, [ended(7, "damage"), ended(25, "damage", later_sequence=31, later_acked_through=29)]
     )
     assert end.predecessor_sequence == 31
     assert [(each.file_id, each.first_sequence) for each in end.damage] == [(1, 8), (2, 26)]
@@ -238,11 +237,7 @@ def test_what_a_manifest_counts_is_not_cut_off(counted_bytes: int, cut_at: int) 
     logs = [
         LogEntry(log_id=JOURNAL_LOG | 1, salt=7, durable_bytes=SIZE, live_bytes=1, sealed=True),
         LogEntry(
-            log_id=JOURNAL_LOG | 2,
-            salt=7,
-            durable_bytes=counted_bytes,
-            live_bytes=1,
-            sealed=True,
+            log_id=JOURNAL_LOG | 2, salt=7, durable_bytes=counted_bytes, live_bytes=1, sealed=True
         ),
     ]
     assert end.with_kept({1, 2}, logs).predecessor_end_bytes == cut_at

@@ -117,11 +117,7 @@ def test_journal_files_among_the_logs_make_version_3() -> None:
 
 @pytest.mark.parametrize(
     ("version", "kind", "log_id"),
-    [
-        (2, JOURNAL, JOURNAL_LOG | 7),
-        (3, JOURNAL, 7),
-        (3, FLUSH, JOURNAL_LOG | 7),
-    ],
+    [(2, JOURNAL, JOURNAL_LOG | 7), (3, JOURNAL, 7), (3, FLUSH, JOURNAL_LOG | 7)],
 )
 def test_a_journal_file_is_one_by_kind_and_id(version: int, kind: str, log_id: int) -> None:
     log = msgspec.structs.replace(FULL.logs[0], kind=kind, log_id=log_id)

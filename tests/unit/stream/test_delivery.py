@@ -24,13 +24,7 @@ from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record, put_headers
 from fastbk.stream.stream import closed_end, end_of
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.streams import (
-    cluster_with_stream,
-    context_of,
-    filled,
-    truncated_to,
-    writer_of,
-)
+from tests.fixtures.streams import cluster_with_stream, context_of, filled, truncated_to, writer_of
 from tests.unit.arrow.test_readers import Harness
 
 if TYPE_CHECKING:

@@ -413,11 +413,7 @@ async def test_a_loop_of_ready_lets_other_tasks_run() -> None:
 async def test_an_append_that_nobody_awaits_names_the_line_that_called_it() -> None:
     """It appends nothing. The warning comes where the append is let go, which may be anywhere."""
     cluster, _, writer = await harness()
-    async with (
-        writer,
-        fake_cluster() as (client, _, _),
-        await client.create_ledger() as ledger,
-    ):
+    async with writer, fake_cluster() as (client, _, _), await client.create_ledger() as ledger:
         line = inspect.getlineno(inspect.currentframe()) + 2  # type: ignore[arg-type]
         forgotten = [
             writer.append(b"x"),

@@ -149,10 +149,7 @@ def test_a_bookie_that_is_down_may_be_an_old_one() -> None:
 def test_a_worker_counts_while_it_reports() -> None:
     """INV-U2."""
     silent_ms = NOW_MS - int(WORKER_SILENT_S * 1000)
-    workers = {
-        "old": WorkerReport(report_ms=NOW_MS - 1),
-        "gone": WorkerReport(report_ms=silent_ms),
-    }
+    workers = {"old": WorkerReport(report_ms=NOW_MS - 1), "gone": WorkerReport(report_ms=silent_ms)}
     (reason,) = reasons_against(2, [new("a")], ["a"], workers, NOW_MS)
     assert reason.startswith("autorecovery old has levels up to 1")
 
