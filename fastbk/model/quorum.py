@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId
@@ -71,8 +72,7 @@ def missing_proof(write_quorum: int, ack_quorum: int) -> int:
 # --- ack sets -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """How many domains an ack set has, and in which one each bookie is.
 
     Attributes:
@@ -86,8 +86,7 @@ class Span:
     noun: str = "rack"
 
 
-@dataclass(frozen=True, slots=True)
-class AckSets:
+class AckSets(msgspec.Struct, frozen=True):
     """Which bookies complete an add together: at least Qa members of its write set, which span domains.
 
     INV-Q5: both sides of the protocol decide by `contains`. An add is acknowledged only when its write set's members
