@@ -73,6 +73,7 @@ from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import from_json, to_json
 from fastbk.placement.rules import (
+    ACK_COUNTS,
     DEFAULT_RULE,
     is_rule_stored,
     keeps_to,
@@ -428,11 +429,12 @@ def check_new_placement(
             f"ledger {ledger_id}: its rule of placement, {rule_text(rule)}, is looser than that of {looser}: what a"
             " call wants narrows a rule (INV-P3)"
         )
-    if not (rule.enforce or rule.group_is_hard):
+    is_binding = rule.enforce or any(getattr(rule, name) > 1 for name in ACK_COUNTS)
+    if not (is_binding or rule.group_is_hard):
         return
     if not is_rule_stored(metadata.custom):
         raise ForbiddenChange(
-            f"ledger {ledger_id} stores no rule of placement, and the cluster's is enforced ({rule_text(rule)}):"
+            f"ledger {ledger_id} stores no rule of placement, and the cluster's binds ({rule_text(rule)}):"
             " clients from version 0.4 on store it"
         )
     _check_ensemble(store, tree, ledger_id, metadata, rule, metadata.fragments[-1].ensemble)

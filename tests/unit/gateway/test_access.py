@@ -19,7 +19,7 @@ from fastbk.meta.placement_record import change_rules, read_rules
 from fastbk.meta.records import Change
 from fastbk.model.ledger import PLACEHOLDER, Fragment, LedgerMetadata, custom_of_stream
 from fastbk.placement.config import PlacementConfig
-from fastbk.placement.rules import ClusterRules, custom_rule
+from fastbk.placement.rules import ACK_RACKS, ClusterRules, custom_rule
 from fastbk.security.rights import OPERATIONS
 from fastbk.stream.namespace.tree import (
     ROOT_ID,
@@ -92,7 +92,7 @@ def set_policy(store: MetadataStore, namespace_id: str, name: str, policy: Polic
         (PlacementConfig(), "its rule of placement, spread, is looser than that of the cluster"),
         (replace(RACKS, enforce=False), "looser"),
         (replace(RACKS, min_racks_per_write_quorum=1), "looser"),
-        (None, "stores no rule of placement, and the cluster's is enforced"),
+        (None, "stores no rule of placement, and the cluster's binds"),
     ],
 )
 def test_a_ledger_with_a_looser_rule_than_the_clusters_is_refused(
@@ -118,8 +118,13 @@ def test_bookies_that_break_an_enforced_rule_are_refused(store: MetadataStore) -
 
 
 def test_what_is_not_enforced_is_the_clients_choice(store: MetadataStore) -> None:
-    change_rules(store, lambda rules: replace_rule(rules, replace(RACKS, enforce=False)))
+    soft = replace(RACKS, enforce=False)
+    change_rules(store, lambda rules: replace_rule(rules, soft))
     create(store, value("b1", "b2", rule=None))
+    change_rules(store, lambda rules: replace_rule(rules, replace(soft, **{ACK_RACKS: 2})))
+    with pytest.raises(Unauthorized, match="the cluster's binds"):
+        create(store, value("b1", "b2", rule=None))  # its writer would not wait for two racks
+    change_rules(store, lambda rules: replace_rule(rules, soft))
     with pytest.raises(Unauthorized, match="spans 1 rack"):
         create(store, value("b1", "b2"))
 
