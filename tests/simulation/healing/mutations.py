@@ -95,7 +95,7 @@ MUTATIONS = (
             "self._limit), end_s",
             "self._limit), 1e9",
         ),
-        seed=1051,
+        seed=1062,
     ),
     fault(
         "named_before_it_has_all",
@@ -136,7 +136,7 @@ MUTATIONS = (
         "the mark of a gone bookie goes though a fragment names it still",
         (_MARKED + "._replace", "elif copied.left:", "elif False:"),
         ("fastbk.autorecovery.auditor:Verification._list", "if lost:", "if False:"),
-        seed=1053,
+        seed=4,
     ),
     fault(
         "holes_are_not_confirmed",

@@ -91,7 +91,11 @@ def traced() -> Iterator[None]:
         finally:
             process = calls._process
             world = process.world
-            what = call.__qualname__.replace(".<locals>.<lambda>", "").replace(".<locals>", "")
+            what = (
+                getattr(call, "func", call)
+                .__qualname__.replace(".<locals>.<lambda>", "")
+                .replace(".<locals>", "")
+            )
             down = [one.name for one in world.cluster.bookies.values() if not one.is_up]
             print(
                 f"{world.now_s:10.3f}  {process.name:10}  {what}; {' '.join(down)} {outcome}".rstrip()
