@@ -136,11 +136,11 @@ async def test_a_run_that_fails_or_is_cancelled_leaves_no_lock(
             plan = RecoveryPlan(even_if_alive=True, repair=SHORT)
             locked = asyncio.Event()
 
-            async def fails(run: BookieRecovery, one: int) -> None:
+            async def fails(run: BookieRecovery, one: int, *_: object) -> None:
                 assert left_locks(store) == [(one, socket.gethostname())]
                 raise MetadataUnavailable("it is away")
 
-            async def hangs(run: BookieRecovery, one: int) -> None:
+            async def hangs(run: BookieRecovery, one: int, *_: object) -> None:
                 locked.set()
                 await asyncio.Event().wait()
 
@@ -168,7 +168,7 @@ async def test_a_run_leaves_a_ledger_whose_lock_it_lost(
         bookie_id = (await client.ledger_info(ledger_id)).metadata.fragments[0].ensemble[0]
         ended: list[int] = []
 
-        async def copies(run: BookieRecovery, one: int) -> None:
+        async def copies(run: BookieRecovery, one: int, *_: object) -> None:
             await client.call_store(end_session)
             try:
                 await asyncio.Event().wait()
