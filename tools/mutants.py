@@ -1,5 +1,7 @@
 """`./dev mutants`: makes small mistakes in the product, one at a time, and counts those that its unit tests find.
 
+Tests go when others find all that they find (decision 175).
+
     ./dev mutants N=60 SEED=1                 draw mutants in this tree, and run the tests that import their modules
     ./dev mutants LIST=build/mutants.json     the same mutants again, wherever their functions lie now
     ./dev mutants TREE=path                   those of another checkout that is set up, with its own tests
