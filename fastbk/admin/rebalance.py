@@ -36,6 +36,9 @@ from fastbk.meta import MetadataStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.repair_options import RepairOptions
 
+JUDGE_AGE_MAX_S = 30.0
+"""Rules and places of bookies are read again after so long: a run takes hours."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceOptions:
@@ -183,11 +186,15 @@ class Rebalance:
         if not outlook.moving:
             return progress
         self._planner.begin()
+        judge_s = progress.began_s
         free = asyncio.Semaphore(self._options.ledgers_at_once)
         ticking = asyncio.create_task(self._tick())
         try:
             async with asyncio.TaskGroup() as group:
                 async for info in self._client.list_ledgers():
+                    if time.monotonic() - judge_s >= JUDGE_AGE_MAX_S:
+                        judge_s = time.monotonic()
+                        self._planner.judge_by(await self._client.call_store(read_judge))
                     planned = self._planner.plan(info.metadata)
                     if planned.moves:
                         await free.acquire()

@@ -92,7 +92,10 @@ class _Round:
 
     def worst(self) -> tuple[MisplacedLedger, ...]:
         """Return what was found, as far as it is kept; first what a rule forbids."""
-        return (*self.misplaced[True], *self.misplaced[False])[:MISPLACED_KEPT_MAX]
+        soft = self.misplaced[False]
+        # Where nothing mends those that a rule forbids, the others still have their turns.
+        kept = max(MISPLACED_KEPT_MAX // 2, MISPLACED_KEPT_MAX - len(soft))
+        return (*self.misplaced[True][:kept], *soft)[:MISPLACED_KEPT_MAX]
 
 
 def _misplaced(fragment: MisplacedFragment, is_enforced: bool) -> MisplacedLedger:
@@ -106,6 +109,7 @@ class PlacementAudit:
         misplaced: the ledgers that the last whole round found misplaced: first those that an enforced rule forbids,
             then the others, each by id; at most `MISPLACED_KEPT_MAX`. Empty before the first round has ended. They
             were so then: judge a ledger anew before acting on it.
+        last_places: where bookies are, or were when they were up last.
         ended_ms: when that round ended, in ms since 1970; 0: none has.
     """
 
@@ -126,7 +130,7 @@ class PlacementAudit:
         self._pace = RateLimit(ledgers_per_s)
         self._round: _Round | None = None
         self._is_requested = False
-        self._last_places: dict[BookieId, BookiePlace] = {}
+        self.last_places: dict[BookieId, BookiePlace] = {}
         self._judged_by: object = None
         """The rules and places that the last round began with."""
 
@@ -142,8 +146,8 @@ class PlacementAudit:
         """Check ledgers for at most about `RUN_S` seconds, if a round is under way or due."""
         if self._interval_s <= 0:
             return
-        judge = await self._client.call_store(partial(_judge_of, self._last_places))
-        self._last_places |= {
+        judge = await self._client.call_store(partial(_judge_of, self.last_places))
+        self.last_places |= {
             bookie_id: place for bookie_id, place in judge.places.items() if place.state != "down"
         }
         if self._round is None:

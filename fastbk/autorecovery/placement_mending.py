@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from fastbk.autorecovery.placement_audit import PlacementAudit
 from fastbk.autorecovery.state import ClusterState, WorkerCounts
@@ -37,6 +38,7 @@ LEDGERS_AT_ONCE = 4
 RETRY_S = 600.0
 """A ledger that could not be mended is tried again so much later; bookies and rules change seldom."""
 RUN_S = 20.0
+ROOM_KEPT_S = 10.0
 _log = LibraryLog("fastbk.autorecovery")
 
 
@@ -53,6 +55,8 @@ class PlacementMending:
         self._counts = counts
         self._state = ClusterState(client.records)
         self._due_s: dict[LedgerId, float] = {}
+        self._room: tuple[float, PlacementJudge, Mender] | None = None
+        """When the cluster was read last to make room, and what was: many ledgers may ask for it at once."""
 
     async def is_on(self) -> bool:
         """Return whether operators let copies be moved."""
@@ -67,9 +71,10 @@ class PlacementMending:
         ids = [each for each in listed if self._due_s.get(each, now_s) <= now_s]
         if not ids or not may_go_on() or not await self.is_on():
             return
-        judge = await self._client.call_store(read_judge)
+        judge = await self._client.call_store(partial(read_judge, last_places=audit.last_places))
         mender = Mender(Ranking(judge), fill_of(judge))
         queue = iter(ids)
+        moved_before = self._counts.copies_moved
 
         async def work() -> None:
             for ledger_id in queue:
@@ -84,7 +89,7 @@ class PlacementMending:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(LEDGERS_AT_ONCE, len(ids))):
                 group.create_task(work())
-        if not audit.misplaced:
+        if not audit.misplaced and self._counts.copies_moved > moved_before:
             audit.request()  # what was counted is no longer so
 
     async def _mended(self, ledger_id: LedgerId, judge: PlacementJudge, mender: Mender) -> bool:
@@ -136,8 +141,11 @@ class PlacementMending:
         metadata = (await self._client.ledger_info(ledger_id)).metadata
         if not metadata.is_closed or not await self.is_on():
             return False
-        judge = await self._client.call_store(read_judge)
-        mender = Mender(Ranking(judge), fill_of(judge))
+        now_s = asyncio.get_running_loop().time()
+        if self._room is None or now_s - self._room[0] > ROOM_KEPT_S:
+            judge = await self._client.call_store(read_judge)
+            self._room = now_s, judge, Mender(Ranking(judge), fill_of(judge))
+        _, judge, mender = self._room
         rule = rule_of(metadata.custom, judge.rules.rule)
         moves: list[Move] = []
         for fragment in metadata.fragments:

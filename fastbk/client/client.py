@@ -251,9 +251,9 @@ class Client:
                     raise
             else:
                 break
-        await self._ensembles.note_created(ledger_id, value, rule)
         if chosen.away:
             await self.marks.update(ledger_id, add=owed_by(chosen.away))
+        await self._ensembles.note_created(ledger_id, value, rule)
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
         requests = LedgerRequests(ledger_id, digest_type, password, flags, value.creation_token)
         options = writer_options(self.config, deferred_sync, chosen.away)

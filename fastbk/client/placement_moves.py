@@ -104,6 +104,15 @@ class Ranking:
             rank = self._ranks[key] = self._ranked(ensemble, write_quorum, rule)
         return rank
 
+    def are_known(self, members: Iterable[BookieId], rule: PlacementConfig) -> bool:
+        """Return whether somebody says where these bookies are, as far as the rule asks.
+
+        One that is down, and of which only it knows, may come back in any rack: no move is right or wrong beside it.
+        """
+        if rule.policy == "spread":
+            return True
+        return all(self.judge.place(member).source != "unknown" for member in members)
+
     def _ranked(self, ensemble: Ensemble, write_quorum: int, rule: PlacementConfig) -> Rank:
         wanted_rule = self.judge.attainable_rule(rule)
         places = [self.judge.place(member) for member in ensemble]
@@ -161,7 +170,13 @@ class Mender:
         self._judge = ranking.judge
         self._fill = fill
         self._avoid = set(avoid)
+        self._roomless: set[tuple[Ensemble, int, PlacementConfig, frozenset[BookieId]]] = set()
         self._unmendable: set[tuple[Ensemble, int, PlacementConfig]] = set()
+
+    @property
+    def avoided(self) -> frozenset[BookieId]:
+        """Bookies that get no copies."""
+        return frozenset(self._avoid)
 
     def avoid(self, bookie_id: BookieId) -> None:
         """Give this one no copies from now on."""
@@ -173,6 +188,8 @@ class Mender:
         start = _Tried(self._ranking.rank(ensemble, write_quorum, rule), (), 0.0)
         key = (ensemble, write_quorum, rule)
         if start.rank.faults == (0, 0) or key in self._unmendable:
+            return []
+        if not self._ranking.are_known(ensemble, rule):
             return []
         best = start
         for tried in self._search(fragment, write_quorum, rule, start):
@@ -195,6 +212,8 @@ class Mender:
         None where they can be as it is, or where nothing helps.
         """
         bad = [index for index, member in enumerate(fragment.ensemble) if member in gone]
+        if not self._ranking.are_known(set(fragment.ensemble).difference(gone), rule):
+            return []
         views = [
             place.view
             for place in self._judge.places.values()
@@ -218,12 +237,16 @@ class Mender:
                 return False
             return True
 
-        if not bad or is_replaceable(fragment.ensemble):
+        missing = frozenset(fragment.ensemble[index] for index in bad)
+        key = (fragment.ensemble, metadata.write_quorum, rule, missing)
+        if not bad or key in self._roomless or is_replaceable(fragment.ensemble):
             return []
         start = _Tried(self._ranking.rank(fragment.ensemble, metadata.write_quorum, rule), (), 0.0)
         for tried in self._search(fragment, metadata.write_quorum, rule, start, goes_on=True):
             if is_replaceable(tried.moves[-1].moved_ensemble):
                 return list(tried.moves)
+        if len(self._roomless) < RANKS_KEPT_MAX:
+            self._roomless.add(key)
         return []
 
     def _search(
@@ -506,6 +529,12 @@ class MovePlanner:
                 )
                 source.above_bytes = max(source.above_bytes, above_bytes)
 
+    def judge_by(self, judge: PlacementJudge) -> None:
+        """Go by rules and places as they are now; what was planned stays."""
+        self._judge = judge
+        self._ranking = Ranking(judge)
+        self._mender = Mender(self._ranking, self._fill, self._mender.avoided)
+
     def leave_out(self, bookie_id: BookieId) -> None:
         """Plan no more moves to a bookie."""
         self._mender.avoid(bookie_id)
@@ -544,9 +573,15 @@ class MovePlanner:
         for index, fragment in enumerate(fragments):
             for member in fragment.ensemble:
                 held[member] = held.get(member, 0) + member_bytes(metadata, index)
+        unsure = {
+            member
+            for fragment in fragments
+            if not self._ranking.are_known(fragment.ensemble, rule)
+            for member in fragment.ensemble
+        }
         for member, size_bytes in held.items():
             balance = self._balances.get(member)
-            if balance is None or not self._is_drawn(balance, size_bytes):
+            if member in unsure or balance is None or not self._is_drawn(balance, size_bytes):
                 continue
             target = self._target_of(member, size_bytes, fragments, metadata.write_quorum, rule)
             balance.drawn_bytes += size_bytes

@@ -320,7 +320,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             decide, share.known, self._options.metadata_timeout_s, share.identity
         )
         named = known.metadata.fragment_of(share.first)
-        if target in named.ensemble:
+        if named.ensemble[share.index] == target:
             self._begun.pop((share.lost, share.first), None)
             change = Replacement(share.first, share.index, share.lost, target, self._reason)
             repaired.replacements.append(change)

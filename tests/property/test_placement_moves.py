@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastbk.client.placement_judge import BookiePlace, PlacementJudge
+from fastbk.client.placement_judge import BookiePlace, PlacementJudge, unregistered_place
 from fastbk.client.placement_moves import (
     TOLERANCE,
     Disk,
@@ -26,8 +26,9 @@ from fastbk.client.placement_moves import (
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.placement.config import BookieView, PlacementConfig
-from fastbk.placement.rules import ClusterRules
+from fastbk.placement.rules import ClusterPlaces, ClusterRules
 from fastbk.replication.copy_check import member_bytes
+from fastbk.replication.re_replication import Move
 
 DISK = Disk(1 << 40, 1 << 39)
 LENGTH = 1_000_000
@@ -338,6 +339,32 @@ def test_another_copy_makes_room_for_a_lost_one() -> None:
     mender = Mender(Ranking(alone), {})
     fragment = metadata.fragments[0]
     assert mender.make_room(fragment, metadata, ENFORCED, gone, random.Random(1)) == []
+
+
+@pytest.mark.parametrize("faults_only", [False, True])
+def test_nothing_moves_beside_a_bookie_of_which_nobody_knows_where_it_is(
+    faults_only: bool,
+) -> None:
+    """It counted as being in a rack of its own, and a move to its real one broke an enforced rule."""
+    rule = PlacementConfig(policy="rack", min_racks_per_write_quorum=3, enforce=True)
+    places = {"a1": "/a", "a2": "/a", "b1": "/b", "c1": "/c", "d1": "/d", "c9": "/c"}
+    known = judge_of(places, rule, frozenset({"c9"}))
+    absent = BookieId("c9")
+    nowhere = unregistered_place(absent, ClusterPlaces(known.rules))
+    unknown = PlacementJudge(known.rules, {**known.places, absent: nowhere})
+    names = ("a1", "a2", "c9") if faults_only else ("a1", "b1", "c9")
+    metadata = ledger(names, write_quorum=3)
+
+    def moves_by(judge: PlacementJudge) -> list[Move]:
+        disks = dict.fromkeys(judge.places.keys() - {absent}, DISK)
+        planner = MovePlanner(judge, disks, faults_only=faults_only)
+        for _ in range(20):
+            planner.count(metadata)
+        planner.begin()
+        return [move for _ in range(20) for move in planner.plan(metadata).moves]
+
+    assert moves_by(known)
+    assert moves_by(unknown) == []
 
 
 def test_the_copy_of_a_bookie_that_is_down_stays_where_it_is() -> None:
