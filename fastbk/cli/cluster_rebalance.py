@@ -113,9 +113,11 @@ async def _rebalance(options: argparse.Namespace) -> int:
         pace = min(limit, cluster_limit or float("inf"))
         facts = _facts(outlook)
         if options.dry_run:
-            return print_answer(options, {"dry_run": True, **facts}, *_plan_lines(outlook, pace))
+            return print_answer(
+                options, {"dry_run": True, **facts}, *_plan_lines(options, outlook, pace)
+            )
         if not options.json:
-            print_answer(options, facts, *_plan_lines(outlook, pace))
+            print_answer(options, facts, *_plan_lines(options, outlook, pace))
         if outlook.moving:
             action = (
                 f"move {format_count(outlook.copies, 'copy', 'copies')} of"
@@ -193,8 +195,19 @@ def _facts(outlook: Outlook) -> dict[str, object]:
     return facts
 
 
-def _plan_lines(outlook: Outlook, pace: float) -> Iterator[str]:
+def _kept(options: argparse.Namespace, outlook: Outlook) -> list[str]:
+    """Return which of the bookies that are to be emptied hold copies in the end: rules leave these no other place."""
+    return [bookie_id for bookie_id in options.empty if outlook.after.get(bookie_id, 0)]
+
+
+def _plan_lines(options: argparse.Namespace, outlook: Outlook, pace: float) -> Iterator[str]:
     """Say what would move, how long that takes, and from where to where."""
+    for bookie_id in _kept(options, outlook):
+        size = format_size(outlook.after[bookie_id])
+        yield (
+            f"{painted('problem')}: {bookie_id} cannot be emptied: for {size} of copies no other bookie keeps the rules"
+            " of their ledgers"
+        )
     yield f"{format_count(outlook.ledgers, 'closed ledger')} read" + (
         f"; {format_count(outlook.open, 'open ledger')} left as they are" if outlook.open else ""
     )
@@ -267,6 +280,10 @@ def _print_done(options: argparse.Namespace, outlook: Outlook, progress: MovePro
             note(f"ledger {ledger_id} was not moved: {reason}")
     if progress.parked_count or progress.failed_count:
         note("what was not moved lies as it did: run this again")
-    if progress.failed_count or outlook.unmended:
+    if kept := _kept(options, outlook):
+        note(
+            f"not emptied: {', '.join(kept)}; bookies in other racks could take what is left there"
+        )
+    if progress.failed_count or outlook.unmended or kept:
         return exit_codes.FAILED
     return exit_codes.UNREACHABLE if progress.parked_count else exit_codes.DONE

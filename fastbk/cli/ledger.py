@@ -577,6 +577,10 @@ async def _new(client: StreamClient, options: argparse.Namespace) -> LedgerWrite
     ensemble, namespace = options.ensemble, None
     if options.namespace and (here := _namespace(client, options.namespace)) is not None:
         namespace = here if await here.exists() else None
+        if namespace is None:
+            note(
+                f"there is no namespace {options.namespace}: the ledger has the name, and no rule of it"
+            )
     if ensemble is None and namespace is None:
         writable = sum(bookie.writable for bookie in await client.list_bookies())
         ensemble = max(options.write_quorum or 1, min(ENSEMBLE_DEFAULT, writable))

@@ -336,12 +336,16 @@ def fragments_with_entries(metadata: LedgerMetadata) -> list[Fragment]:
 def misplaced_ledgers(store: MetadataStore) -> MisplacedFacts:
     """Return what the auditor's last round found misplaced, without the named ledgers that are well placed by now.
 
-    Raises MetadataUnavailable.
+    And why new ledgers are refused, if they are. Raises MetadataUnavailable.
     """
-    faults = read_placement_faults(store)
-    if faults is None or not faults.first:
+    faults, rules = read_placement_faults(store), read_rules(store)
+    nothing_found = faults is None or not faults.first
+    if nothing_found and not (rules.rule.enforce or rules.rule.group_is_hard):
         return NONE_MISPLACED
-    judge = read_judge(store)
+    judge = read_judge(store, rules)
+    refusal = next((each.reason for each in judge.unmet(rules.rule) if each.is_enforced), "")
+    if faults is None or not faults.first:
+        return MisplacedFacts(refusal=refusal)
     counts = {True: faults.enforced, False: faults.soft}
     left: list[LedgerId] = []
     reason = ""
@@ -357,5 +361,9 @@ def misplaced_ledgers(store: MetadataStore) -> MisplacedFacts:
         else:
             counts[number < faults.enforced] -= 1
     return MisplacedFacts(
-        enforced=counts[True], soft=counts[False], first=tuple(left), reason=reason or faults.reason
+        enforced=counts[True],
+        soft=counts[False],
+        first=tuple(left),
+        reason=reason or faults.reason,
+        refusal=refusal,
     )

@@ -128,9 +128,10 @@ NO_OPEN_LEDGERS = OpenLedgerFacts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisplacedFacts:
-    """What the auditor's last round over all closed ledgers found.
+    """What the auditor's last round over all closed ledgers found, and what the bookies that are up cannot keep.
 
     Attributes:
+        refusal: why new ledgers are refused by the cluster's rule; "": they are not.
         enforced: how many lie as an enforced rule forbids it. soft: how many lie otherwise than a rule wants it.
         first: some of them, those of `enforced` first. reason: of the first.
     """
@@ -139,6 +140,7 @@ class MisplacedFacts:
     soft: int = 0
     first: Sequence[LedgerId] = ()
     reason: str = ""
+    refusal: str = ""
 
 
 NONE_MISPLACED = MisplacedFacts()
@@ -304,6 +306,10 @@ def _of_ledgers(facts: OpenLedgerFacts) -> Iterator[Reason]:
 
 def _of_placement(facts: MisplacedFacts) -> Iterator[Reason]:
     """Yield what is misplaced. All copies are there: only what a rule forbids speaks against "well"."""
+    if facts.refusal:
+        text = f"new ledgers are refused by the cluster's rule of placement: {facts.refusal}"
+        step = "fastbk cluster placement show has the rule, and where each bookie is"
+        yield Reason(Verdict.DEGRADED, "placement_refused", "placement", short(text), step)
     step = "fastbk cluster placement check lists them and says why"
     if facts.enforced:
         some = facts.first[: min(facts.enforced, NAMED_MAX)]

@@ -119,7 +119,11 @@ def test_the_auditor_tells_what_lies_otherwise_and_a_choice_that_keeps_less_is_t
         finally:
             healer.stop()
 
-        cli(*place, "set", "--policy", "rack")
+        cli(*place, "set", "--policy", "rack", "--racks", "3", "--enforce", "--yes")
+        refused = reasons()["placement_refused"]
+        assert refused["verdict"] == "degraded" and "the minimum is 3 racks" in refused["text"]
+        cli(*place, "set", "--policy", "rack", "--racks", "2", "--no-enforce")
+        assert "placement_refused" not in reasons()
         cluster.stop_bookie(int(third.removeprefix("bookie-")) - 1)
         with fastbk.sync.connect(cluster.metadata_uri) as client:
             with client.create_ledger(2, 2, 2) as writer:

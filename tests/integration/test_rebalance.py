@@ -30,6 +30,8 @@ from tests.fixtures.wait import wait_until, wait_until_async
 ENTRIES = 50
 RUN = ("cluster", "rebalance", "--yes")
 PLAN = ("cluster", "rebalance", "--dry-run")
+TWO_RACKS = ("bookie-1", "bookie-4", "bookie-2", "bookie-5")
+EMPTY_TWO_RACKS = [word for name in TWO_RACKS for word in ("--empty", name)]
 
 
 BOOKIES = 6
@@ -152,6 +154,12 @@ def test_bookies_that_are_to_go_are_emptied_while_they_run(cluster: LocalCluster
     check_whole(cli)
     assert "nothing is misplaced" in cli("cluster", "placement", "check")
     assert "does not answer" in cli.fails(*PLAN, "--empty", "nobody", code=2)
+    code, answer, said = cli.answer(*PLAN, *EMPTY_TWO_RACKS)
+    assert code == 0, said
+    assert any(row["after"] for row in answer["bookies"] if row["bookie_id"] in EMPTY_TWO_RACKS)
+    assert "cannot be emptied" in cli(*PLAN, *EMPTY_TWO_RACKS)
+    code, _, said = cli.answer(*RUN, *EMPTY_TWO_RACKS)
+    assert (code, "not emptied: " in said) == (1, True), said
 
 
 def test_a_run_that_is_killed_or_stopped_is_made_again(cluster: LocalCluster, cli: Cli) -> None:

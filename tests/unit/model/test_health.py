@@ -90,6 +90,11 @@ def test_each_fact_of_a_bookie_has_its_verdict(
             "placement_enforced",
         ),
         (
+            ClusterFacts(misplaced=MisplacedFacts(refusal="too few racks")),
+            Verdict.DEGRADED,
+            "placement_refused",
+        ),
+        (
             ClusterFacts(misplaced=MisplacedFacts(soft=1, first=[7], reason="one rack")),
             Verdict.WELL,
             "placement_soft",
