@@ -506,6 +506,7 @@ def replacements(
     for _ in range(ROUNDS_MAX):
         exclude = {*action.exclude, *missed}
         left_out: dict[BookieId, str] = {}
+        shortage = ""
         known = with_members(views(), action)
         locations = {view.bookie_id: view.location for view in known}
         arguments = (known, action.ensemble, action.bad, write_quorum, ack_quorum, config, rng)
@@ -513,14 +514,14 @@ def replacements(
             chosen = choose_replacements(*arguments, exclude=exclude)
         except NotEnoughBookies as error:
             # Not those that are in the ensemble already: what is wrong with them the writer knows better.
-            reasons = error.replicas.items()
+            reasons, shortage = error.replicas.items(), error.message
             left_out = {one: why for one, why in reasons if one not in action.ensemble}
             chosen = choose_replacements(*arguments, exclude=exclude, partial=True)
         found = yield tuple(chosen.values())
         if not found:
             named = {*action.ensemble, *chosen.values()}
             of_named = {one: where for one, where in locations.items() if one in named}
-            return Replaced(chosen, {**left_out, **missed}, of_named)
+            return Replaced(chosen, {**left_out, **missed}, of_named, shortage)
         missed.update(found)
     return Replaced({}, missed)
 

@@ -497,11 +497,13 @@ class Replaced:
     """Outcome of `Choose`: new bookies by index, and why others were left out.
 
     `locations`: where the choice took the new ones and the members that stay to be, as far as that is known (INV-P5).
+    `shortage`: why not all could be replaced, by the ledger's rule of placement.
     """
 
     chosen: Mapping[int, BookieId] = field(default_factory=dict)
     left_out: Mapping[BookieId, str] = field(default_factory=dict)
     locations: Mapping[BookieId, str] = field(default_factory=dict)
+    shortage: str = ""
 
 
 Outcome: TypeAlias = Reply | VersionedLedger | VersionedIdentity | Replaced | int | Error | None

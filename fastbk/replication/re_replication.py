@@ -231,6 +231,8 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             reasons = dict(choice.left_out) | self._refusing
             reason = "; ".join(f"{bookie_id}: {why}" for bookie_id, why in reasons.items())
             reason = reason or "none may be taken but those that hold it; start another"
+            if choice.shortage:
+                reason = f"{choice.shortage} ({reason})"
             self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {reason}"
             self.repaired.has_no_target = not self._refusing
             return None

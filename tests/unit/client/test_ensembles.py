@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 
 import pytest
 
@@ -17,8 +18,9 @@ from fastbk.meta.records import Change
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.placement.config import PlacementConfig
+from fastbk.placement.config import BookieView, PlacementConfig
 from fastbk.placement.rules import PLACEMENT_KEY, ClusterRules, decode_rule
+from fastbk.replication.procedure import Choose
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
@@ -536,3 +538,17 @@ async def test_a_member_that_is_down_is_where_it_was_seen_last() -> None:
             for lease, fake in zip(leases, fakes, strict=True):
                 lease.close()
                 await fake.stop()
+
+
+def test_why_nobody_takes_the_place_is_the_rule_s_reason() -> None:
+    """It said of each bookie that it can be used, and not what none of them can keep."""
+    racks = {"b0": "/one", "b1": "/two", "b2": "/two"}
+    views = [BookieView(BookieId(name), location=rack) for name, rack in racks.items()]
+    action = Choose((BookieId("b0"), BookieId("b1")), frozenset({0}), frozenset({BookieId("b0")}))
+    rule = PlacementConfig(policy="rack", enforce=True)
+    choosing = ensembles.replacements(lambda: views, action, 2, 2, rule, random.Random(1))
+    assert next(choosing) == ()
+    with pytest.raises(StopIteration) as ended:
+        choosing.send({})
+    assert not ended.value.value.chosen
+    assert "has 2 racks" in ended.value.value.shortage
