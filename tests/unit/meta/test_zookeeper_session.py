@@ -22,7 +22,7 @@ from fastbk.devcluster.cluster import ZooKeeperServer
 from fastbk.devcluster.faults import TcpProxy
 from fastbk.errors import ClientClosed, Error, MetadataConflict, MetadataOnHold, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.api import BookieIdentity, IdentityVersion
+from fastbk.meta.api import BookieIdentity, IdentityVersion, Lease
 from fastbk.meta.records import Change
 from fastbk.meta.rollback import read_hold
 from fastbk.meta.uri import parse_zookeeper
@@ -850,7 +850,16 @@ def test_a_refused_session_is_begun_anew_and_metadata_held(
         wait_until(lambda: answers(store), "connected again")
         told: list[object] = []
         watch = store.watch_ledger(1, told.append)
-        lease = store.register_bookie(service(), writable=True)
+        leases: list[Lease] = []
+
+        def registers() -> bool:
+            # Several requests in one second, of a server that has just begun: a busy machine may take longer.
+            with suppress(MetadataUnavailable):
+                leases.append(store.register_bookie(service(), writable=True))
+            return bool(leases)
+
+        wait_until(registers, "registered")
+        (lease,) = leases
         write(uri, range(2, 2 + WRITES_BEHIND))
         store.update_ledger(1, metadata(last=4), 0)
         wait_until(lambda: told, "the watch tells of the change")
