@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from fastbk.admin.cluster import bookie_states
@@ -31,7 +32,7 @@ from fastbk.client.placement_moves import (
     MovePlanner,
     move_copies,
 )
-from fastbk.errors import ConfigError, Error, NoSuchLedger
+from fastbk.errors import ConfigError, Error, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.repair_options import RepairOptions
@@ -194,7 +195,8 @@ class Rebalance:
                 async for info in self._client.list_ledgers():
                     if time.monotonic() - judge_s >= JUDGE_AGE_MAX_S:
                         judge_s = time.monotonic()
-                        self._planner.judge_by(await self._client.call_store(read_judge))
+                        with suppress(MetadataUnavailable):  # what is known goes on to count
+                            self._planner.judge_by(await self._client.call_store(read_judge))
                     planned = self._planner.plan(info.metadata)
                     if planned.moves:
                         await free.acquire()

@@ -39,6 +39,7 @@ RETRY_S = 600.0
 """A ledger that could not be mended is tried again so much later; bookies and rules change seldom."""
 RUN_S = 20.0
 ROOM_KEPT_S = 10.0
+"""What was read of the cluster to make room for one ledger serves others for so long."""
 _log = LibraryLog("fastbk.autorecovery")
 
 

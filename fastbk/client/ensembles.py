@@ -111,9 +111,8 @@ class Ensembles:
         if self._locating is None or self._locating.done():
             self._locating = asyncio.get_running_loop().create_task(self._locate())
         if self._rules is None:
-            await asyncio.wait(
-                [self._locating]
-            )  # not shield: the client's end cancels it, not who waits
+            # Not shield: the client's end cancels the task, and not who waits for it.
+            await asyncio.wait([self._locating])
 
     def cancel(self) -> None:
         """Read nothing more: the client ends."""

@@ -530,10 +530,11 @@ class MovePlanner:
                 source.above_bytes = max(source.above_bytes, above_bytes)
 
     def judge_by(self, judge: PlacementJudge) -> None:
-        """Go by rules and places as they are now; what was planned stays."""
+        """Go by rules and places as they are now; what was planned stays, and bookies that came get nothing yet."""
         self._judge = judge
         self._ranking = Ranking(judge)
-        self._mender = Mender(self._ranking, self._fill, self._mender.avoided)
+        avoid = self._mender.avoided | (judge.places.keys() - self._balances.keys())
+        self._mender = Mender(self._ranking, self._fill, avoid)
 
     def leave_out(self, bookie_id: BookieId) -> None:
         """Plan no more moves to a bookie."""

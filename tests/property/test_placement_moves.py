@@ -365,6 +365,18 @@ def test_nothing_moves_beside_a_bookie_of_which_nobody_knows_where_it_is(
 
     assert moves_by(known)
     assert moves_by(unknown) == []
+    came = BookieId("e1")
+    places_by_now = {**known.places, came: judge_of({"e1": "/e"}, rule).places[came]}
+    planner = MovePlanner(
+        unknown, dict.fromkeys(known.places.keys() - {absent}, DISK), faults_only=faults_only
+    )
+    for _ in range(20):
+        planner.count(metadata)
+    planner.begin()
+    assert planner.plan(metadata).moves == []
+    planner.judge_by(PlacementJudge(known.rules, places_by_now))
+    later = [move for _ in range(19) for move in planner.plan(metadata).moves]
+    assert later and came not in {move.target for move in later}
 
 
 def test_the_copy_of_a_bookie_that_is_down_stays_where_it_is() -> None:
