@@ -346,6 +346,46 @@ class QuotaExceeded(Error):
     code = -1022
 
 
+class ProducerFenced(Error):
+    """Another producer has opened this name; this one is finished. All acknowledged appends are in the stream.
+
+    `outcome` "unknown": an append that was sent, and may be kept: `last_number` of the name says which are.
+    "not_written": one that was never sent.
+    """
+
+    code = -1029
+    default_outcome: Outcome = "unknown"
+
+
+class ProducerExpired(Error):
+    """The stream knows nothing of this producer's name any more: it was silent for longer than its age.
+
+    Open it again: it has no last number then. `outcome` as of ProducerFenced.
+    """
+
+    code = -1030
+    default_outcome: Outcome = "unknown"
+
+
+class TooManyProducers(QuotaExceeded):
+    """The stream has as many producers' names as it may have, and all of them appended of late."""
+
+    code = -1031
+
+
+class WrongStreamKind(ConfigError):
+    """The stream is for producers and a writer was to be opened, or the other way round. Nothing was changed."""
+
+    code = -1032
+
+
+class NoWriteService(Error):
+    """No write service answers, and producers append through one: start it with `fastbk serve`."""
+
+    code = -1033
+    default_retryable = True
+
+
 # What a process does when it finds that it is itself wrong: it says which sentence was broken, and ends.
 # docs/invariants.md numbers the invariants; code that keeps one names it. Bytes from a disk, a network or
 # another process are never checked here: those can be wrong without a bug of ours.

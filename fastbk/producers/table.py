@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from fastbk.errors import Error, check_invariant
+from fastbk.errors import Error, ProducerExpired, ProducerFenced, TooManyProducers, check_invariant
 
 NO_NUMBER: Final = -1
 NAMES_MAX: Final = 10_000
@@ -36,20 +36,8 @@ WHOLE_BYTES_MAX: Final = 8 * 1024 * 1024
 AGE_US: Final = 7 * 24 * 3600 * 1_000_000
 
 
-class ProducerExpired(Error):
-    """The stream has no row of this name: it was never opened, or was silent for longer than its age. Open it again."""
-
-
-class ProducerFenced(Error):
-    """The name was opened again, by somebody else: that one goes on."""
-
-
 class NotNext(Error):
     """Records before this frame's did not arrive: send all again from the first one that is not acknowledged."""
-
-
-class TooManyProducers(Error):
-    """The stream's table is full of names that are younger than their age."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fastbk.errors import ProducerExpired, ProducerFenced, TooManyProducers
 from fastbk.producers.table import (
     NO_NUMBER,
     Frame,
     NotNext,
     OwnerTable,
-    ProducerExpired,
-    ProducerFenced,
     Provenance,
     Row,
     TableOptions,
-    TooManyProducers,
     read_table,
 )
 from tests.simulation.streams.facts import demand

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fastbk.errors import TooManyProducers
 from fastbk.producers.table import (
     NO_NUMBER,
     Frame,
@@ -12,7 +13,6 @@ from fastbk.producers.table import (
     Provenance,
     Row,
     TableOptions,
-    TooManyProducers,
     read_table,
 )
 
