@@ -22,6 +22,8 @@ STREAMS = "streams"
 STORED = "stored"
 CURSORS = "cursors"
 """Cursors of patterns: a stream's own cursors lie below the stream."""
+SERVICES = "services"
+"""Write services: few, and each of them and each producer lists them all."""
 NAME_PARTS = 64
 """Parents of a namespace's names: few, for a small namespace is listed by as many requests at most."""
 NAMES_MAX = 200_000
@@ -116,6 +118,14 @@ def drafts_path(stream_id: str) -> str:
     return f"{stream_path(stream_id)}/drafts"
 
 
+# --- write services -------------------------------------------------------------------------------
+
+
+def service_path(service_id: str) -> str:
+    """Return where a write service's record is."""
+    return f"{SERVICES}/{encode(service_id)}"
+
+
 _KINDS = {
     re.compile(pattern): kind
     for pattern, kind in (
@@ -129,6 +139,7 @@ _KINDS = {
         (rf"{STREAMS}/[^/]+/[^/]+/pages/[^/]+", "page"),
         (rf"{STREAMS}/[^/]+/[^/]+/cursors/[^/]+", "cursor"),
         (rf"{STREAMS}/[^/]+/[^/]+/drafts/[^/]+", "draft"),
+        (rf"{SERVICES}/[^/]+", "write service"),
     )
 }
 
