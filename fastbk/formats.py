@@ -24,7 +24,8 @@ LEVELS = {
     1: "the formats of 0.1; every process may go back to it",
     2: "the same formats; every process reads the cluster's level and leaves a cluster whose level it lacks",
     3: "cursors of patterns of streams, which every janitor has to honour",
-    4: "journal files that stay as entry logs; policies of namespaces and streams that place their segments",
+    4: "journal files that stay as entry logs; policies of namespaces and streams that place their segments;"
+    " streams of producers",
 }
 """What each level adds to the one below."""
 
@@ -71,6 +72,7 @@ def _same(
 
 PATTERN_CURSOR = "pattern's cursor"
 PLACEMENT_POLICY = "placement in policies"
+PRODUCERS = "table of producers"
 _JOURNAL, _LEDGERS, _BOTH = "journal directory", "ledger directory", "both directories"
 FORMATS = (
     Format("journal file", {1: 2, 4: 3}, 1, "base/journal_header.h:FBK_JOURNAL_VERSION", _JOURNAL),
@@ -92,6 +94,7 @@ FORMATS = (
     _same("cursor", 1, "stream.cursor.state:VERSION", "metadata"),
     _same(PATTERN_CURSOR, 1, "stream.pattern.store:VERSION", "metadata", since=3),
     _same(PLACEMENT_POLICY, 1, "stream.policy:VERSION", "metadata", since=4),
+    _same(PRODUCERS, 1, "stream.kind:VERSION", "metadata", since=4),
     _same("stream position", 1, "stream.positions:VERSION", "applications"),
     _same("metadata backup", 1, "admin.metadata_backup:FORMAT", "a file of the operator's"),
     _same("collection of a bookie", 1, "admin.metadata_rebuild:FORMAT", "a file of the operator's"),

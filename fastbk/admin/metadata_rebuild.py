@@ -269,7 +269,7 @@ async def put_back(client: Client, lost: LostStream) -> PutBack:
     stream = await _made(client, lost, out) if lost.is_gone else _stream_of(client, lost.path)
     context = await stream.context()
     async with slots_of(context.client):
-        known = await open_stream(context.client, context.store, new_owner())
+        known = await open_stream(context.client, context.store, new_owner(), None)
     kept = [segment for segment in lost.segments if await _has_records(client, segment, out)]
     ordered = _in_order(known.chain, kept, out)
     if known.chain.next_number == 1 and ordered and (first := ordered[0].number or 1) > 1:

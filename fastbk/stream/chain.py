@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from fastbk.errors import (
     MetadataConflict,
     StorageError,
     StreamSealed,
+    WrongStreamKind,
     check_invariant,
 )
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN, FIRST, Count, Number, TimeUs, Txid
@@ -48,8 +49,12 @@ KEY_CHARACTERS_MAX = 500
 OWNER_CHARACTERS_MAX = 200
 """Maximum length of an owner's name: more is no hint for people. That of an opening has a host's name in it."""
 ID_CHARACTERS_MAX = 64
+PRODUCER_PAGES_MAX = 8
+"""Maximum pages of a table of producers: one of 10,000 names of 64 bytes takes four."""
+PAGE_NAME_CHARACTERS_MAX = 40
 EPOCH_MAX = (1 << 32) - 1
 """Entries have 64 bits for it; no stream is opened so often."""
+KindName: TypeAlias = Literal["writer", "producers"]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
 LedgerNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -59,6 +64,28 @@ class SegmentState(enum.IntEnum):
 
     OPEN = 1
     CLOSED = 2
+
+
+class StreamKind(enum.IntEnum):
+    """Who appends to a stream. It is of one kind at a time (INV-S28)."""
+
+    WRITER = 0
+    """One writer, which the next one fences; or nobody has appended yet."""
+    PRODUCERS = 1
+    """Any number of producers, by the service that owns the stream."""
+
+    @property
+    def label(self) -> KindName:
+        """Return what people call it."""
+        return "producers" if self is StreamKind.PRODUCERS else "writer"
+
+    @classmethod
+    def of(cls, label: KindName) -> StreamKind:
+        """Return the kind that people call so. Raises ConfigError."""
+        kind = next((kind for kind in cls if kind.label == label), None)
+        if kind is None:
+            raise ConfigError(f"{label!r} is no kind of a stream: write writer or producers")
+        return kind
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -161,6 +188,21 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     doomed: Annotated[tuple[LedgerNumber, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
     """Ledgers to be deleted that are in no row."""
     attachments: Annotated[tuple[Attachment, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
+    kind: StreamKind = StreamKind.WRITER
+    """Not WRITER only in clusters of a format level that has it: versions below would write the chain without it."""
+    producer_pages: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=PAGE_NAME_CHARACTERS_MAX)], ...],
+        msgspec.Meta(max_length=PRODUCER_PAGES_MAX),
+    ] = ()
+    """Names of the records that have the table of producers, of the last change of the kind away from PRODUCERS.
+
+    They count as long as the newest segment has no provenance.
+    """
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has stored anything, nor begun a segment."""
+        return not self.rows and not self.pages and self.last_dlsn is None
 
     @property
     def first_row(self) -> int:
@@ -336,7 +378,7 @@ def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
 # --- changes --------------------------------------------------------------------------------------
 #
 # Changes of a chain: pure functions from one to the next (INV-S2 to INV-S4, INV-S6 to INV-S9,
-# INV-S15).
+# INV-S15, INV-S28).
 #
 # What a change may not do it refuses with an error. Whoever made a change writes the chain by
 # compare-and-set, and decides anew when somebody was faster, or when nobody knows whether it was
@@ -379,22 +421,72 @@ def _doom(chain: Chain, *ledger_ids: int) -> Chain:
     return replace(chain, doomed=chain.doomed + more)
 
 
-def open_for_append(chain: Chain, owner: str) -> Chain:
-    """A writer takes over: a new epoch. All segments must be closed by then (`close_segment`); raises StreamSealed.
+def check_kind(chain: Chain, kind: StreamKind | None, name: str = "") -> None:
+    """Raise WrongStreamKind unless a stream may be opened as one of this kind; None: as what it is (INV-S28).
 
-    `owner` has to be a name of this opening alone.
+    One that nobody has written to may be opened for producers. `name`: namespace and name, for the message.
+    """
+    label = name or chain.stream_id
+    if kind is StreamKind.WRITER and chain.kind is StreamKind.PRODUCERS:
+        raise WrongStreamKind(
+            f"stream {label} is for producers: append by one (`stream.producer()`), or run"
+            f" `fastbk stream kind {label} writer` to have one writer"
+        )
+    if kind is StreamKind.PRODUCERS and chain.kind is StreamKind.WRITER and not chain.is_untouched:
+        raise WrongStreamKind(
+            f"stream {label} is one writer's: append by that (`stream.writer()`), or run"
+            f" `fastbk stream kind {label} producers` to have any number of producers"
+        )
+
+
+def open_for_append(chain: Chain, owner: str, kind: StreamKind | None = StreamKind.WRITER) -> Chain:
+    """Somebody takes over: a new epoch. All segments must be closed by then (`close_segment`).
+
+    `owner` has to be a name of this opening alone. `kind`: of who is going to append; None: nobody, and the stream
+    stays what it is. Raises StreamSealed, WrongStreamKind.
     """
     _check_not_sealed(chain)
     if chain.owner == owner:
         return chain
+    check_kind(chain, kind)
     check_invariant(not chain.open_rows, "INV-S6: a new epoch begins with all segments closed")
-    return replace(_doom(chain, chain.reserved), epoch=chain.epoch + 1, owner=owner, reserved=NONE)
+    return replace(
+        _doom(chain, chain.reserved),
+        epoch=chain.epoch + 1,
+        owner=owner,
+        reserved=NONE,
+        kind=chain.kind if kind is None else kind,
+    )
+
+
+def release(chain: Chain, epoch: int) -> Chain:
+    """Whoever opened the stream in this epoch appends no more: nobody has to be fenced, and anybody may open it."""
+    check_epoch(chain, epoch)
+    if not chain.owner:
+        return chain
+    check_invariant(not chain.open_rows, "INV-S6: a stream without an owner has no open segment")
+    return replace(_doom(chain, chain.reserved), owner="", reserved=NONE)
+
+
+def change_kind(chain: Chain, epoch: int, kind: StreamKind, pages: tuple[str, ...] = ()) -> Chain:
+    """Make another kind of a stream that was taken over for that in this epoch, and release it (INV-S28).
+
+    `pages`: names of the records that have the table of its producers, written before; of a change from PRODUCERS.
+    """
+    check_epoch(chain, epoch)
+    _check_not_sealed(chain)
+    if chain.kind is not kind:
+        leaves = chain.kind is StreamKind.PRODUCERS
+        chain = replace(chain, kind=kind, producer_pages=pages if leaves else chain.producer_pages)
+    return release(chain, epoch)
 
 
 def reserve(chain: Chain, epoch: int, ledger_id: int) -> Chain:
     """The writer is about to create this ledger: it is named before it exists (INV-S8)."""
     check_epoch(chain, epoch)
     _check_not_sealed(chain)
+    if not chain.owner:
+        raise MetadataConflict(f"stream {chain.stream_id} was released: open it again")
     if chain.reserved == ledger_id or _row_of(chain, ledger_id):
         return chain
     return replace(_doom(chain, chain.reserved), reserved=ledger_id)
@@ -507,7 +599,8 @@ def attach(
     """Closed ledgers become segments, in this order, under `key`; a number that the key had already changes nothing.
 
     `segments`: of each its ledger and contents, with transaction ids as they are in its entries. Raises
-    MetadataConflict while a segment is open: whoever attaches has to take the stream over first.
+    MetadataConflict while a segment is open: whoever attaches has to take the stream over first. Raises
+    WrongStreamKind for a stream of producers: what was attached would have no table of them (INV-S28).
 
     INV-S15: a writer's ids are the stream's own and stay as they are; raises ConfigError where they would fall. Ids of
     a ledger that no writer of a stream wrote (epoch 0) count from the stream's last one on.
@@ -515,6 +608,7 @@ def attach(
     _check_not_sealed(chain)
     if number <= chain.attached_number(key):
         return chain
+    check_kind(chain, StreamKind.WRITER)
     if chain.open_rows:
         raise MetadataConflict(f"stream {chain.stream_id} has an open segment: a writer has it")
     for ledger_id, contents in segments:

@@ -46,7 +46,14 @@ from fastbk.stream.context import gathered
 from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.drafts import drafts_of, give_up
 from fastbk.stream.namespace.tree import StreamRecord, get
-from fastbk.stream.paths import cursors_path, drafts_path, number_of_page, pages_path, stream_path
+from fastbk.stream.paths import (
+    cursors_path,
+    drafts_path,
+    number_of_page,
+    pages_path,
+    producers_path,
+    stream_path,
+)
 from fastbk.stream.retention import Item, first_number, last_number
 from fastbk.stream.segment_contents import holds_byte
 from fastbk.units import MIB
@@ -481,7 +488,7 @@ async def _delete_chain_and_record(client: Client, store: ChainStore) -> None:
 
 async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
     """Delete the cursors, drafts and pages of a stream that is deleted, or that one who was slow wrote after it was."""
-    client, folder = deleter.client, pages_path(stream_id)
+    client = deleter.client
     cursors = await client.records.children(cursors_path(stream_id))
     if cursors:
         for name in cursors:
@@ -492,6 +499,7 @@ async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
         await deleter.audit.record(REASON, draft.event())
     await give_up(client, drafts)
     # Pages, and what no cursor or draft can be: it has no ledgers that anybody knows of.
-    for below in (folder, cursors_path(stream_id), drafts_path(stream_id)):
+    folders = (pages_path, producers_path, cursors_path, drafts_path)
+    for below in (folder(stream_id) for folder in folders):
         rest = await client.records.children(below)
         await delete_records(client, [f"{below}/{name}" for name in rest])

@@ -28,7 +28,15 @@ from fastbk.meta.records import BadRecord, Change, VersionedRecord, decoded
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, SEGMENT_KEY, STREAM_KEY, custom_of_stream
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain import KEY_CHARACTERS_MAX, Chain, Contents, check_epoch, open_for_append
+from fastbk.stream.chain import (
+    KEY_CHARACTERS_MAX,
+    Chain,
+    Contents,
+    StreamKind,
+    check_epoch,
+    check_kind,
+    open_for_append,
+)
 from fastbk.stream.chain import attach as attached
 from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, clock_us, gathered
@@ -97,12 +105,15 @@ class Draft:
 async def begin(context: StreamContext, key: str, number: int, label: str = "") -> Draft | None:
     """Note a new draft, without ledgers; None: this number, or one above it, was attached already.
 
-    Raises ConfigError, QuotaExceeded, StreamNotFound, MetadataUnavailable (then there may be one that nobody fills).
+    Raises ConfigError, WrongStreamKind, QuotaExceeded, StreamNotFound, MetadataUnavailable (then there may be one that
+    nobody fills).
     """
     await context.policy()
     context.check_room()
-    if number <= (await context.store.read()).chain.attached_number(key):
+    chain = (await context.store.read()).chain
+    if number <= chain.attached_number(key):
         return None
+    check_kind(chain, StreamKind.WRITER, context.name)
     name = f"{number}~{quote(label, safe='')}~{secrets.token_hex(6)}~{check_key(key)}"
     state = _State(clock_us())
     draft = _draft(context.stream_id, name, state, 0)
@@ -299,7 +310,7 @@ async def attach(
 
     Raises ConfigError for a ledger that is open, empty, a stream's already, or older than the stream's end;
     StorageError for one with other entries; MetadataConflict when a writer opened the stream meanwhile (call it again);
-    StreamSealed, StreamNotFound.
+    StreamSealed, StreamNotFound; WrongStreamKind for a stream of producers, which is not taken over.
     """
     _check_arguments(ledger_ids, key, number)
     known = await _open_chain(context, key, number, is_fencing=True)
@@ -355,9 +366,11 @@ async def _open_chain(
     owner = new_owner()
     if is_fencing:
         async with slots_of(context.client):
-            return await open_stream(context.client, context.store, owner)
+            return await open_stream(context.client, context.store, owner, StreamKind.WRITER)
 
     def decide(chain: Chain) -> Chain:
+        if chain.owner != owner:
+            check_kind(chain, StreamKind.WRITER, context.name)
         if chain.open_rows:
             raise StreamBusy(
                 f"stream {context.name} has an open segment, made by {chain.owner}: a writer has it, or died with it"

@@ -585,6 +585,10 @@ class ByteCounts:
 # reserved and not made stays named until then, too: its writer may live, and only a takeover tells
 # it.
 #
+# A stream of producers is taken over as any other, and stays one (INV-S28): the table of producers
+# lies in its log. A service that was frozen and is fenced so takes the stream over again, as it
+# does with a chain whose owner is no service.
+#
 # A writer that died may not have sent its last LAC. Readers see nothing above the LAC, since only a
 # fence or a close proves that it stays (INV-S18). So much sooner than by age, the ledger of a
 # segment with entries above a LAC that stands still is closed, and the chain is left as it is: a
@@ -633,7 +637,7 @@ class IdleRolling:
             return known
         self._due_us.pop(newest, None)
         self._ahead.pop(newest, None)
-        return await open_stream(self._client, store, f"janitor {new_owner()}")
+        return await open_stream(self._client, store, f"janitor {new_owner()}", None)
 
     def _written_us(self, last: Entry, now_us: int) -> int:
         """Return when an open segment's last entry was written at the latest."""

@@ -14,13 +14,23 @@ from weakref import WeakKeyDictionary
 
 from fastbk.client.client import Client
 from fastbk.client.ledger_writer import LedgerWriter
-from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, NoSuchLedger, StorageError
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+    StorageError,
+)
+from fastbk.formats import PRODUCERS, level_of
 from fastbk.model.ledger import custom_of_stream
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain import (
     Chain,
     Contents,
     Segment,
+    StreamKind,
+    check_kind,
     close_segment,
     forget_deleted,
     open_for_append,
@@ -111,26 +121,46 @@ def closed(chain: Chain, found: list[tuple[int, Contents]]) -> Chain:
     return chain
 
 
-async def open_stream(client: Client, store: ChainStore, owner: str) -> VersionedChain:
+def check_producers_level(stream: str, level: int) -> None:
+    """Raise ConfigError if a cluster of this format level has no streams of producers (INV-U1)."""
+    needed = level_of(PRODUCERS)
+    if level < needed:
+        raise ConfigError(
+            f"stream {stream} takes no producers: that needs format level {needed}, and the cluster has {level}."
+            " Versions without that level cannot read what producers append. Upgrade them, then run"
+            " `fastbk cluster finalize`"
+        )
+
+
+async def open_stream(
+    client: Client, store: ChainStore, owner: str, kind: StreamKind | None
+) -> VersionedChain:
     """Take the stream over; return its chain, all segments closed, in an epoch that is this opening's alone.
 
-    Whoever wrote before is fenced: of what it had under way the recovered ledgers decide. Raises StreamSealed,
-    StreamNotFound, and what recovery and metadata raise; the same call may then succeed later.
+    `kind`: of who is going to append; None: nobody, and the stream stays what it is (INV-S28). Whoever wrote before is
+    fenced: of what it had under way the recovered ledgers decide. Raises WrongStreamKind, and ConfigError for producers
+    in a cluster whose format level has none, before anybody is fenced; StreamSealed, StreamNotFound, and what recovery
+    and metadata raise: the same call may then succeed later.
     """
     while True:
         known = await store.read()
+        check_kind(known.chain, kind, store.name)
+        if kind is StreamKind.PRODUCERS and known.chain.kind is not kind:
+            check_producers_level(store.name, await client.records.format_level())
         try:
             found = await close_open_segments(client, store, known)
         except SegmentMoved:
             continue
 
         def decide(chain: Chain, found: list[tuple[int, Contents]] = found) -> Chain:
+            if chain.owner != owner:
+                check_kind(chain, kind, store.name)
             chain = closed(chain, found)
             if chain.open_rows:  # another writer has opened one since: that has to be closed, too
                 raise MetadataConflict(
                     f"stream {store.stream_id} was opened by somebody else meanwhile"
                 )
-            return open_for_append(chain, owner)
+            return open_for_append(chain, owner, kind)
 
         try:
             return await store.change(decide, known)

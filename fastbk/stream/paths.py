@@ -103,6 +103,14 @@ def number_of_page(name: str) -> int:
     return found[0] if min(found) >= 0 and page_part(*found) == name else -1
 
 
+def producers_path(stream_id: str) -> str:
+    """Return what the pages of a stream's table of producers lie below, of a change of its kind (`page_part`).
+
+    Their number is the epoch in which they were written.
+    """
+    return f"{stream_path(stream_id)}/producers"
+
+
 def cursors_path(stream_id: str) -> str:
     """Return what a stream's cursors lie below."""
     return f"{stream_path(stream_id)}/cursors"
@@ -137,6 +145,7 @@ _KINDS = {
         (rf"{STREAMS}/[^/]+/[^/]+", "stream"),
         (rf"{STREAMS}/[^/]+/[^/]+/chain", "chain"),
         (rf"{STREAMS}/[^/]+/[^/]+/pages/[^/]+", "page"),
+        (rf"{STREAMS}/[^/]+/[^/]+/producers/[^/]+", "page of producers"),
         (rf"{STREAMS}/[^/]+/[^/]+/cursors/[^/]+", "cursor"),
         (rf"{STREAMS}/[^/]+/[^/]+/drafts/[^/]+", "draft"),
         (rf"{SERVICES}/[^/]+", "write service"),

@@ -30,7 +30,7 @@ from fastbk.errors import (
     WrongType,
 )
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
-from fastbk.stream.chain import Contents, close_segment, seal
+from fastbk.stream.chain import Contents, StreamKind, close_segment, seal
 from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.opening import check_bookies, delete_pending, new_owner, open_stream, slots_of
@@ -121,6 +121,7 @@ class StreamWriter:
     async def open(self) -> None:
         """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises.
 
+        WrongStreamKind: the stream is for producers; nobody was fenced.
         QuotaExceeded: a namespace that it is in has as many bytes as it may; nobody was fenced. See the option
         `over_quota`. NotEnoughBookies: no segment could be made now; nobody was fenced.
         """
@@ -147,7 +148,7 @@ class StreamWriter:
     async def _open_chain(self) -> VersionedChain:
         client, store, owner = self._context.client, self._context.store, new_owner()
         try:
-            return await open_stream(client, store, owner)
+            return await open_stream(client, store, owner, StreamKind.WRITER)
         except StreamSealed as error:
             raise StreamSealed(
                 f"{self._context.name} has ended: it was sealed, and nothing can be appended any more"
@@ -157,7 +158,7 @@ class StreamWriter:
                 raise
             # So many ledgers wait to be deleted that no other may be doomed: make room.
             await delete_pending(self._context, await store.read())
-            return await open_stream(client, store, owner)
+            return await open_stream(client, store, owner, StreamKind.WRITER)
 
     # --- appending ----------------------------------------------------------------------------------------------
 

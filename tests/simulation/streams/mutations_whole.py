@@ -201,8 +201,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "who takes a stream over forgets a trim point inside the open segment",
         (
             f"{CHANGES}:open_for_append",
-            "reserved=NONE)",
-            "reserved=NONE, trim=chain.trim._replace(entry=0, slot=0))",
+            "reserved=NONE,",
+            "reserved=NONE, trim=chain.trim._replace(entry=0, slot=0),",
         ),
         seed=4,
     ),

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from fastbk import errors
 from fastbk.errors import Error
+from fastbk.stream.chain import StreamKind
 from fastbk.stream.chain_store import page_name
 from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.opening import delete_pending, new_owner, open_stream
@@ -200,7 +201,7 @@ class WholeWorld(World):
         await self._pass_once()
         await self._append_alone(watchers)
         context = self.context(self._processes.client())
-        known = await open_stream(context.client, context.store, new_owner())
+        known = await open_stream(context.client, context.store, new_owner(), StreamKind.WRITER)
         await delete_pending(context, known)
         self._processes.check()
         self.judge.settle(self.told)

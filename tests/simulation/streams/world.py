@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.meta.records import Change
-from fastbk.stream.chain import Chain, put_chain
+from fastbk.stream.chain import Chain, StreamKind, put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.opening import delete_pending, new_owner, open_stream
@@ -95,7 +95,10 @@ class World:
         self.cluster.plan = Plan()
         judge.look()
         context = self.context(self.cluster.client("last"))
-        await delete_pending(context, await open_stream(context.client, context.store, new_owner()))
+        await delete_pending(
+            context,
+            await open_stream(context.client, context.store, new_owner(), StreamKind.WRITER),
+        )
         judge.settle(self.told)
         left = set(self.cluster.ledgers) - {row.ledger_id for row in judge.rows(judge.chain)}
         assert not left, f"S18: ledgers {left} are left"
