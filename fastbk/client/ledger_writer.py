@@ -329,6 +329,10 @@ class LedgerWriter:
 
     # --- room --------------------------------------------------------------------------------------------------
 
+    def has_room(self, size: int) -> bool:
+        """Return whether `append_nowait` takes so many bytes now."""
+        return not self._gated and self._has_room(size)
+
     def _has_room(self, size: int) -> bool:
         pipe = self._pipe
         entries = pipe.next_entry_id - self._adds.head

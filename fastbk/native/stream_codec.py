@@ -20,6 +20,8 @@ HEAD_BYTES: int = lib.FBK_STREAM_HEAD_BYTES
 RECORD_OVERHEAD_BYTES_MAX: int = lib.FBK_STREAM_RECORD_OVERHEAD_BYTES_MAX
 KIND_RECORDS: int = lib.FBK_STREAM_KIND_RECORDS
 KIND_INDEX: int = lib.FBK_STREAM_KIND_INDEX
+KIND_PROVENANCE: int = lib.FBK_STREAM_KIND_PROVENANCE
+PROVENANCE_BYTES_MIN: int = lib.FBK_STREAM_PROVENANCE_BYTES_MIN
 HEAD_WORDS: int = lib.FBK_STREAM_HEAD_WORDS
 ROW_WORDS: int = lib.FBK_STREAM_ROW_WORDS
 TABLE_WORDS: int = lib.FBK_STREAM_TABLE_WORDS
@@ -64,6 +66,8 @@ class Head(NamedTuple):
     time_us: int
     raw_bytes: int
     stored_bytes: int
+    provenance_bytes: int = 0
+    records_distance: int = 0
 
 
 def read_head(entry: bytes | bytearray | memoryview) -> Head:
@@ -82,6 +86,8 @@ def read_head(entry: bytes | bytearray | memoryview) -> Head:
         head.time_us,
         head.raw_bytes,
         head.stored_bytes,
+        head.provenance_bytes,
+        head.records_distance,
     )
 
 
@@ -144,6 +150,18 @@ def encode(
         raise TxidOutOfOrder("transaction ids must not be negative, nor fall within a batch")
     del out[written:]
     return out
+
+
+def check_body(body: bytes | memoryview, count: int, skip: int = 0) -> int:
+    """Return where record number `skip` of a producer's records begins; `count`: the end.
+
+    Raises ProtocolError unless these are `count` records whose transaction ids rise by one.
+    """
+    skipped = ffi.new("uint64_t *")
+    of_body = ffi.from_buffer("uint8_t[]", body)
+    if lib.fbk_stream_check_body(of_body, len(body), count, skip, skipped) != 0:
+        raise ProtocolError(f"{len(body)} bytes are not {count} records of a producer")
+    return int(skipped[0])
 
 
 def decode(entries: bytes, sizes: array[int]) -> tuple[memoryview, memoryview]:

@@ -22,34 +22,23 @@ Why that is exactly once: README.md here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fastbk.errors import Error, ProducerExpired, ProducerFenced, TooManyProducers, check_invariant
+from fastbk.stream.provenance import NAME_BYTES_MAX, Provenance, Row
 
 NO_NUMBER: Final = -1
 NAMES_MAX: Final = 10_000
-NAME_BYTES_MAX: Final = 64
 WHOLE_ENTRIES_MAX: Final = 1_000
 WHOLE_BYTES_MAX: Final = 8 * 1024 * 1024
+ROW_BYTES_MAX: Final = 25 + NAME_BYTES_MAX
 AGE_US: Final = 7 * 24 * 3600 * 1_000_000
 
 
 class NotNext(Error):
     """Records before this frame's did not arrive: send all again from the first one that is not acknowledged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the table has of one name."""
-
-    name: bytes
-    incarnation: int
-    """Writer's epoch << 32 | opening of that owner: it rises over all openings, of names that were forgotten, too."""
-    last_number: int
-    time_us: int
-    """Of its last append or opening, by the owner's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +55,6 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """What one entry says of producers. `distance`: entries since the newest whole table, 0 if this has it."""
-
-    rows: tuple[Row, ...]
-    distance: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the rows are the whole table."""
-        return self.distance == 0
-
-
-@dataclass(frozen=True, slots=True)
 class TableOptions:
     """Bounds of one stream's table."""
 
@@ -86,21 +62,6 @@ class TableOptions:
     entries_max: int = WHOLE_ENTRIES_MAX
     bytes_max: int = WHOLE_BYTES_MAX
     age_us: int = AGE_US
-
-
-def read_table(newest: Provenance | None, before: Callable[[int], Provenance]) -> dict[bytes, Row]:
-    """Return the table of a log that ends with `newest`; None: it has no entry.
-
-    Args:
-        before: returns what the n-th entry before the newest one says.
-    """
-    if newest is None:
-        return {}
-    rows: dict[bytes, Row] = {}
-    for number in range(newest.distance, 0, -1):
-        rows.update((row.name, row) for row in before(number).rows)
-    rows.update((row.name, row) for row in newest.rows)
-    return rows
 
 
 @dataclass(slots=True)
@@ -127,6 +88,11 @@ class OwnerTable:
     """Of these entries."""
     _wants_whole: bool = field(init=False, default=True)
     _openings: int = field(init=False, default=0)
+
+    @property
+    def block_bytes_max(self) -> int:
+        """The most that the rows of the next entry take, with those of names that are opened in it."""
+        return (len(self.rows) + len(self._changed)) * ROW_BYTES_MAX
 
     @property
     def wants_entry(self) -> bool:

@@ -124,6 +124,11 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         """The number behind its last record, of a closed one."""
         return self.base_seq + self.records
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether a closed one holds anything: records, or only names of producers that were opened."""
+        return self.records > 0 or self.size_bytes > 0
+
 
 class PageRef(msgspec.Struct, frozen=True, array_like=True):
     """A page of rows that lie outside the chain's own record: which, and what a search has to know of them."""
@@ -288,7 +293,7 @@ def verify(chain: Chain) -> None:
             )
         else:
             check_invariant(
-                row.records > 0 and row.base_seq >= seq, "INV-S3: sequence numbers have no holes"
+                row.is_kept and row.base_seq >= seq, "INV-S3: sequence numbers have no holes"
             )
             seq = row.end_seq
     check_invariant(seq <= chain.end_seq, "INV-S3: the end lies behind the last closed segment")
@@ -521,6 +526,11 @@ class Contents(msgspec.Struct, frozen=True):
     epoch: int = 0
     """Epoch of the stream's writer that wrote its first entry; 0: none did, but somebody who was to attach it."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry. One without records may have opened producers' names, which must not be lost."""
+        return self.records == 0 and self.size_bytes == 0
+
 
 def close_segment(
     chain: Chain, ledger_id: int, contents: Contents, epoch: int | None = None
@@ -538,10 +548,13 @@ def close_segment(
         check_invariant(found is None or not found.is_open, "INV-S2: segments are closed in order")
         return chain
     number = row.number
-    if contents.records == 0:
+    if contents.is_empty:
         return _drop_empty(chain, row)
-    check_invariant(contents.last_dlsn is not None, "INV-S3: a segment with records has a last one")
-    assert contents.last_dlsn is not None
+    last_dlsn = contents.last_dlsn
+    check_invariant(
+        (last_dlsn is None) == (contents.records == 0),
+        "INV-S3: a segment with records has a last one",
+    )
     closed = replace(
         row,
         state=SegmentState.CLOSED,
@@ -551,7 +564,7 @@ def close_segment(
         last_txid=contents.last_txid,
         first_time_us=contents.first_time_us,
         last_time_us=contents.last_time_us,
-        last_entry_id=contents.last_dlsn.entry,
+        last_entry_id=NONE if last_dlsn is None else last_dlsn.entry,
         index_entry_id=contents.index_entry_id,
         size_bytes=contents.size_bytes,
     )
@@ -563,7 +576,7 @@ def close_segment(
         chain,
         rows=tuple(rows),
         end_seq=closed.end_seq,
-        last_dlsn=contents.last_dlsn,
+        last_dlsn=last_dlsn or chain.last_dlsn,
         last_txid=max(chain.last_txid, contents.last_txid),
         last_time_us=max(chain.last_time_us, contents.last_time_us),
     )

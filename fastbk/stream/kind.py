@@ -13,12 +13,28 @@ from collections.abc import Sequence
 from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import StorageError
 from fastbk.meta.records import Change
+from fastbk.stream.chain import Chain
+from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import page_part, producers_path
+from fastbk.stream.provenance import Row, get_rows, table_of_log
 
 VERSION = 1
 _MARK = b"FBKT"
 PAGE_BYTES_MAX = 256 * 1024
 """Maximum bytes of a page. ZooKeeper takes four times as many."""
+
+
+async def table_of(context: StreamContext, chain: Chain) -> dict[bytes, Row]:
+    """Return the table of producers of a stream, all of whose segments are closed.
+
+    Where the newest segment has none, it is in pages, or nobody ever had a name. Raises as `table_of_log`.
+    """
+    found = await table_of_log(context, chain)
+    if found is not None:
+        return found
+    records = context.client.records
+    pages = await read_pages(records, context.stream_id, chain.producer_pages)
+    return {row.name: row for page in pages for row in get_rows(page)}
 
 
 async def write_pages(

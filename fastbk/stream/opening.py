@@ -92,7 +92,7 @@ async def close_open_segments(
     for row in known.chain.open_rows:
         contents = await recovered(client, store, row)
         found.append((row.ledger_id, contents))
-        if contents.records == 0:
+        if contents.is_empty:
             break  # what stands behind it was never written to
     return found
 

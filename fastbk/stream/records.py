@@ -326,6 +326,8 @@ class Chunk(Sequence[Record]):
     @property
     def next_dlsn(self) -> DLSN:
         """The position behind the last record: of the next one, where that is of the same segment."""
+        if len(self) == 0:
+            return DLSN(self.segment, self.first_entry_id + self.entries, 0)
         place = self._rows[(self._last - 1) * ROW_WORDS + ROW_PLACE]
         segment, entry, slot = self._dlsn(place)
         records = self._heads[(place >> 32) * HEAD_WORDS + codec.HEAD_RECORDS]
@@ -430,7 +432,7 @@ def chunk_of(
     base_txid: int,
     unpacked_bytes_max: int | None = None,
 ) -> Chunk:
-    """Return the records of consecutive entries' data as one chunk; empty when they hold none (an index entry).
+    """Return the records of consecutive entries' data as one chunk; empty when they hold none (index, provenance).
 
     `unpacked_bytes_max`: where entries are compressed, the chunk ends with the first entry that reaches so many bytes;
     `Chunk.entries` says how many it has. Raises ProtocolError for what is no entry of a stream.
@@ -455,8 +457,9 @@ def _unpacked(
         is_full = size_bytes > (bytes_max or 0) or records > _UNPACKED_RECORDS_MAX
         if bytes_max is not None and found and is_full:
             break
-        found += unpacked_parts(data, head)
-        sizes.append(HEAD_BYTES + head.raw_bytes)
+        parts = unpacked_parts(data, head)
+        found += parts
+        sizes.append(sum(map(len, parts)))
     return found, sizes
 
 
@@ -550,26 +553,31 @@ ZSTD_LEVEL = 3
 
 
 def compressed(entry: bytearray, codec: int) -> bytes | bytearray:
-    """Return the entry with its body compressed, or as it is where that would not make it smaller."""
+    """Return the entry with its body compressed, or as it is where that would not make it smaller.
+
+    Its provenance is not compressed: whoever takes a stream over reads nothing else.
+    """
     if codec == CODEC_NONE:
         return entry
-    body = memoryview(entry)[HEAD_BYTES:]
+    head = read_head(entry)
+    body = memoryview(entry)[HEAD_BYTES + head.provenance_bytes :]
+    if not body:
+        return entry
     if codec == CODEC_LZ4:
         packed: bytes = lz4.block.compress(body, store_size=False)
     else:
         packed = zstandard.ZstdCompressor(ZSTD_LEVEL, write_content_size=True).compress(body)
     if len(packed) >= len(body):
         return entry
-    head = read_head(entry)
     out = bytearray(HEAD_BYTES)
     put_head(out, head._replace(codec=codec, stored_bytes=len(packed)))
-    return bytes(out) + packed
+    return bytes(out) + bytes(entry[HEAD_BYTES : HEAD_BYTES + head.provenance_bytes]) + packed
 
 
 def unpacked_parts(entry: bytes | memoryview, head: Head) -> tuple[bytes | memoryview, ...]:
     """Return the entry with its body as it was before it was compressed, as head and body: the body is not copied.
 
-    Raises ProtocolError.
+    Of a compressed one without its provenance. Raises ProtocolError.
     """
     if head.codec == CODEC_NONE:
         return (entry,)
@@ -578,7 +586,7 @@ def unpacked_parts(entry: bytes | memoryview, head: Head) -> tuple[bytes | memor
             f"a compressed entry declares {head.raw_bytes} bytes and {head.record_count} records; the limits are"
             f" {RAW_BYTES_MAX} bytes and {RECORDS_MAX} records"
         )
-    body = memoryview(entry)[HEAD_BYTES:]
+    body = memoryview(entry)[HEAD_BYTES + head.provenance_bytes :]
     try:
         raw = _raw(body, head)
     except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError) as error:
@@ -586,7 +594,7 @@ def unpacked_parts(entry: bytes | memoryview, head: Head) -> tuple[bytes | memor
     if len(raw) != head.raw_bytes:
         raise ProtocolError(f"an entry's body has {len(raw)} bytes, its head says {head.raw_bytes}")
     out = bytearray(HEAD_BYTES)
-    put_head(out, head._replace(codec=CODEC_NONE, stored_bytes=len(raw)))
+    put_head(out, head._replace(codec=CODEC_NONE, stored_bytes=len(raw), provenance_bytes=0))
     return bytes(out), raw
 
 

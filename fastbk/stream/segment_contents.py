@@ -9,7 +9,16 @@ from itertools import pairwise
 
 from fastbk.client.ledger_reader import Entry, LedgerReader
 from fastbk.errors import ProtocolError, StorageError
-from fastbk.native.stream_codec import HEAD_BYTES, KIND_INDEX, Head, put_head, read_head
+from fastbk.native.stream_codec import (
+    CODEC_NONE,
+    HEAD_BYTES,
+    KIND_INDEX,
+    KIND_PROVENANCE,
+    KIND_RECORDS,
+    Head,
+    put_head,
+    read_head,
+)
 from fastbk.stream.chain import NONE, Contents
 from fastbk.stream.context import clock_us
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TXID_MAX
@@ -24,14 +33,18 @@ async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> 
     last_entry_id = reader.metadata.last_entry_id
     if last_entry_id is None or last_entry_id < 0:
         return Contents(0)
-    head, entry_id, index_entry_id = await _head(reader, last_entry_id), last_entry_id, NONE
-    if head.kind == KIND_INDEX:
-        index_entry_id, entry_id = last_entry_id, last_entry_id - 1
-        if entry_id < 0:
-            return Contents(0)
-        head = await _head(reader, entry_id)
+    last = await _head(reader, last_entry_id)
+    if last.kind == KIND_INDEX and last_entry_id == 0:
+        return Contents(0)
+    index_entry_id = last_entry_id if last.kind == KIND_INDEX else NONE
+    entry_id = last_with_records(last, last_entry_id)
+    if last.kind == KIND_PROVENANCE and last.first_record == 0:
+        return _without_records(reader, last)
+    if entry_id == NONE:
+        raise StorageError(f"ledger {reader.ledger_id} is no segment: its end names no entry")
+    head = last if entry_id == last_entry_id else await _head(reader, entry_id)
     first = head if entry_id == 0 else await _head(reader, 0)
-    if KIND_INDEX in (head.kind, first.kind):
+    if head.kind != KIND_RECORDS or first.kind == KIND_INDEX:
         raise StorageError(f"ledger {reader.ledger_id} is no segment: an index lies before its end")
     records = head.first_record + head.record_count
     if records > (entry_id + 1) * RECORDS_MAX or not 0 <= base_txid + head.last_txid <= TXID_MAX:
@@ -40,19 +53,50 @@ async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> 
             f" {base_txid + head.last_txid}",
             ledger_id=reader.ledger_id,
         )
-    # A clock that was wrong, or lies, must not hold up what goes by time for good; clocks differ a little.
-    latest_us = clock_us() + AHEAD_US_MAX // 2
     return Contents(
         records=records,
-        first_txid=base_txid + first.first_txid,
+        first_txid=base_txid + max(first.first_txid, 0),
         last_txid=base_txid + head.last_txid,
-        first_time_us=min(max(first.time_us, 0), latest_us),
-        last_time_us=min(max(head.time_us, 0), latest_us),
+        first_time_us=_time_us(first),
+        last_time_us=_time_us(last),
         last_dlsn=DLSN(number, entry_id, head.record_count - 1),
         index_entry_id=index_entry_id,
         size_bytes=reader.metadata.length or 0,
         epoch=first.epoch,
     )
+
+
+def _without_records(reader: LedgerReader, last: Head) -> Contents:
+    """Return what a ledger holds in which producers' names were opened, and nothing was appended."""
+    return Contents(
+        0,
+        first_txid=last.first_txid,
+        last_txid=last.last_txid,
+        first_time_us=_time_us(last),
+        last_time_us=_time_us(last),
+        size_bytes=reader.metadata.length or 0,
+        epoch=last.epoch,
+    )
+
+
+def _time_us(head: Head) -> int:
+    """Return an entry's time: a clock that was wrong, or lies, must not hold up what goes by time for good.
+
+    Clocks differ a little.
+    """
+    return min(max(head.time_us, 0), clock_us() + AHEAD_US_MAX // 2)
+
+
+def last_with_records(last: Head, entry_id: int) -> int:
+    """Return the id of the last entry with records, up to the entry `entry_id` with this head; NONE: there is none.
+
+    Behind it lie only the segment's index, and entries that opened producers' names.
+    """
+    if last.kind == KIND_RECORDS:
+        return entry_id
+    if last.kind == KIND_PROVENANCE and not last.records_distance:
+        return NONE
+    return max(entry_id - (last.records_distance or 1), NONE)
 
 
 async def _head(reader: LedgerReader, entry_id: int) -> Head:
@@ -122,13 +166,28 @@ class IndexBuilder:
                 return
         self._rows.append((entry_id, first_record, first_txid, time_us))
 
-    def entry(self, epoch: int, records: int, last_txid: int, time_us: int) -> bytes:
-        """Return the index entry of a segment with so many records."""
+    def entry(
+        self, epoch: int, records: int, last_txid: int, time_us: int, records_distance: int = 0
+    ) -> bytes:
+        """Return the index entry of a segment with so many records; `records_distance`: see `boundary/stream.h`."""
         body = array("q", [word for row in self._rows for word in row]).tobytes()
         head = bytearray(HEAD_BYTES)
         size = len(body)
         put_head(
-            head, Head(KIND_INDEX, 0, epoch, 0, records, last_txid, last_txid, time_us, size, size)
+            head,
+            Head(
+                KIND_INDEX,
+                CODEC_NONE,
+                epoch,
+                0,
+                records,
+                last_txid,
+                last_txid,
+                time_us,
+                size,
+                size,
+                records_distance=records_distance,
+            ),
         )
         return bytes(head) + body
 

@@ -63,13 +63,8 @@ from fastbk.stream.paths import check_name, split_path
 from fastbk.stream.positions import DLSN, Start, check_start
 from fastbk.stream.records import HeadersLike
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer.engine import (
-    StreamWriterStats,
-    check_entry,
-    has_room_for,
-    next_txid,
-    record_bytes,
-)
+from fastbk.stream.writer.engine import StreamWriterStats
+from fastbk.stream.writer.queue import check_entry, has_room_for, next_txid, record_bytes
 from fastbk.stream.writer.stream_writer import (
     Data,
     StreamWriter,

@@ -61,11 +61,20 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; i < count; i++) {
         uint64_t part = i + 1 == count ? left : left / (count - i);
         struct fbk_stream_head head;
+        uint64_t skipped = 0;
         if (left >= FBK_STREAM_HEAD_BYTES &&
             fbk_load_u32(data + (size - left) + 52) <= left - FBK_STREAM_HEAD_BYTES &&
             i + 1 != count)
             part = FBK_STREAM_HEAD_BYTES + fbk_load_u32(data + (size - left) + 52);
-        (void)fbk_stream_read_head(data + (size - left), part, &head);
+        if (fbk_stream_read_head(data + (size - left), part, &head) == 0) {
+            const uint64_t before = FBK_STREAM_HEAD_BYTES + (uint64_t)head.provenance_bytes;
+            FBK_ASSERT(before + head.stored_bytes == part);
+            /* What is taken as a producer's records is whole, and can be cut between two of them.
+             */
+            if (fbk_stream_check_body(data + (size - left) + before, head.stored_bytes,
+                                      head.record_count, (uint32_t)(part % 7), &skipped) == 0)
+                FBK_ASSERT(skipped <= head.stored_bytes);
+        }
         sizes[i] = (uint32_t)part;
         left -= part;
     }

@@ -40,6 +40,7 @@ STAY: dict[str, str] = {
     "gc/report.py": "counters and lines of the log for all that gc does",
     "meta/sqlite/coordination.py": "AutoRecovery's votes, locks and sessions",
     "meta/zookeeper/ledgers.py": "ids, ledgers and deleted ids; with it the store has 1,000 lines",
+    "producers/table.py": "a pure decider, which a simulated world judges by itself",
     "server/index/maintenance.py": "what runs in the background thread; flush.py is what commits",
     "server/index/replay.py": "the start; with it and the scrub the process has 1,500 lines",
     "server/index/scrub.py": "the scrub; with it and the replay the process has 1,500 lines",

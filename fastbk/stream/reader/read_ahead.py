@@ -23,7 +23,7 @@ from fastbk.errors import (
     StorageError,
     StreamNotFound,
 )
-from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
+from fastbk.native.stream_codec import KIND_INDEX, Head
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.entry_table import size_bytes_of
 from fastbk.replication.procedure import Found
@@ -432,7 +432,7 @@ class ReadAhead:
             return index_records
         first, plan = batch.first_entry_id, self.plan
         head = self._head(row, last_entry, runs[-1][-1].data)
-        if head.kind != KIND_RECORDS:
+        if head.kind == KIND_INDEX:
             raise StorageError(f"ledger {row.ledger_id} is no segment", ledger_id=row.ledger_id)
         if plan.base_seq == NONE:
             plan.found_base(row.number, await first_sequence(self._context, row))

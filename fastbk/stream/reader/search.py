@@ -28,7 +28,7 @@ from fastbk.errors import (
     StorageError,
     WrongType,
 )
-from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
+from fastbk.native.stream_codec import KIND_INDEX, Head
 from fastbk.stream.chain import NONE, Chain, PageRef, Segment, made_behind_us
 from fastbk.stream.context import StreamContext, clock_us, gathered
 from fastbk.stream.positions import (
@@ -43,7 +43,14 @@ from fastbk.stream.positions import (
     to_us,
 )
 from fastbk.stream.records import Chunk, Gap, Record, chunk_of
-from fastbk.stream.segment_contents import RECORD, TIME, TXID, SegmentIndex, head_of
+from fastbk.stream.segment_contents import (
+    RECORD,
+    TIME,
+    TXID,
+    SegmentIndex,
+    head_of,
+    last_with_records,
+)
 
 PARALLEL = 8
 """Segments that `get_many` reads at the same time."""
@@ -486,9 +493,9 @@ class SegmentAt:
             reader = self._reader
             ask = reader.last_add_confirmed if fresh else reader.try_last_add_confirmed
             last = await ask() if self._confirmed is None else self._confirmed
-            if last >= 0 and head_of(await self._raw(last)).kind == KIND_INDEX:
-                last -= 1
-            self._last = last
+            self._last = (
+                last if last < 0 else last_with_records(head_of(await self._raw(last)), last)
+            )
         return self._last
 
     async def _raw(self, entry_id: int) -> Entry:
@@ -616,15 +623,13 @@ async def _records_of(context: StreamContext, row: Segment) -> int:
         while True:
             found = await reader.read_unconfirmed(at, at + PART_ENTRIES - 1)
             for entry in found:
-                if head_of(entry).kind == KIND_RECORDS:
+                if head_of(entry).kind != KIND_INDEX:
                     last = entry
             if len(found) < PART_ENTRIES:
                 break
             at += PART_ENTRIES
         if last is None:
-            raise Error(
-                f"{context.name}: segment {row.number} has no record, and one behind it has"
-            )
+            raise Error(f"{context.name}: segment {row.number} has no entry, and one behind it has")
         head = head_of(last)
         return head.first_record + head.record_count
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
@@ -29,13 +27,10 @@ from fastbk.errors import (
     MetadataConflict,
     NoSuchLedger,
     QuotaExceeded,
-    RecordTooLarge,
     StreamNotFound,
-    TxidOutOfOrder,
     WriterFailed,
     WriterFenced,
 )
-from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX, encode
 from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.meter import (
     SENT,
@@ -46,19 +41,18 @@ from fastbk.observe.meter import (
     meter_of,
     sending,
 )
-from fastbk.observe.tracing import Span, Tracer, tracer_of
-from fastbk.option_checks import integer
+from fastbk.observe.tracing import Span, Tracer
 from fastbk.stream.chain import NONE, Contents, Segment, carried_us
 from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error, clock_us
 from fastbk.stream.opening import slots_of
 from fastbk.stream.options import WriterOptions
 from fastbk.stream.policy import StreamPolicy
-from fastbk.stream.positions import CARRIED_US_MAX, DLSN, TXID_MAX
+from fastbk.stream.positions import CARRIED_US_MAX, DLSN
 from fastbk.stream.records import CODECS, compressed
 from fastbk.stream.segment_contents import IndexBuilder
+from fastbk.stream.writer.queue import EntryGroup, EntryPlace, EntryQueue
 from fastbk.stream.writer.segment_lifecycle import NEVER, SegmentLifecycle, roll_times
-from fastbk.stream.writer.traced_appends import TracedAppends
 
 _log = LibraryLog("fastbk.stream")
 
@@ -104,7 +98,6 @@ class AppendEngine:
         failure: what ended the writer, None while it goes on.
         last_dlsn: of the last record that was acknowledged, also by earlier writers.
         is_waiting: somebody took the current segment's ledger over, and who did is being found out (INV-S16).
-        intake: what takes records: the queue, or with tracing what makes their spans before.
         clock: how long appends took.
         segments: that were written to.
     """
@@ -116,18 +109,18 @@ class AppendEngine:
         known: VersionedChain,
         policy: StreamPolicy,
         on_progress: Callable[[], None],
+        queue: EntryQueue,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`on_progress()` is called when there may be room again, or the writer has ended."""
+        """`on_progress()` is called when there may be room again, or the writer has ended.
+
+        `tracer`: of the ledgers' appends, whose spans lie within those of their groups.
+        """
         chain = known.chain
         self.failure: Error | None = None
         self.last_dlsn = chain.last_dlsn
-        self.queue = WriterQueue(
-            options.entry_bytes_max, options.batch_bytes, options.unacked_bytes_max, chain.last_txid
-        )
-        tracer = tracer_of(context.client.config.tracing)
-        self.intake = (
-            self.queue if tracer is None else TracedAppends(tracer, self.queue, context.name)
-        )
+        self.queue = queue
+        self._tracer = tracer
         self.lifecycle = SegmentLifecycle(
             context,
             known,
@@ -143,7 +136,7 @@ class AppendEngine:
         self._records = self._record_bytes = 0
         self._ledgers: list[LedgerWriter] = []
         self._resent = self._ensemble_changes = 0
-        self._lost: list[tuple[Group, DLSN]] = []
+        self._lost: list[tuple[EntryGroup, DLSN]] = []
         self._loss: Error | None = None
         self._loss_timer: asyncio.TimerHandle | None = None
         self._loss_limit_s = context.client.config.append_timeout
@@ -164,8 +157,9 @@ class AppendEngine:
         self, row: Segment, ledger: LedgerWriter, policy: StreamPolicy
     ) -> SegmentWriter:
         self._count_ledger(ledger)
-        tracer = self.intake.tracer if isinstance(self.intake, TracedAppends) else None
-        return SegmentWriter(row, ledger, policy, self._acknowledged, self._entry_failed, tracer)
+        return SegmentWriter(
+            row, ledger, policy, self._acknowledged, self._entry_failed, self._tracer
+        )
 
     # --- figures --------------------------------------------------------------------------------------------------
 
@@ -273,7 +267,7 @@ class AppendEngine:
             except BaseException as error:
                 # It was not sent: it fails in its turn, behind all that was (INV-S5).
                 queue.groups.appendleft(group)
-                if isinstance(error, TAKEN_OVER):
+                if isinstance(error, TAKEN_OVER) and queue.may_resend:
                     self._begin_loss(segment, error)
                     return
                 failed = error if isinstance(error, Error) else Error(f"cannot be sent: {error!r}")
@@ -284,7 +278,7 @@ class AppendEngine:
 
     # --- answers ------------------------------------------------------------------------------------------------
 
-    def _acknowledged(self, group: Group, first: DLSN) -> None:
+    def _acknowledged(self, group: EntryGroup, first: DLSN) -> None:
         if self.failure is not None:
             # Acknowledged behind one that failed: for the caller it never is (INV-S5).
             self._give_up(group, self._unknown(self.failure))
@@ -293,14 +287,12 @@ class AppendEngine:
         current = self.segment
         self.queue.acknowledged(group)
         self.clock.finish(self.queue.settled)
-        count = len(group.payloads)
-        self._records += count
-        self._record_bytes += group.size_bytes - HEAD_BYTES - count * RECORD_OVERHEAD_BYTES_MAX
+        self._records += group.count
+        self._record_bytes += group.data_bytes
         segment, entry, _ = first
-        self.last_dlsn = DLSN(segment, entry, len(group.payloads) - 1)
-        for slot, waiter in enumerate(group.waiters):
-            if not waiter.done():
-                waiter.set_result(DLSN(segment, entry, slot))
+        if group.count:
+            self.last_dlsn = DLSN(segment, entry, group.count - 1)
+        group.resolve(segment, entry)
         self._wake_flushed()
         if self.queue.groups or self.rolling.is_due:
             self._send()
@@ -309,11 +301,12 @@ class AppendEngine:
             current.ledger.send_lac()
         self._on_progress()
 
-    def _entry_failed(self, group: Group, first: DLSN, error: Error) -> None:
+    def _entry_failed(self, group: EntryGroup, first: DLSN, error: Error) -> None:
         segment = self.segment
         if (
             self.failure is None
             and segment is not None
+            and self.queue.may_resend
             and (isinstance(error, TAKEN_OVER) or self._loss is not None)
         ):
             self._lost.append((group, first))
@@ -383,12 +376,9 @@ class AppendEngine:
             if not future.done():
                 future.set_result(None)
 
-    def _give_up(self, group: Group, error: Error) -> None:
+    def _give_up(self, group: EntryGroup, error: Error) -> None:
         self.queue.acknowledged(group)
-        for waiter in group.waiters:
-            if not waiter.done():
-                waiter.set_exception(error.copy())
-                waiter.exception()  # nobody has to look at each of many
+        group.give_up(error)
         self._wake_flushed()
 
     def fail(self, error: Error) -> None:
@@ -505,176 +495,6 @@ class AppendEngine:
         self._cancel_linger()
         self.rolling.stop()
         self.lifecycle.stop()
-
-
-class Group:
-    """Records that go into one entry, and who waits for them."""
-
-    __slots__ = (
-        "headers",
-        "is_atomic",
-        "keys",
-        "payloads",
-        "size_bytes",
-        "span",
-        "txids",
-        "waiters",
-    )
-
-    def __init__(self, *, is_atomic: bool) -> None:
-        self.is_atomic = is_atomic
-        self.payloads: list[bytes] = []
-        self.txids = array("q")
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[bytes] | None = None
-        self.waiters: list[Any] = []
-        """A waiter for each record, or one for all of an atomic group."""
-        self.size_bytes = HEAD_BYTES
-        self.span: Span | None = None
-        """Span of the first record that is traced."""
-
-    def add(self, payload: bytes, txid: int, key: bytes | None, headers: bytes) -> None:
-        """Put a record behind the others."""
-        if (key is not None or headers) and self.keys is None:
-            self.keys = [None] * len(self.payloads)
-            self.headers = [b""] * len(self.payloads)
-        self.txids.append(txid)
-        self.payloads.append(payload)
-        if self.keys is not None and self.headers is not None:
-            self.keys.append(key)
-            self.headers.append(headers)
-        self.size_bytes += record_bytes(payload, key, headers)
-
-
-def record_bytes(payload: bytes, key: bytes | None, headers: bytes) -> int:
-    """Return the most that a record takes in an entry."""
-    return len(payload) + len(headers) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES_MAX
-
-
-class WriterQueue:
-    """What was given and not sent yet, in groups that become an entry each, in the order of the calls.
-
-    Counts what was not acknowledged yet, sent or not. Without I/O.
-
-    Attributes:
-        taken: calls (of `put` and `put_batch`) that were taken.
-        settled: of these, those that were acknowledged or have failed.
-    """
-
-    def __init__(
-        self, entry_bytes_max: int, batch_bytes: int, unacked_bytes_max: int, last_txid: int
-    ) -> None:
-        """`entry_bytes_max`: of one entry's data. `batch_bytes`: a group as large is sent as it is."""
-        self.groups: deque[Group] = deque()
-        self.last_txid = last_txid
-        self.unacked_bytes = 0
-        self.taken = 0
-        self.settled = 0
-        self._entry_bytes_max = entry_bytes_max
-        self._batch_bytes = min(batch_bytes, entry_bytes_max)
-        self._unacked_bytes_max = unacked_bytes_max
-
-    @property
-    def has_room(self) -> bool:
-        """Whether what is not acknowledged is within its bound."""
-        return self.unacked_bytes <= self._unacked_bytes_max
-
-    def put(
-        self, payload: bytes, txid: int | None, key: bytes | None, headers: bytes, waiter: object
-    ) -> None:
-        """Take one record. Raises TxidOutOfOrder, RecordTooLarge, BufferFull; then nothing has changed."""
-        size = record_bytes(payload, key, headers)
-        self._check_size(size)
-        number = next_txid(txid, self.last_txid)
-        last = self.groups[-1] if self.groups else None
-        if last is None or last.is_atomic or last.size_bytes + size > self._batch_bytes:
-            last = Group(is_atomic=False)
-            self.groups.append(last)
-        last.add(payload, number, key, headers)
-        last.waiters.append(waiter)
-        self.last_txid = number
-        self.unacked_bytes += size
-        self.taken += 1
-
-    def put_batch(
-        self,
-        payloads: Sequence[bytes],
-        txids: Sequence[int] | None,
-        keys: Sequence[bytes | None] | None,
-        headers: Sequence[bytes] | None,
-        waiter: object,
-    ) -> None:
-        """Take records that are one entry. Raises as `put`, and then nothing has changed."""
-        group, last = Group(is_atomic=True), self.last_txid
-        for index, payload in enumerate(payloads):
-            last = next_txid(None if txids is None else txids[index], last)
-            key = None if keys is None else keys[index]
-            group.add(payload, last, key, b"" if headers is None else headers[index])
-        self._check_size(group.size_bytes - HEAD_BYTES)
-        group.waiters.append(waiter)
-        self.groups.append(group)
-        self.last_txid = last
-        self.unacked_bytes += group.size_bytes - HEAD_BYTES
-        self.taken += 1
-
-    def _check_size(self, size: int) -> None:
-        check_size(size, self.unacked_bytes, self._entry_bytes_max, self._unacked_bytes_max)
-
-    def take(self, *, only_full: bool) -> Group | None:
-        """Return the next group to send. `only_full`: the last one, to which more may come, stays."""
-        if not self.groups:
-            return None
-        first = self.groups[0]
-        if (
-            only_full
-            and len(self.groups) == 1
-            and not first.is_atomic
-            and first.size_bytes < self._batch_bytes // 2
-        ):
-            return None
-        return self.groups.popleft()
-
-    def acknowledged(self, group: Group) -> None:
-        """That group was acknowledged, or failed."""
-        self.unacked_bytes -= group.size_bytes - HEAD_BYTES
-        self.settled += len(group.waiters)
-
-
-def check_size(size: int, unacked_bytes: int, entry_bytes_max: int, unacked_bytes_max: int) -> None:
-    """Raise RecordTooLarge or BufferFull if so many bytes, of one record or batch, cannot be taken."""
-    check_entry(size, entry_bytes_max)
-    if unacked_bytes and unacked_bytes + size > 2 * unacked_bytes_max:
-        raise BufferFull(
-            f"{unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
-        )
-
-
-def has_room_for(size: int, unacked_bytes: int, unacked_bytes_max: int) -> bool:
-    """Whether so many bytes may be taken by who waits for that: within the bound, or up to twice of it, or alone."""
-    is_within = unacked_bytes <= unacked_bytes_max
-    return is_within and (not unacked_bytes or unacked_bytes + size <= 2 * unacked_bytes_max)
-
-
-def check_entry(size: int, entry_bytes_max: int) -> None:
-    """Raise RecordTooLarge if so many bytes, of one record or batch, are too many for an entry."""
-    if size + HEAD_BYTES > entry_bytes_max:
-        raise RecordTooLarge(
-            f"{size} bytes do not fit into one entry: at most {entry_bytes_max - HEAD_BYTES}, with about"
-            f" {RECORD_OVERHEAD_BYTES_MAX} around each record"
-        )
-
-
-def next_txid(txid: int | None, last: int) -> int:
-    """Return the transaction id of a record behind `last`; `txid`: what was asked for. Raises TxidOutOfOrder."""
-    if txid is None:
-        txid = last + 1
-    elif type(txid) is not int:
-        txid = integer("txid", txid)
-    if not max(last, 0) <= txid <= TXID_MAX:
-        raise TxidOutOfOrder(
-            f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
-        )
-    return txid
 
 
 class Rolling:
@@ -870,8 +690,8 @@ class SegmentWriter:
         row: Segment,
         ledger: LedgerWriter,
         policy: StreamPolicy,
-        on_acknowledged: Callable[[Group, DLSN], None],
-        on_failed: Callable[[Group, DLSN, Error], None],
+        on_acknowledged: Callable[[EntryGroup, DLSN], None],
+        on_failed: Callable[[EntryGroup, DLSN, Error], None],
         tracer: Tracer | None = None,
     ) -> None:
         """`policy`: the stream's when the segment was created. Each group gets one callback, in their order.
@@ -900,42 +720,43 @@ class SegmentWriter:
         self._first_txid = NONE
         self._last_txid = NONE
         self._first_time_us = NONE
+        self._last_entry = NONE
         self._last_slot = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no entry was sent."""
+        return self._entries == 0
 
     def age_s(self, now_s: float) -> float:
         """Return how long ago its first entry was sent; 0 while there is none."""
         return 0.0 if self.began_s is None else now_s - self.began_s
 
-    def send(self, group: Group, not_before_us: int) -> None:
+    def send(self, group: EntryGroup, not_before_us: int) -> None:
         """Send a group as one entry. Raises BufferFull, or what ended the ledger's writer; then nothing has changed."""
         now_us = time.time_ns() // 1000
         time_us = max(not_before_us, self.last_time_us, now_us)  # INV-S22
-        entry = compressed(
-            encode(
-                self._epoch,
-                self.records,
-                time_us,
-                group.payloads,
-                group.txids,
-                group.keys,
-                group.headers,
-            ),
-            self._codec,
-        )
-        future = self._append(entry, group.span)
         entry_id = self._entries
+        if not self.ledger.has_room(group.size_bytes):
+            raise BufferFull(f"ledger {self.ledger.ledger_id} has no room now")
+        place = EntryPlace(self._epoch, entry_id, self.records, self._distance, time_us)
+        entry = compressed(group.encode(place), self._codec)
+        future = self._append(entry, group.span)
         if self.began_s is None:
             self.began_s = time.monotonic()
-            self._first_txid, self._first_time_us = group.txids[0], time_us
-        self._index.add(entry_id, self.records, group.txids[0], time_us)
+            self._first_time_us = time_us
+        self._index.add(entry_id, self.records, group.first_txid, time_us)
         self._entries += 1
         self.in_flight += 1
-        self.records += len(group.payloads)
         self.size_bytes += len(entry)
         self.last_time_us = time_us
         self.is_ahead = time_us - now_us > CARRIED_US_MAX
-        self._last_txid = group.txids[-1]
-        self._last_slot = len(group.payloads) - 1
+        self._last_txid = group.last_txid
+        if group.count:
+            if not self.records:
+                self._first_txid = group.first_txid
+            self.records += group.count
+            self._last_entry, self._last_slot = entry_id, group.count - 1
 
         def done(acknowledged: asyncio.Future[int]) -> None:
             self.in_flight -= 1
@@ -949,6 +770,11 @@ class SegmentWriter:
 
         future.add_done_callback(done)
 
+    @property
+    def _distance(self) -> int:
+        """Entries from the next one back to the last one with records; 0: there is none."""
+        return self._entries - self._last_entry if self.records else 0
+
     def _append(self, entry: bytes | bytearray, span: Span | None) -> asyncio.Future[int]:
         if self._tracer is None:
             return self.ledger.append_nowait(entry)
@@ -957,16 +783,16 @@ class SegmentWriter:
     @property
     def contents(self) -> Contents:
         """What it holds, once all that was sent is acknowledged."""
-        if self.records == 0:
+        if self.is_empty:
             return Contents(0)
-        last = self._entries - 1
+        last_dlsn = DLSN(self.number, self._last_entry, self._last_slot)
         return Contents(
             records=self.records,
-            first_txid=self._first_txid,
+            first_txid=self._first_txid if self.records else self._last_txid,
             last_txid=self._last_txid,
             first_time_us=self._first_time_us,
             last_time_us=self.last_time_us,
-            last_dlsn=DLSN(self.number, last, self._last_slot),
+            last_dlsn=last_dlsn if self.records else None,
             index_entry_id=self._index_entry_id,
             size_bytes=self.size_bytes,
         )
@@ -979,7 +805,12 @@ class SegmentWriter:
         """
         if self.records and self._is_index_due:
             self._is_index_due = False
-            entry = self._index.entry(self._epoch, self.records, self._last_txid, self.last_time_us)
+            distance = (
+                self._distance if self._distance > 1 else 0
+            )  # as ever, where it is the one before
+            entry = self._index.entry(
+                self._epoch, self.records, self._last_txid, self.last_time_us, distance
+            )
             try:
                 self._index_entry_id = await self._append(entry, None)
             except LedgerFenced:

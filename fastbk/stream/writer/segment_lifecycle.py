@@ -294,7 +294,7 @@ class SegmentLifecycle:
             await self._end_lost(segment)
             return
         try:
-            if segment.records:
+            if not segment.is_empty:
                 await segment.end()
             else:
                 segment.ledger.abandon(ClientClosed("nothing was written to the segment"))
@@ -330,7 +330,7 @@ class SegmentLifecycle:
         self.known = await context.store.change(
             lambda chain: close_segment(chain, ledger_id, contents, epoch), self.known
         )
-        if contents.records == 0 and self.ready is not None:
+        if contents.is_empty and self.ready is not None:
             # What stood open behind an empty segment left the chain with it.
             self.take().ledger.abandon(ClientClosed("the segment before it was empty"))
         self._on_lost_ended(segment, contents)

@@ -29,6 +29,7 @@ from fastbk.errors import (
     WriterFenced,
     WrongType,
 )
+from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
 from fastbk.stream.chain import Contents, StreamKind, close_segment, seal
 from fastbk.stream.chain_store import VersionedChain
@@ -38,6 +39,8 @@ from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
 from fastbk.stream.writer.engine import AppendEngine, StreamWriterStats
+from fastbk.stream.writer.queue import WriterQueue
+from fastbk.stream.writer.traced_appends import TracedAppends
 
 Data: TypeAlias = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -141,7 +144,13 @@ class StreamWriter:
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
         progress = asyncio.Event()
-        engine = AppendEngine(self._context, self._options, known, policy, progress.set)
+        options, last_txid = self._options, known.chain.last_txid
+        queue = WriterQueue(
+            options.entry_bytes_max, options.batch_bytes, options.unacked_bytes_max, last_txid
+        )
+        tracer = tracer_of(self._context.client.config.tracing)
+        self._intake = queue if tracer is None else TracedAppends(tracer, queue, self._context.name)
+        engine = AppendEngine(self._context, options, known, policy, progress.set, queue, tracer)
         self._backpressure = Backpressure(engine, progress, self._context.name)
         self._engine = engine
 
@@ -234,7 +243,7 @@ class StreamWriter:
         self, engine: AppendEngine, data: bytes, txid: int | None, key: bytes | None, headers: bytes
     ) -> asyncio.Future[DLSN]:
         future: asyncio.Future[DLSN] = self._loop.create_future()
-        engine.intake.put(data, txid, key, headers, future)
+        self._intake.put(data, txid, key, headers, future)
         engine.queued()
         return future
 
@@ -297,7 +306,7 @@ class StreamWriter:
         headers: Sequence[bytes] | None,
     ) -> asyncio.Future[DLSN]:
         future: asyncio.Future[DLSN] = self._loop.create_future()
-        engine.intake.put_batch(datas, txids, keys, headers, future)
+        self._intake.put_batch(datas, txids, keys, headers, future)
         engine.queued()
         return future
 
@@ -456,7 +465,7 @@ class StreamWriter:
                         await engine.lifecycle.until_idle()
             await self.flush()
             async with engine.lifecycle.in_time(self._context.client.config.close_timeout):
-                await _end_segments(self._context, engine, self.epoch)
+                await end_segments(self._context, engine, self.epoch)
         except TimeoutError:
             raise _ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
         except asyncio.CancelledError:
@@ -611,7 +620,7 @@ class Backpressure:
             raise engine.unsent()
 
 
-async def _end_segments(context: StreamContext, engine: AppendEngine, epoch: int) -> None:
+async def end_segments(context: StreamContext, engine: AppendEngine, epoch: int) -> None:
     """Close the segment that is written, and remove the next one, which is empty. Raises what ended the writer."""
     lifecycle = engine.lifecycle
     engine.rolling.stop()

@@ -13,7 +13,7 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.records import get_headers, put_headers
 
 if TYPE_CHECKING:
-    from fastbk.stream.writer.engine import WriterQueue
+    from fastbk.stream.writer.queue import WriterQueue
 
 
 class TracedAppends:

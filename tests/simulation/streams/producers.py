@@ -23,11 +23,9 @@ from fastbk.producers.table import (
     Frame,
     NotNext,
     OwnerTable,
-    Provenance,
-    Row,
     TableOptions,
-    read_table,
 )
+from fastbk.stream.provenance import Provenance, Row, read_table
 from tests.simulation.streams.facts import demand
 from tests.simulation.streams.loop import Stuck
 

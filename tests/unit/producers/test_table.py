@@ -10,11 +10,9 @@ from fastbk.producers.table import (
     Frame,
     NotNext,
     OwnerTable,
-    Provenance,
-    Row,
     TableOptions,
-    read_table,
 )
+from fastbk.stream.provenance import Provenance, Row, read_table
 
 DAY_US = 24 * 3600 * 1_000_000
 

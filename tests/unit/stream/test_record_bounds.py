@@ -118,7 +118,7 @@ def packed(chain: Chain) -> bytes:
         {"attachments": (Attachment("k" * 100_000, 1),)}, {"trim": DLSN(2**63, 0, 0)}, {"stream_id": "x" * 1000},
         {"rows": (replace(CLOSED, size_bytes=2**63),)}, {"rows": (replace(CLOSED, last_time_us=2**63 - 1),)},
         {"rows": (replace(CLOSED, number=5),)}, {"rows": (CLOSED, CLOSED)}, {"end_seq": 1}, {"next_number": 9},
-        {"rows": (replace(CLOSED, records=0),)}, {"head": 5},
+        {"rows": (replace(CLOSED, records=0, size_bytes=0),)}, {"head": 5},
     ],
     ids=lambda one: "-".join(one),
 )  # fmt: skip

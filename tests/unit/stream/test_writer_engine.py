@@ -43,7 +43,8 @@ from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
 from fastbk.stream.segment_contents import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
-from fastbk.stream.writer.engine import Rolling, WriterQueue
+from fastbk.stream.writer.engine import Rolling
+from fastbk.stream.writer.queue import WriterQueue
 from fastbk.stream.writer.segment_lifecycle import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_times
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

@@ -17,16 +17,19 @@ enum {
 static bool
 is_possible(const struct fbk_stream_head *head)
 {
-    const bool is_index = head->kind == FBK_STREAM_KIND_INDEX;
-    if ((head->kind != FBK_STREAM_KIND_RECORDS && !is_index) || head->codec > CODEC_ZSTD ||
-        head->first_record < 0 || head->first_txid < -1 || head->last_txid < head->first_txid ||
-        head->time_us < 0 || head->raw_bytes > INT32_MAX)
+    if (head->codec > CODEC_ZSTD || head->first_record < 0 || head->first_txid < -1 ||
+        head->last_txid < head->first_txid || head->time_us < 0 || head->raw_bytes > INT32_MAX)
         return false;
     if (head->codec == CODEC_NONE && head->raw_bytes != head->stored_bytes)
         return false;
-    if (is_index)
-        return head->record_count == 0;
-    return head->record_count != 0 && head->first_txid >= 0 &&
+    if (head->kind == FBK_STREAM_KIND_INDEX)
+        return head->record_count == 0 && head->provenance_bytes == 0;
+    if (head->kind == FBK_STREAM_KIND_PROVENANCE)
+        return head->record_count == 0 && head->provenance_bytes != 0 && head->raw_bytes == 0 &&
+               head->stored_bytes == 0 &&
+               (head->first_record == 0) == (head->records_distance == 0);
+    return head->kind == FBK_STREAM_KIND_RECORDS && head->record_count != 0 &&
+           head->first_txid >= 0 &&
            head->record_count <= head->raw_bytes / FBK_STREAM_RECORD_BYTES_MIN &&
            head->first_record <= INT64_MAX - (int64_t)head->record_count;
 }
@@ -34,8 +37,19 @@ is_possible(const struct fbk_stream_head *head)
 int32_t
 fbk_stream_read_head(const uint8_t *entry, uint64_t entry_bytes, struct fbk_stream_head *head)
 {
-    if (entry_bytes < HEAD || entry[0] != FBK_STREAM_VERSION || entry[3] != 0 ||
-        fbk_load_u32(entry + 12) != 0)
+    if (entry_bytes < HEAD || entry[0] != FBK_STREAM_VERSION ||
+        (entry[3] & ~FBK_STREAM_FLAG_PROVENANCE) != 0)
+        return FBK_E_PROTOCOL;
+    uint32_t block_bytes = 0;
+    if (entry[3] != 0) {
+        if (entry_bytes - HEAD < FBK_STREAM_PROVENANCE_BYTES_MIN)
+            return FBK_E_PROTOCOL;
+        block_bytes = fbk_load_u32(entry + HEAD);
+        if (block_bytes < FBK_STREAM_PROVENANCE_BYTES_MIN || block_bytes > entry_bytes - HEAD)
+            return FBK_E_PROTOCOL;
+    }
+    const uint32_t distance = fbk_load_u32(entry + 12);
+    if (distance != 0 && entry[1] == FBK_STREAM_KIND_RECORDS)
         return FBK_E_PROTOCOL;
     *head = (struct fbk_stream_head){
         .kind = entry[1],
@@ -48,8 +62,12 @@ fbk_stream_read_head(const uint8_t *entry, uint64_t entry_bytes, struct fbk_stre
         .time_us = (int64_t)fbk_load_u64(entry + 40),
         .raw_bytes = fbk_load_u32(entry + 48),
         .stored_bytes = fbk_load_u32(entry + 52),
+        .provenance_bytes = block_bytes,
+        .records_distance = distance,
     };
-    return is_possible(head) && head->stored_bytes == entry_bytes - HEAD ? 0 : FBK_E_PROTOCOL;
+    return is_possible(head) && head->stored_bytes == entry_bytes - HEAD - block_bytes
+               ? 0
+               : FBK_E_PROTOCOL;
 }
 
 void
@@ -58,10 +76,10 @@ fbk_stream_put_head(uint8_t *entry, const struct fbk_stream_head *head)
     entry[0] = FBK_STREAM_VERSION;
     entry[1] = (uint8_t)head->kind;
     entry[2] = (uint8_t)head->codec;
-    entry[3] = 0;
+    entry[3] = head->provenance_bytes == 0 ? 0 : FBK_STREAM_FLAG_PROVENANCE;
     fbk_store_u32(entry + 4, head->epoch);
     fbk_store_u32(entry + 8, head->record_count);
-    fbk_store_u32(entry + 12, 0);
+    fbk_store_u32(entry + 12, head->records_distance);
     fbk_store_u64(entry + 16, (uint64_t)head->first_record);
     fbk_store_u64(entry + 24, (uint64_t)head->first_txid);
     fbk_store_u64(entry + 32, (uint64_t)head->last_txid);
@@ -133,6 +151,7 @@ fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces,
     head->first_txid = txids[0];
     head->last_txid = previous;
     head->raw_bytes = head->stored_bytes = (uint32_t)(at - out) - HEAD;
+    head->provenance_bytes = head->records_distance = 0;
     fbk_stream_put_head(out, head);
     return at - out;
 }
@@ -210,7 +229,7 @@ put_entry_rows(const uint8_t *entry, uint64_t entry_bytes, const uint8_t *base, 
     struct fbk_stream_head head;
     if (fbk_stream_read_head(entry, entry_bytes, &head) != 0 || head.codec != CODEC_NONE)
         return NULL;
-    const uint8_t *at = entry + HEAD;
+    const uint8_t *at = entry + HEAD + head.provenance_bytes;
     const uint8_t *end = entry + entry_bytes;
     int64_t txid = head.first_txid;
     for (uint32_t slot = 0; slot < head.record_count; slot++) {
@@ -222,6 +241,27 @@ put_entry_rows(const uint8_t *entry, uint64_t entry_bytes, const uint8_t *base, 
     }
     return head.kind == FBK_STREAM_KIND_RECORDS && (at != end || txid != head.last_txid) ? NULL
                                                                                          : rows;
+}
+
+int32_t
+fbk_stream_check_body(const uint8_t *body, uint64_t body_bytes, uint32_t count, uint32_t skip,
+                      uint64_t *skipped)
+{
+    const uint8_t *at = body, *end = body + body_bytes;
+    int64_t txid = 0;
+    int64_t row[FBK_STREAM_ROW_WORDS];
+    if (count == 0 || skip > count || count > body_bytes / FBK_STREAM_RECORD_BYTES_MIN)
+        return FBK_E_PROTOCOL;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == skip)
+            *skipped = (uint64_t)(at - body);
+        /* Of one byte, so that whoever puts the body behind others can change it in its place. */
+        if (at == end || *at != (i != 0) || (at = get_row(at, end, body, &txid, row)) == NULL)
+            return FBK_E_PROTOCOL;
+    }
+    if (skip == count)
+        *skipped = body_bytes;
+    return at == end ? 0 : FBK_E_PROTOCOL;
 }
 
 int32_t
