@@ -28,6 +28,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastbk.native.load import LoadError
 from tools.benchmark.cases import SUSTAINED_S, Append, Case, DiskBytes, chosen_cases
 from tools.benchmark.disk_limit import why_none
 from tools.benchmark.page import page
@@ -37,6 +38,7 @@ from tools.benchmark.systems import chosen_systems, commit_of
 from tools.benchmark.tables import write_tables
 from tools.benchmark.targets import targets_table
 from tools.benchmark.terminal import table
+from tools.benchmark.trees import Tree
 from tools.part import BUILD, setting, write
 
 OTHERS = (
@@ -78,7 +80,10 @@ def possible_cases(cases: list[Case]) -> list[Case]:
 
 
 def measure(run: Run, cases: list[Case], systems: list[System], length: Length, out: Path) -> None:
-    """Measure what `run` does not have yet; the systems take turns and swap their order each round."""
+    """Measure what `run` does not have yet; the systems take turns and swap their order each round.
+
+    Another system that ends under a load is left out of that case, and named: the others' figures stay.
+    """
     missing = [
         (case, number, system)
         for case in cases
@@ -91,10 +96,20 @@ def measure(run: Run, cases: list[Case], systems: list[System], length: Length, 
         for system in systems:
             if any(system is one for _, _, one in missing):
                 stack.enter_context(system)
+        failed: set[tuple[str, str]] = set()
         for case, number, system in missing:
+            if (case.name, system.name) in failed:
+                continue
             rounds, seconds = length.of(case)
             print(f"{case.name}: round {number + 1}/{rounds}: {system.name}", file=sys.stderr)
-            run.add(case.name, system.name, system.measure(case.load, seconds))
+            try:
+                run.add(case.name, system.name, system.measure(case.load, seconds))
+            except LoadError as error:
+                if isinstance(system, Tree):
+                    raise
+                failed.add((case.name, system.name))
+                print(f"bench: {system.name} has ended: {error}", file=sys.stderr)
+                continue
             # Systems that came later, or went first in a turned round, stand in their place all the same.
             known = run.cases[case.name]
             run.cases[case.name] = dict(
