@@ -349,7 +349,7 @@ async def forget(harness: Harness, kept: int) -> None:
     context = harness.context()
 
     def older(chain: Chain) -> Chain:
-        again = Chain("ab", epoch=chain.epoch)
+        again = Chain("ab", epoch=chain.epoch, owner=chain.owner)
         for row in chain.rows[:kept]:
             held = Contents(
                 row.records,
