@@ -17,6 +17,7 @@ from fastbk.meta.records import (
     READ_AT_ONCE,
     BadRecord,
     Change,
+    VersionedRecord,
     bad_record,
     check_path,
     collected_bad_records,
@@ -27,6 +28,7 @@ from fastbk.meta.replica_marks import delete_ledger
 from fastbk.stream.chain import get_chain, get_page
 from fastbk.stream.cursor.state import get_record
 from fastbk.stream.drafts import ledgers_named
+from fastbk.stream.kind import get_table
 from fastbk.stream.namespace.tree import (
     EntryRecord,
     NamespaceRecord,
@@ -37,12 +39,13 @@ from fastbk.stream.namespace.tree import (
 )
 from fastbk.stream.paths import kind_at
 from fastbk.stream.pattern.store import get_pattern
+from fastbk.stream.services import get_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.meta.records import RecordStore, VersionedRecord
+    from fastbk.meta.records import RecordStore
 
 LEDGER, IDENTITY = "ledger ", "identity of bookie "
 _DECODERS: dict[str, Callable[[str, bytes], object]] = {
@@ -53,6 +56,10 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "stream": lambda path, raw: get(StreamRecord, raw, path),
     "chain": lambda _, raw: get_chain(raw),
     "page": lambda _, raw: get_page(raw),
+    "page of producers": lambda _, raw: get_table(raw),
+    "write service": lambda path, raw: get_service(
+        path.rpartition("/")[2], VersionedRecord(raw, 0)
+    ),
     "cursor": lambda _, raw: get_record(raw),
     "pattern cursor": lambda _, raw: get_pattern(raw),
     "draft": lambda _, raw: ledgers_named(raw),

@@ -51,7 +51,7 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, PATTERN_CURSOR, level_of
+from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, PATTERN_CURSOR, PRODUCERS, level_of
 from fastbk.meta.api import (
     BadIdentity,
     BookieIdentity,
@@ -85,8 +85,9 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId, check_bookie_id, check_
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.hashes import crc32c
 from fastbk.safe_files import replaced
+from fastbk.stream.chain import StreamKind, get_chain
 from fastbk.stream.namespace.tree import NamespaceRecord, StreamRecord, get
-from fastbk.stream.paths import CURSORS, kind_at
+from fastbk.stream.paths import CURSORS, SERVICES, kind_at
 from fastbk.stream.policy import level_needed
 from fastbk.units import format_utc_ms
 
@@ -103,7 +104,7 @@ FRAME_BYTES_MAX = 16 << 20
 PAGE_BYTES = 1 << 20
 PAGE_ITEMS = 1000
 _PREFIX_BYTES = 8
-PASSING = ("cluster", MARKS, "autorecovery")
+PASSING = ("cluster", MARKS, "autorecovery", SERVICES)
 """Folders of records that are not in a backup, but for `KEPT`."""
 KEPT = ("autorecovery/settings", LEVEL_PATH, PLACEMENT_PATH)
 DELETED_MAX = 1_000_000
@@ -841,6 +842,10 @@ def _level_needed(record: Record) -> int:
             return level_needed(get(NamespaceRecord, record.value, record.path).policy)
         if kind == "stream":
             return level_needed(get(StreamRecord, record.value, record.path).policy)
+        if kind == "chain" and get_chain(record.value).kind is not StreamKind.WRITER:
+            return level_of(PRODUCERS)
+        if kind == "page of producers":
+            return level_of(PRODUCERS)
         return decode(record.value).level if record.path == LEVEL_PATH else LEVEL_FIRST
     except StorageError:
         return LEVEL_MAX  # whatever it said, no version that could restore it had a higher one

@@ -58,9 +58,10 @@ from fastbk.storage.identity import decode as decode_identity
 from fastbk.storage.last_metadata import BODY_BYTES_MAX, read_last_metadata
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.metadata_mark import MetadataMark, read_newest
-from fastbk.stream.chain import Chain, get_chain, get_page
+from fastbk.stream.chain import Chain, StreamKind, change_kind, get_chain, get_page
 from fastbk.stream.chain_store import page_path
 from fastbk.stream.drafts import LEDGERS_MAX, ledgers_named
+from fastbk.stream.kind import set_kind
 from fastbk.stream.namespace.namespace import restore_stream
 from fastbk.stream.namespace.tree import ROOT_ID, NamespaceRecord, StreamRecord, get
 from fastbk.stream.opening import new_owner, open_stream, slots_of
@@ -74,6 +75,7 @@ from fastbk.stream.paths import (
     stream_path,
 )
 from fastbk.stream.positions import DLSN
+from fastbk.stream.provenance import table_of_log
 from fastbk.stream.segment_contents import contents_of
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from fastbk.meta.records import VersionedRecord
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.stream.client import Client
+    from fastbk.stream.context import StreamContext
     from fastbk.stream.stream import Stream
 
 # Segments of streams that no chain names, after metadata was lost: found in ledgers' metadata, and
@@ -260,7 +263,8 @@ async def put_back(client: Client, lost: LostStream) -> PutBack:
     """Attach a stream's segments in the order of their numbers, behind all that its chain has; make a lost stream anew.
 
     The stream is taken over first, and ledgers that are open are recovered and closed: whoever writes is fenced.
-    Positions, sequence numbers, transaction ids and times are those that the records had, or `notes` says otherwise.
+    Positions, sequence numbers, transaction ids and times are those that the records had, or `notes` says otherwise. A
+    stream whose newest segment has a table of producers is theirs behind it.
 
     Raises ConfigError where ledgers contradict each other, and what recovery, reads and metadata raise; calling it
     again then goes on.
@@ -270,6 +274,10 @@ async def put_back(client: Client, lost: LostStream) -> PutBack:
     context = await stream.context()
     async with slots_of(context.client):
         known = await open_stream(context.client, context.store, new_owner(), None)
+    epoch, pages = known.chain.epoch, known.chain.producer_pages
+    known = await context.store.change(  # what is attached has no table of producers, as a rule
+        lambda chain: change_kind(chain, epoch, StreamKind.WRITER, pages), known
+    )
     kept = [segment for segment in lost.segments if await _has_records(client, segment, out)]
     ordered = _in_order(known.chain, kept, out)
     if known.chain.next_number == 1 and ordered and (first := ordered[0].number or 1) > 1:
@@ -279,7 +287,19 @@ async def put_back(client: Client, lost: LostStream) -> PutBack:
         some = ids[start : start + LEDGERS_MAX]
         await stream.attach(some, key_of(some), 0)
         out.attached += some
+    await _give_back_to_producers(context, out)
     return out
+
+
+async def _give_back_to_producers(context: StreamContext, out: PutBack) -> None:
+    """Make the stream a producers' one if its newest segment is theirs."""
+    try:
+        if await table_of_log(context, (await context.store.read()).chain) is not None:
+            await set_kind(context, StreamKind.PRODUCERS)
+    except (ConfigError, StorageError) as error:
+        out.notes.append(
+            f"its producers cannot go on: {error}. Then run `fastbk stream kind {out.stream} producers`"
+        )
 
 
 def key_of(ledger_ids: Sequence[int]) -> str:
@@ -310,7 +330,7 @@ async def _has_records(client: Client, one: LostSegment, out: PutBack) -> bool:
     """Close a ledger if it is open; return whether there is something to attach."""
     async with await client.open_ledger(one.ledger_id, recovery=True) as reader:
         try:
-            has_some = (await contents_of(reader, 0)).records > 0
+            has_some = not (await contents_of(reader, 0)).is_empty
         except StorageError as error:
             if error.ledger_id is None:  # it could not be read; what it holds is not known
                 raise

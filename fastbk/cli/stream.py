@@ -111,6 +111,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy(change)
     add_inherit(change)
 
+    text = "print who appends, one writer or producers; or change it, fencing whoever appends now"
+    kind = add_verb_of_one(verbs, "kind", _kind, text)
+    kind.add_argument(
+        "kind", nargs="?", choices=["writer", "producers"], help="without: nothing is changed"
+    )
+
     listing = add_verb(verbs, "list", _list, "print the streams of a namespace, with sizes")
     listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
     listing.add_argument("--prefix", default="", metavar="TEXT", help="names that begin with it")
@@ -203,6 +209,7 @@ def _facts(info: StreamInfo) -> dict[str, object]:
         "stream": info.path,
         "id": info.id,
         "created": info.created.isoformat(timespec="seconds"),
+        "kind": info.kind,
         "sealed": info.is_sealed,
         "segments": info.segments,
         "open_segments": info.open_segments,
@@ -232,6 +239,17 @@ async def _set(client: Client, options: argparse.Namespace) -> int:
     return print_answer(options, {"stream": options.stream, "policy": policy})
 
 
+async def _kind(client: Client, options: argparse.Namespace) -> int:
+    stream = stream_of(client, options.stream)
+    info = await stream.info()
+    kind = options.kind or info.kind
+    if kind != info.kind:
+        if info.open_segments:
+            note(f"fencing whoever appends to {info.path}: {info.owner}")
+        await stream.set_kind(kind)
+    return print_answer(options, {"stream": info.path, "kind": kind}, kind)
+
+
 async def _list(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace.strip("/"))
     infos = [
@@ -248,7 +266,10 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
         if info.fault:
             rows.append((info.path, "-", "-", "-", f"bad: {info.fault}"))
             continue
-        mark = "sealed" if info.is_sealed else ("open" if info.open_segments else "")
+        states = (info.is_sealed, "sealed"), (bool(info.open_segments), "open")
+        mark = next((text for is_so, text in states if is_so), "")
+        if info.kind != "writer":
+            mark = f"{mark} {info.kind}".strip()
         size = format_size(info.size_bytes)
         rows.append((info.path, f"{info.segments:,}", f"{info.records:,}", size, mark))
     print("\n".join(table(rows, "<>>><")))
@@ -552,8 +573,7 @@ async def _seal(client: Client, options: argparse.Namespace) -> int:
     action = f"seal stream {info.path} for good{writer_text}"
     if not info.is_sealed and (code := exit_without_consent(options, action)) is not None:
         return code
-    async with stream_of(client, options.stream).writer(over_quota=True) as writer:
-        last = await writer.seal()
+    last = await stream_of(client, options.stream).seal()
     dlsn = None if last is None else str(last)
     facts = {"stream": options.stream, "sealed": True, "last_dlsn": dlsn}
     return print_answer(options, facts, *([dlsn] if dlsn else ()))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fastbk.meta import MetadataStore
     from fastbk.observe.events import Query
     from fastbk.overview.values import BookieRow, ClusterOverview
-    from fastbk.stream.chain import Chain
+    from fastbk.stream.chain import Chain, KindName
     from fastbk.stream.client import Client
 
 INTERVAL_S = 5.0
@@ -220,6 +220,8 @@ class StreamRow:
     ledgers: array[int]
     fault: str = ""
     """Why its records cannot be read; "": they can."""
+    kind: KindName = "writer"
+    """Who appends: one writer, or producers."""
 
 
 class StreamIndex:
@@ -309,6 +311,7 @@ class StreamIndex:
                 chain.is_sealed,
                 chain.owner,
                 array("q", (row.ledger_id for row in chain.rows[-LEDGERS_MAX:])),
+                kind=chain.kind.label,
             )
             for (snapshot, _, chain), size_bytes in zip(shown, sizes, strict=True)
         ]

@@ -424,7 +424,7 @@ async def _contents(context: StreamContext, ledger_id: int) -> Contents:
             )
         await _claim(context, reader)
         contents = await contents_of(reader, 0)
-    if contents.records == 0:
+    if contents.is_empty:
         raise ConfigError(f"ledger {ledger_id} has no records: nothing can be attached")
     return contents
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from fastbk.errors import NoSuchLedger, StreamNotFound, Unauthorized
+from fastbk.errors import NoSuchLedger, StreamNotFound, StreamSealed, Unauthorized
 from fastbk.option_checks import check_options
 from fastbk.stream import chain as changes
 from fastbk.stream import drafts
-from fastbk.stream.chain import Chain
+from fastbk.stream.chain import Chain, KindName, StreamKind
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.store import (
@@ -27,6 +27,7 @@ from fastbk.stream.drafts import Draft, attach, attach_drafts
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree import StreamRecord, label, patches, stream_policy_set
+from fastbk.stream.opening import new_owner, open_stream, slots_of
 from fastbk.stream.options import (
     AnyCursorOptions,
     AnyReaderOptions,
@@ -320,6 +321,26 @@ class Stream:
         stream_id = (await self.context()).stream_id
         return (await self._catalog.stream_record(stream_id, self.path)).value.policy
 
+    async def seal(self) -> DLSN | None:
+        """End the stream for good, whatever its kind, fencing whoever appends. Returns the last record's position.
+
+        Raises StreamSealed for one that has ended, StreamNotFound, MetadataConflict where somebody took the stream over
+        meanwhile, and what recovery raises.
+        """
+        return await seal(await self.context())
+
+    async def set_kind(self, kind: KindName) -> None:
+        """Have one writer append from now on, or any number of producers; whoever appended so far is fenced.
+
+        A stream that is of this kind stays as it is, and nobody is fenced. Names of producers keep their last numbers
+        while the stream is a writer's. Raises ConfigError where the cluster's format level has no producers,
+        MetadataConflict while somebody takes the stream over again and again, StreamSealed, StreamNotFound, and what
+        recovery raises.
+        """
+        from fastbk.stream.kind import set_kind
+
+        await set_kind(await self.context(), StreamKind.of(kind))
+
     async def set_policy(
         self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()
     ) -> None:
@@ -345,6 +366,18 @@ class Stream:
                 await self._catalog.records.change(*stream_policy_set(place, found, record, after))
 
         await self._catalog.until_decided(attempt)
+
+
+async def seal(context: StreamContext) -> DLSN | None:
+    """End a stream for good; return the position of its last record."""
+    async with slots_of(context.client):
+        try:
+            known = await open_stream(context.client, context.store, f"seal {new_owner()}", None)
+        except StreamSealed as error:
+            raise StreamSealed(f"{context.name} has ended: it was sealed before") from error
+        epoch = known.chain.epoch
+        known = await context.store.change(lambda chain: changes.seal(chain, epoch), known)
+    return known.chain.last_dlsn
 
 
 # --- truncation -----------------------------------------------------------------------------------

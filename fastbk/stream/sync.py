@@ -399,6 +399,8 @@ class SyncStream:
     effective_policy = blocking(Stream.effective_policy)
     policy = blocking(Stream.policy)
     set_policy = blocking(Stream.set_policy)
+    set_kind = blocking(Stream.set_kind)
+    seal = blocking(Stream.seal)
     get = blocking(Stream.get)
     get_many = blocking(Stream.get_many)
     find = blocking(Stream.find)

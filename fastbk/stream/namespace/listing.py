@@ -23,7 +23,7 @@ from fastbk.errors import Error, MetadataUnavailable, StorageError, StreamNotFou
 from fastbk.meta.api import Watch
 from fastbk.meta.records import BadRecord, VersionedRecord, decoded
 from fastbk.retry import jittered
-from fastbk.stream.chain import Chain, get_chain, get_page
+from fastbk.stream.chain import Chain, KindName, get_chain, get_page
 from fastbk.stream.chain_store import VersionedChain, page_path
 from fastbk.stream.namespace.catalog import Catalog, entries_at
 from fastbk.stream.namespace.tree import (
@@ -88,6 +88,8 @@ class StreamInfo:
     """Who said so last: a hint for people."""
     fault: str = ""
     """Why its records cannot be read; "": they can. The other figures mean nothing then, but for name and id."""
+    kind: KindName = "writer"
+    """Who appends: one writer, or producers. A stream that nobody has written to takes both."""
 
 
 async def entries_of(
@@ -204,6 +206,7 @@ def _info(path: tuple[str, ...], record: StreamRecord, chain: Chain, size_bytes:
         chain.is_sealed,
         chain.epoch,
         chain.owner,
+        kind=chain.kind.label,
     )
 
 
