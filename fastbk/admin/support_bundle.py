@@ -435,7 +435,8 @@ _STRINGS = frozenset((
     "tls.ca_password_file", "tls.authorized_roles", "authentication.methods", "authentication.users_file",
     "authentication.users_section", "authentication.token_keys_file", "authentication.tag_keys_file",
     "authentication.tag_key_file", "authentication.token_audience", "authentication.revoked_file",
-    "authorization.readers", "authorization.writers", "authorization.healers", "authorization.admins",
+    "authorization.readers", "authorization.writers", "authorization.healers", "authorization.services",
+    "authorization.admins",
     "journal.directory", "journal.directories", "journal.backend", "journal.sync", "ledgers.directory",
     "ledgers.directories",
 ))  # fmt: skip

@@ -16,7 +16,7 @@ from fastbk.errors import (
     StreamNotFound,
     Unauthorized,
 )
-from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
+from fastbk.gateway.record_names import OF_PATTERNS, OF_SERVICES, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.placement_record import PLACEMENT_PATH, read_rules
@@ -32,7 +32,14 @@ from fastbk.stream.namespace.tree import (
     StreamRecord,
     get,
 )
-from fastbk.stream.paths import check_name, decode, entry_path, namespace_path, stream_path
+from fastbk.stream.paths import (
+    check_name,
+    decode,
+    entry_path,
+    namespace_path,
+    producers_path,
+    stream_path,
+)
 from fastbk.stream.policy import effective
 
 if TYPE_CHECKING:
@@ -184,6 +191,11 @@ class NamespaceTree:
             raise StorageError(f"stream {stream_id}: page {page.page} of its chain is not there")
         return get_page(raw.value)
 
+    def has_producers_page(self, stream_id: str, name: str) -> bool:
+        """Return whether there is a page of a stream's table of producers."""
+        (raw,) = self._records.read([f"{producers_path(stream_id)}/{name}"])
+        return raw is not None
+
     def _namespace(self, namespace_id: str) -> NamespaceRecord:
         known = self._namespaces.get(namespace_id)
         now_s = self._clock_s()
@@ -290,6 +302,8 @@ class Access:
         """Refuse a client that may not read a record, or what lies below a path."""
         if path in (HOLD_PATH, LEVEL_PATH, PLACEMENT_PATH):
             return  # everybody has to stop then, or to know what may be written, and where
+        if name.kind in OF_SERVICES:
+            return  # who may only add finds there whom to send records to
         self.check(Need(READ, "read"), f"record {path}")
         if self.is_limited and not self._may_read(name):
             raise Unauthorized(f"{self.principal.name} may not read {name.label}: {self._limit}")

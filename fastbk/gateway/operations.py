@@ -25,6 +25,7 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.gateway.access import KNOWN_AGAIN_S, KNOWN_S, Access, NamespaceTree
+from fastbk.gateway.ledger_rules import needs_of_creation, needs_of_deletion, needs_of_update
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.rules import (
     ADD,
@@ -39,9 +40,6 @@ from fastbk.gateway.rules import (
     Need,
     RecordChange,
     judge,
-    needs_of_creation,
-    needs_of_deletion,
-    needs_of_update,
 )
 from fastbk.meta.api import (
     BadIdentity,
@@ -80,16 +78,19 @@ from fastbk.placement.rules import (
     rule_of,
     rule_text,
 )
-from fastbk.stream.chain import get_chain
+from fastbk.stream.chain import PRODUCER_PAGES_MAX, StreamKind, get_chain
 from fastbk.stream.cursor.store import check_count
 from fastbk.stream.drafts import is_of_draft, ledgers_to_delete
 from fastbk.stream.namespace.tree import StreamRecord, get
+from fastbk.stream.opening import check_producers_level
 from fastbk.stream.paths import (
     chain_path,
     cursors_path,
     drafts_path,
+    number_of_page,
     pages_path,
     pattern_cursors_path,
+    producers_path,
     stream_path,
 )
 from fastbk.stream.pattern.store import check_count as check_pattern_count
@@ -102,12 +103,15 @@ if TYPE_CHECKING:
     from fastbk.meta.gateway.messages import ReadStates
     from fastbk.model.ids import BookieId
     from fastbk.placement.config import PlacementConfig
+    from fastbk.stream.chain import Chain
 
 T = TypeVar("T")
 V = TypeVar("V")
 FOLDERS_AT_ONCE = 16
 UNNAMED_PAGES_MAX = 16
 """Pages of a stream that were written for nothing, as others were faster, until a janitor deletes them."""
+PRODUCERS_PAGES_MAX = 4 * PRODUCER_PAGES_MAX
+"""Pages with a stream's table of producers: those that its chain names, and what failed changes of its kind left."""
 LEDGERS_MAX = 5000
 """Ledgers that the records of one request name anew: of an attachment there are 2,048, and their draft."""
 _AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set the", "loosen the")
@@ -606,6 +610,12 @@ class _Check:
             self._check_new_pattern_cursor(namespace_id)
         for stream_id in {stream_id for stream_id, _ in self._judged.pages}:
             self._check_new_pages(stream_id)
+        for stream_id in self._judged.producers:
+            check_producers_level(stream_id, check_level(self._store))
+        for stream_id in {stream_id for stream_id, _ in self._judged.producers_pages}:
+            self._check_new_producers_pages(stream_id)
+        for stream_id, page in self._judged.unnamed:
+            self._check_unnamed(stream_id, page)
         return events
 
     def _label(self, name: RecordName) -> dict[str, str]:
@@ -698,6 +708,34 @@ class _Check:
                 f"stream {stream_id} has {unnamed} pages that its chain does not name: a janitor deletes those"
             )
 
+    def _check_new_producers_pages(self, stream_id: str) -> None:
+        """Refuse pages that no change of the chain's kind can name now, and more than a few (INV-B1)."""
+        self._access.check_time()
+        chain = self._chain(stream_id)
+        names = [name for one, name in self._judged.producers_pages if one == stream_id]
+        if chain is None or chain.kind is not StreamKind.PRODUCERS:
+            raise ForbiddenChange(
+                f"stream {stream_id} has no producers, whose table a page could have"
+            )
+        if any(number_of_page(name) != chain.epoch for name in names):
+            raise ForbiddenChange(f"the pages of stream {stream_id} have number {chain.epoch} now")
+        count = len(self._store.records.children(producers_path(stream_id))) + len(names)
+        if count > PRODUCERS_PAGES_MAX:
+            raise ForbiddenChange(f"stream {stream_id} has {count} pages of producers: delete some")
+
+    def _check_unnamed(self, stream_id: str, page: str) -> None:
+        """Let whoever may not delete a stream delete only pages of producers that its chain does not name."""
+        self._access.check_time()
+        need = Need(DELETE, "delete pages of producers of")
+        if not self._access.has(need):
+            chain = self._chain(stream_id)
+            if chain is not None and page in chain.producer_pages:
+                self._access.check(need, f"stream {stream_id}")
+
+    def _chain(self, stream_id: str) -> Chain | None:
+        (raw,) = self._store.records.read([chain_path(stream_id)])
+        return None if raw is None else get_chain(raw.value)
+
     # --- ledgers --------------------------------------------------------------------------------------------------
 
     def _check_ledgers(self, name: RecordName, change: ChangeNeeds, what: str) -> None:
@@ -760,6 +798,7 @@ def _shortened(change: ChangeNeeds, found: dict[int, LedgerRead]) -> str:
         if isinstance(found.get(ledger_id), BadRecord):
             return f"the metadata of ledger {ledger_id} cannot be read"
     readable = {one: ledger for one, ledger in found.items() if isinstance(ledger, VersionedLedger)}
+    sizes = dict(change.sizes) if change.is_of_producers else {}
     for ledger_id, last in change.ended:
         ledger = readable.get(ledger_id)
         if ledger is None:
@@ -769,7 +808,9 @@ def _shortened(change: ChangeNeeds, found: dict[int, LedgerRead]) -> str:
             # What an open ledger has only bookies know. Its writer may withdraw it, as it may close it anywhere.
             if last >= 0:
                 return f"ledger {ledger_id} is not closed"
-        elif ledger.metadata.last_entry_id != last:
+        elif ledger.metadata.last_entry_id != last and (
+            last > ledger.metadata.last_entry_id or sizes.get(ledger_id) != ledger.metadata.length
+        ):
             return f"ledger {ledger_id} ends at entry {ledger.metadata.last_entry_id}, not {last}"
     for ledger_id, size_bytes in change.sizes:
         ledger = readable.get(ledger_id)

@@ -13,6 +13,7 @@ from fastbk.stream.cursor.store import path_of as cursor_path
 from fastbk.stream.drafts import parts_of
 from fastbk.stream.paths import (
     CURSORS,
+    SERVICES,
     STORED,
     STREAMS,
     check_name,
@@ -20,6 +21,7 @@ from fastbk.stream.paths import (
     entry_path,
     number_of_page,
 )
+from fastbk.stream.services import SERVICE_ID
 
 
 class Kind(enum.Enum):
@@ -35,10 +37,13 @@ class Kind(enum.Enum):
     CURSOR = "cursor"
     PATTERN_CURSOR = "cursor of a pattern in namespace"
     DRAFT = "draft"
+    PRODUCERS_PAGE = "page of producers"
+    SERVICE = "write service"
     MARK = "mark"
     NAMES_FOLDER = "folder of names"
     PATTERNS_FOLDER = "folder of cursors of patterns"
     STREAM_FOLDER = "folder of a stream"
+    SERVICES_FOLDER = "folder of write services"
     OTHER = "record"
 
 
@@ -48,7 +53,7 @@ class RecordName:
 
     Attributes:
         owner: the id of its namespace or stream; of a mark, its ledger's id; "" of others.
-        name: of an ENTRY, what a namespace or stream is called.
+        name: of an ENTRY, what a namespace or stream is called; of a SERVICE, its id.
     """
 
     kind: Kind
@@ -80,8 +85,14 @@ _OF_NAMESPACES = {
     Kind.NAMES_FOLDER,
     *OF_PATTERNS,
 }
-_OF_STREAMS = {Kind.STREAM, Kind.CHAIN, Kind.PAGE, Kind.CURSOR, Kind.DRAFT, Kind.STREAM_FOLDER}
-_BELOW_STREAMS = {"pages": Kind.PAGE, "cursors": Kind.CURSOR, "drafts": Kind.DRAFT}
+_BELOW_STREAMS = {
+    "pages": Kind.PAGE,
+    "producers": Kind.PRODUCERS_PAGE,
+    "cursors": Kind.CURSOR,
+    "drafts": Kind.DRAFT,
+}
+_OF_STREAMS = {Kind.STREAM, Kind.CHAIN, Kind.STREAM_FOLDER, *_BELOW_STREAMS.values()}
+OF_SERVICES = {Kind.SERVICE, Kind.SERVICES_FOLDER}
 _OTHER = RecordName(Kind.OTHER)
 
 
@@ -90,6 +101,8 @@ def name_of(path: str) -> RecordName:
     first, *parts = path.split("/")
     if first == MARKS:
         return _mark(path, parts)
+    if first == SERVICES:
+        return _of_services(parts)
     if len(parts) < 2 or parts[0] != parts[1][:2]:
         return _OTHER
     owner, below = parts[1], parts[2:]
@@ -137,6 +150,13 @@ def _of_stream(owner: str, below: list[str]) -> RecordName:
     return RecordName(kind, owner) if _may_be_called(kind, below[1]) else _OTHER
 
 
+def _of_services(parts: list[str]) -> RecordName:
+    if not parts:
+        return RecordName(Kind.SERVICES_FOLDER)
+    is_one = len(parts) == 1 and SERVICE_ID.fullmatch(parts[0])
+    return RecordName(Kind.SERVICE, name=parts[0]) if is_one else _OTHER
+
+
 def _of_patterns(owner: str, below: list[str]) -> RecordName:
     if not below:
         return RecordName(Kind.PATTERNS_FOLDER, owner)
@@ -147,7 +167,7 @@ def _of_patterns(owner: str, below: list[str]) -> RecordName:
 
 def _may_be_called(kind: Kind, name: str) -> bool:
     """Return whether a page, cursor or draft can have this name: others would hold up who lists and deletes them."""
-    if kind is Kind.PAGE:
+    if kind in (Kind.PAGE, Kind.PRODUCERS_PAGE):
         return number_of_page(name) >= 0
     try:
         if kind is Kind.CURSOR:

@@ -1,14 +1,11 @@
-"""Which rights a change of metadata needs: decided by what it was and what it is to be. Pure.
+"""Which rights a change of records needs, of chains among them: decided by what was and what is to be. Pure.
 
-INV-W1: a gateway makes no change of a ledger whose difference needs a right that the client lacks.
-INV-W2: by a gateway no closed ledger is opened or ends elsewhere, and no ledger gets another password, digest, quorum
-or creation token, whoever wants it. Copies of what has ended, which bookies delete where a ledger names others for
-them, are only moved by whoever has `admin`.
 INV-W3: what readers of a stream could read, a change without `truncate` leaves in the chain: closed segments stay as
 they are, and the trim point and the head stay where they are.
 INV-W6: the numbers of a chain are those that its change makes: who may write to a stream can neither leave it where
 nobody can go on, nor say of a segment what its ledger cannot have.
 INV-W10: who lacks `admin` leaves the placement of a namespace or stream as strict as it was, or as it is inherited.
+INV-W11: only who may `serve` announces a write service, since producers send their tokens and records to it.
 INV-W4: a record names a ledger for deletion only if it named the ledger after its id was drawn, and before it existed.
 The janitor deletes what records name, so a record that names another's ledger would delete it.
 
@@ -38,10 +35,8 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.gateway.record_names import Kind, RecordName
-from fastbk.meta.records import VALUE_BYTES_MAX
-from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMetadata, LedgerState
+from fastbk.meta.records import VALUE_BYTES_MAX, VersionedRecord
 from fastbk.placement.rules import keeps_to
-from fastbk.replication.ack_domains import ACK_DOMAINS_KEY, is_moved
 from fastbk.security.rights import Right
 from fastbk.stream.chain import (
     ATTACHMENTS_MAX,
@@ -50,6 +45,7 @@ from fastbk.stream.chain import (
     Chain,
     PageRef,
     Segment,
+    StreamKind,
     get_chain,
     get_page,
     page_of,
@@ -57,6 +53,7 @@ from fastbk.stream.chain import (
 )
 from fastbk.stream.cursor.state import CursorRecord, get_record
 from fastbk.stream.drafts import ledgers_named
+from fastbk.stream.kind import PAGE_BYTES_MAX, get_table
 from fastbk.stream.namespace.tree import (
     NO_PATCH,
     ROOT_ID,
@@ -72,21 +69,22 @@ from fastbk.stream.pattern.store import PatternRecord, get_pattern
 from fastbk.stream.policy import PLACEMENT_FIELDS, effective
 from fastbk.stream.positions import AHEAD_US_MAX, DLSN
 from fastbk.stream.records import RECORDS_MAX
+from fastbk.stream.services import get_service
 
 if TYPE_CHECKING:
-    from fastbk.security.rights import Right
     from fastbk.stream.policy import PolicyPatch
 
 
 READ = Right.READ
 WRITE = Right.ADD | Right.RECOVER
 """Either of the two is enough."""
-ADD, RECOVER, DELETE, TRUNCATE, ADMIN = (
+ADD, RECOVER, DELETE, TRUNCATE, ADMIN, SERVE = (
     Right.ADD,
     Right.RECOVER,
     Right.DELETE,
     Right.TRUNCATE,
     Right.ADMIN,
+    Right.SERVE,
 )
 
 
@@ -105,144 +103,6 @@ class Need:
 
     rights: Right
     operation: str
-
-
-# --- ledgers --------------------------------------------------------------------------------------
-
-
-CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = (
-    "create",
-    "close",
-    "begin recovery of",
-    "change the ensemble of",
-    "edit",
-)
-REMOVE = "delete"
-OWN_KEYS = "fastbk."
-"""How keys of custom metadata begin that say what fastbk does with a ledger."""
-METADATA_BYTES_MAX = 256 * 1024
-"""Maximum bytes of a ledger's metadata as stored: its ensembles of a thousand changes, and its custom metadata."""
-CUSTOM_BYTES_MAX = 16 * 1024
-"""Maximum bytes of custom metadata, keys and values, tags too."""
-ENTRY_ID_MAX = (1 << 40) - 1
-"""The last entry of a ledger that a client closes: a million a second for twelve days."""
-ENTRY_BYTES_MAX = 128 * 1024 * 1024
-"""Maximum bytes of an entry: more than any bookie takes."""
-_FIXED_FIELDS = (
-    "ensemble_size",
-    "write_quorum",
-    "ack_quorum",
-    "digest_type",
-    "password",
-    "created_ms",
-    "creation_token",
-    "unknown_fields",
-)
-_NEXT_STATES = {
-    LedgerState.OPEN: {LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED},
-    LedgerState.IN_RECOVERY: {LedgerState.IN_RECOVERY, LedgerState.CLOSED},
-    LedgerState.CLOSED: {LedgerState.CLOSED},
-}
-
-
-def needs_of_creation(new: LedgerMetadata) -> tuple[Need, ...]:
-    """Return what creating a ledger needs. Raises ForbiddenChange for one that says it has entries already."""
-    if new.state is not LedgerState.OPEN and not new.is_empty:
-        raise ForbiddenChange(
-            "a ledger is created open, or closed without an entry: it has none yet"
-        )
-    _check_ledger_size(new)
-    return (Need(ADD, CREATE),)
-
-
-def needs_of_deletion(old: LedgerMetadata) -> tuple[Need, ...]:
-    """Return what deleting a ledger needs. One without entries, and a cursor's, whoever may add may delete."""
-    is_working = old.is_empty or (STREAM_KEY in old.custom and CURSOR_KEY in old.custom)
-    return (Need(DELETE | ADD if is_working else DELETE, REMOVE),)
-
-
-def needs_of_update(old: LedgerMetadata, new: LedgerMetadata) -> tuple[Need, ...]:
-    """Return all that a change of a ledger needs. Raises ForbiddenChange for one that nobody may make (INV-W2)."""
-    for name in _FIXED_FIELDS:
-        if getattr(old, name) != getattr(new, name):
-            raise ForbiddenChange(f"the {name.replace('_', ' ')} of a ledger never changes")
-    if new.state not in _NEXT_STATES[old.state]:
-        raise ForbiddenChange(f"a ledger that is {old.state.name} does not become {new.state.name}")
-    if old.is_closed and (old.last_entry_id, old.length) != (new.last_entry_id, new.length):
-        raise ForbiddenChange("a closed ledger keeps its last entry and length")
-    if old.custom != new.custom or old.fragments != new.fragments:
-        _check_ledger_size(new)
-    needs = [
-        *_needs_of_state(old, new),
-        *_needs_of_fragments(old, new),
-        *_needs_of_custom(old, new),
-    ]
-    return tuple(needs) or (Need(WRITE, EDIT),)
-
-
-def _needs_of_state(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
-    if old.state is new.state:
-        return []
-    if new.state is LedgerState.IN_RECOVERY:
-        return [Need(RECOVER, RECOVERY)]
-    # A fragment begins behind what was acknowledged (INV-E1): the ledger cannot end before that.
-    if new.last_entry_id < old.fragments[-1].first_entry_id - 1:
-        raise ForbiddenChange(
-            f"the ledger ends at entry {new.last_entry_id}, and entries up to"
-            f" {old.fragments[-1].first_entry_id - 1} were acknowledged"
-        )
-    if new.last_entry_id > ENTRY_ID_MAX or new.length > (new.last_entry_id + 1) * ENTRY_BYTES_MAX:
-        raise ForbiddenChange(
-            f"a ledger does not end at entry {new.last_entry_id} with {new.length} bytes: no bookie holds such entries"
-        )
-    return [Need(WRITE, CLOSE)]
-
-
-def _check_ledger_size(new: LedgerMetadata) -> None:
-    custom_bytes = sum(len(key.encode()) + len(value) for key, value in new.custom.items())
-    if custom_bytes > CUSTOM_BYTES_MAX:
-        raise ForbiddenChange(
-            f"custom metadata of {custom_bytes:,} bytes: a ledger has {CUSTOM_BYTES_MAX:,} at most"
-        )
-    size_bytes = len(new.to_bytes())
-    if size_bytes > METADATA_BYTES_MAX:
-        raise ForbiddenChange(
-            f"metadata of {size_bytes:,} bytes: a ledger has {METADATA_BYTES_MAX:,} at most"
-        )
-
-
-def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
-    if old.fragments == new.fragments:
-        return []
-    if new.fragments[0].first_entry_id != old.fragments[0].first_entry_id:
-        raise ForbiddenChange("the first fragment of a ledger begins where it began")
-    # Bookies delete the entries of ledgers that name others for them. What a writer or a recovery changes is where the
-    # last fragment goes on; all before that is a repair's, as is everything once the ledger is closed.
-    *earlier, last = old.fragments
-    kept, rest = list(new.fragments[: len(earlier)]), new.fragments[len(earlier) :]
-    is_of_tail = kept == earlier and all(one.first_entry_id >= last.first_entry_id for one in rest)
-    return [Need(WRITE if is_of_tail and not old.is_closed else ADMIN, ENSEMBLE)]
-
-
-def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
-    changed = {
-        key for key in {*old.custom, *new.custom} if old.custom.get(key) != new.custom.get(key)
-    }
-    # A ledger that is attached to a stream says so, and what namespace that is of, once. Its retention deletes the
-    # ledger then, and readers of the ledger lose it.
-    attaching = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
-    if is_moved(old.custom, new.custom) and old.fragments[-1] != new.fragments[-1]:
-        changed.discard(ACK_DOMAINS_KEY)  # a writer says where new members are (INV-P5)
-    return [
-        Need(_right_of_key(key, attaching - old.custom.keys()), f"edit {key[:40]} of")
-        for key in sorted(changed)
-    ]
-
-
-def _right_of_key(key: str, attaches: set[str]) -> Right:
-    if not key.startswith(OWN_KEYS):
-        return ADD
-    return DELETE if key in attaches else ADMIN  # they say who may do what
 
 
 # --- chains of streams ----------------------------------------------------------------------------
@@ -282,6 +142,8 @@ class ChangeNeeds:
         sizes: the same ledgers, and the bytes that the chain says they have: with more than there are, what a stream
             retains of its older segments would shrink.
         unwritten: ledgers of segments behind an empty one: closed ones among them have to be empty as well.
+        is_of_producers: a segment may end with entries that have no records. Then its size says that it has all of its
+            ledger.
     """
 
     needs: tuple[Need, ...]
@@ -292,6 +154,7 @@ class ChangeNeeds:
     ended: tuple[tuple[int, int], ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     unwritten: tuple[int, ...] = ()
+    is_of_producers: bool = False
 
 
 def new_pages(old: Chain | None, new: Chain | None) -> tuple[PageRef, ...]:
@@ -316,6 +179,7 @@ def change_of(
     _check_chain(stream_id, old, new)
     rows = _Rows(old, new, pages)
     _check_chain_numbers(old, new, rows, now_us + AHEAD_US_MAX)
+    _check_chain_kind(old, new, rows)
     named = _ledgers_named(old, new, rows)
     return ChangeNeeds(
         needs=_needs_of_chain(old, new),
@@ -326,6 +190,7 @@ def change_of(
         ended=tuple(rows.ended),
         sizes=tuple(rows.sizes),
         unwritten=tuple(row.ledger_id for row in rows.dropped[1:]),
+        is_of_producers=old.kind is StreamKind.PRODUCERS is new.kind,
     )
 
 
@@ -339,6 +204,8 @@ def _needs_of_chain(old: Chain, new: Chain) -> tuple[Need, ...]:
         needs.append(Need(DELETE, "delete segments of"))
     if new.is_sealed and not old.is_sealed and new.owner != CONDEMNED:
         needs.append(Need(ADD, "seal"))
+    if new.kind is not old.kind:
+        needs.append(Need(ADD, "change the kind of"))
     return tuple(needs) or (Need(ADD, "append to"),)
 
 
@@ -408,10 +275,37 @@ def _check_chain_numbers(old: Chain, new: Chain, rows: _Rows, latest_us: int) ->
             max(last_us, row.last_time_us),
         )
         slot = new.last_dlsn.slot if new.last_dlsn is not None else 0
-        last_dlsn = DLSN(row.number, row.last_entry_id, min(slot, RECORDS_MAX))
+        if row.records:  # else only names of producers were opened in it
+            last_dlsn = DLSN(row.number, row.last_entry_id, min(slot, RECORDS_MAX))
     found = new.end_seq, new.last_dlsn, new.last_txid, new.last_time_us
     if found != (end_seq, last_dlsn, last_txid, last_us):
         raise ForbiddenChange("the end of a chain is not that of its last closed segment")
+
+
+def _check_chain_kind(old: Chain, new: Chain, rows: _Rows) -> None:
+    """Refuse what would mix a writer's records with those of producers, or forget their table (INV-S28, INV-S29)."""
+    leaves = old.kind is StreamKind.PRODUCERS is not new.kind
+    if new.producer_pages != old.producer_pages and not leaves:
+        raise ForbiddenChange(
+            "a chain names pages of producers as its kind changes, and keeps them"
+        )
+    if any(number_of_page(name) != new.epoch for name in new_producer_pages(old, new)):
+        raise ForbiddenChange("a page of producers has the number of the epoch that names it")
+    is_opening = new.kind is StreamKind.PRODUCERS and old.is_untouched and new.is_untouched
+    is_alone = new.epoch == old.epoch and not old.open_rows and not rows.added
+    if new.kind is not old.kind and not (is_opening or is_alone):
+        # Whoever changes it took the stream over before. Versions without kinds do not know what they leave out.
+        raise ForbiddenChange("the kind of a stream changes by itself, with all segments closed")
+    if new.kind is StreamKind.PRODUCERS and any(
+        row.ledger_id != old.reserved for row in rows.added
+    ):
+        raise ForbiddenChange("nothing is attached to a stream of producers")
+
+
+def new_producer_pages(old: Chain | None, new: Chain | None) -> tuple[str, ...]:
+    """Return the names of the pages of producers that a change adds: they have to be there."""
+    known = () if old is None else old.producer_pages
+    return () if new is None else tuple(name for name in new.producer_pages if name not in known)
 
 
 @dataclass(slots=True)
@@ -542,6 +436,8 @@ BYTES_MAX = {
     Kind.CURSOR: 512 * 1024,
     Kind.PATTERN_CURSOR: 512 * 1024,
     Kind.DRAFT: 32_000,
+    Kind.PRODUCERS_PAGE: PAGE_BYTES_MAX,
+    Kind.SERVICE: 2000,
 }
 """Of a record of each kind (INV-B1), above what clients write. Of others VALUE_BYTES_MAX: only `admin` changes them."""
 
@@ -554,6 +450,9 @@ class Lookup(Protocol):
 
     def page(self, stream_id: str, page: PageRef) -> tuple[Segment, ...]:
         """Return the rows of a page. Raises Error."""
+
+    def has_producers_page(self, stream_id: str, name: str) -> bool:
+        """Return whether there is such a page. Raises Error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,6 +479,9 @@ class Judgement:
         patterns: ids of namespaces that get a cursor of a pattern more.
         cursors: ids of streams that get a cursor more: they have to be there, with fewer than a stream may have.
         pages: ids of streams and numbers of their new pages: the next ones of the chain, of which few are not named.
+        producers: ids of streams that become producers': the cluster's format level has to have them (INV-U1).
+        producers_pages: ids of streams and names of their new pages of producers, of the chain's epoch.
+        unnamed: ids of streams and names of pages of producers that go, which the chain may not name.
     """
 
     changes: list[tuple[RecordName, ChangeNeeds]] = field(default_factory=list)
@@ -591,6 +493,9 @@ class Judgement:
     cursors: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
     pages: list[tuple[str, int]] = field(default_factory=list)
+    producers: set[str] = field(default_factory=set)
+    producers_pages: list[tuple[str, str]] = field(default_factory=list)
+    unnamed: list[tuple[str, str]] = field(default_factory=list)
 
 
 def judge(records: Sequence[RecordChange], lookup: Lookup, now_us: int) -> Judgement:
@@ -849,6 +754,12 @@ class _Judge:
                 f"one request moves rows to {NEW_PAGES_MAX} pages at most: send several"
             )
         pages = {page: self._lookup.page(stream_id, page) for page in added}
+        for name in new_producer_pages(before, after):
+            if not self._lookup.has_producers_page(stream_id, name):
+                raise ForbiddenChange(f"page {name} of producers is not there: write it first")
+        is_producers = after is not None and after.kind is StreamKind.PRODUCERS
+        if is_producers and (before is None or before.kind is not StreamKind.PRODUCERS):
+            self.judged.producers.add(stream_id)
         return change_of(stream_id, before, after, pages, self._now_us)
 
     def page(self, one: RecordChange) -> ChangeNeeds:
@@ -860,6 +771,25 @@ class _Judge:
         _check_decodes(get_page, one.after)
         self.judged.pages.append((one.name.owner, number_of_page(one.path.rpartition("/")[2])))
         return _needs_only(ADD, "append to")
+
+    def producers_page(self, one: RecordChange) -> ChangeNeeds:
+        """Judge a page of a stream's table of producers."""
+        page = one.name.owner, one.path.rpartition("/")[2]
+        if one.after is None:
+            self.judged.unnamed.append(page)
+            return _needs_only(DELETE | ADD, "delete pages of producers of")
+        if one.before is not None:
+            raise ForbiddenChange("a page of producers never changes (INV-S29)")
+        _check_decodes(get_table, one.after)
+        self.judged.producers_pages.append(page)
+        return _needs_only(ADD, "change the kind of")
+
+    def service(self, one: RecordChange) -> ChangeNeeds:
+        """Judge what a write service says of itself (INV-W11)."""
+        if one.after is not None:
+            name = one.name.name
+            _check_decodes(lambda raw: get_service(name, VersionedRecord(raw, 0)), one.after)
+        return _needs_only(SERVE | ADMIN, "announce")
 
     def cursor(self, one: RecordChange) -> ChangeNeeds:
         """Judge a cursor: it is its reader's."""
@@ -961,6 +891,8 @@ _RULES = {
     Kind.CURSOR: _Judge.cursor,
     Kind.PATTERN_CURSOR: _Judge.pattern_cursor,
     Kind.DRAFT: _Judge.draft,
+    Kind.PRODUCERS_PAGE: _Judge.producers_page,
+    Kind.SERVICE: _Judge.service,
 }
 
 

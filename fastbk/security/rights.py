@@ -22,9 +22,11 @@ class Right(enum.IntFlag):
     ADMIN = 16
     """Change the bookie by its HTTP pages, and at a gateway what users are limited by."""
     DELETE = 32
-    """Delete ledgers, streams and namespaces. Only a gateway knows this right and the next one."""
+    """Delete ledgers, streams and namespaces. Only a gateway knows this right and the next ones."""
     TRUNCATE = 64
     """Truncate streams, and shorten what they retain."""
+    SERVE = 128
+    """Announce a write service, which producers send their records to."""
 
 
 NO_RIGHTS = Right(0)
@@ -36,12 +38,14 @@ ALL_RIGHTS = (
     | Right.ADMIN
     | Right.DELETE
     | Right.TRUNCATE
+    | Right.SERVE
 )
 
 ROLES = {
     "reader": Right.ENTER | Right.READ,
     "writer": Right.ENTER | Right.READ | Right.ADD | Right.RECOVER,
     "healer": Right.ENTER | Right.READ | Right.RECOVER,
+    "service": Right.ENTER | Right.READ | Right.ADD | Right.RECOVER | Right.SERVE,
     "admin": ALL_RIGHTS,
 }
 """A writer may recover, since opening a stream to write fences whoever wrote to it before."""
@@ -53,6 +57,7 @@ OPERATIONS = {
     "admin": Right.ENTER | Right.ADMIN,
     "delete": Right.ENTER | Right.DELETE,
     "truncate": Right.ENTER | Right.TRUNCATE,
+    "serve": Right.ENTER | Right.SERVE,
 }
 """The names of rights in a token."""
 

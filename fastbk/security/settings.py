@@ -225,13 +225,16 @@ class AuthorizationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     healers: tuple[str, ...] = ()
     """May read, fence, and add copies (recovery adds): AutoRecovery."""
 
+    services: tuple[str, ...] = ()
+    """May do what writers may, and announce a write service to producers."""
+
     admins: tuple[str, ...] = ()
     """May do everything."""
 
 
 def is_limited(settings: AuthorizationSettings) -> bool:
     """Return whether roles are given out."""
-    return any((settings.readers, settings.writers, settings.healers, settings.admins))
+    return any(getattr(settings, f"{role}s") for role in ROLES)
 
 
 def rights_of(settings: AuthorizationSettings, name: str) -> Right:

@@ -1,10 +1,10 @@
 """Signed tokens and tags: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Only who has a private key makes one.
 
 A token names a client. Its claims: `sub` (whose it is), `aud` (the cluster's id, perhaps with the one kind of servers
-it is good at), `exp` (its end), `ops` (what it allows: `read`, `add`, `recover`, `admin`, `delete`, `truncate`), `ns`
-(patterns of namespaces that it is limited to; without it: none), `jti` (its own id, by which it can be revoked). Its
-header names the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517): {"keys": [{"kty": "OKP",
-"crv": "Ed25519", "kid": ..., "x": ...}]}.
+it is good at), `exp` (its end), `ops` (what it allows: `read`, `add`, `recover`, `admin`, `delete`, `truncate`,
+`serve`), `ns` (patterns of namespaces that it is limited to; without it: none), `jti` (its own id, by which it can be
+revoked). Its header names the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517): {"keys":
+[{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
 
 A tag names the namespace of a ledger. A bookie that has read it in the ledger's metadata signs it. Its claims:
 `ledger` (the id), `ns` (the namespace, "" where metadata names none), `aud` (the cluster's id), `iat`. A tag is good

@@ -34,6 +34,7 @@ STAY: dict[str, str] = {
     "console/pages.py": "all pages that show; the process is about the port, signals, users and paths",
     "doctor/bookie.py": "checks of one bookie; examine.py calls all parts",
     "doctor/machine.py": "checks of the machine; examine.py calls all parts",
+    "gateway/ledger_rules.py": "pure rules; rules.py has those of records, and no room for these",
     "gateway/operations.py": "what clients do; the service is about who they are, and how many at once",
     "gateway/service.py": "requests of clients; the process is about ports, signals and pages",
     "gc/compaction_choice.py": "a pure decider, which tests call by itself",

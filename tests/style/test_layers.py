@@ -119,6 +119,7 @@ HOMES = {
 
 PURE = [
     "fastbk/gateway/rules.py",
+    "fastbk/gateway/ledger_rules.py",
     "fastbk/gateway/record_names.py",
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",

@@ -27,10 +27,16 @@ NAMESPACE, STREAM = "1f07aa", "ab12cd"
         (paths.stream_path(STREAM), RecordName(Kind.STREAM, STREAM)),
         (paths.chain_path(STREAM), RecordName(Kind.CHAIN, STREAM)),
         (f"{paths.pages_path(STREAM)}/0-0000000000000001", RecordName(Kind.PAGE, STREAM)),
+        (
+            f"{paths.producers_path(STREAM)}/3-0000000000000001",
+            RecordName(Kind.PRODUCERS_PAGE, STREAM),
+        ),
         (f"{paths.cursors_path(STREAM)}/mine", RecordName(Kind.CURSOR, STREAM)),
         (f"{paths.drafts_path(STREAM)}/0~a~b~c", RecordName(Kind.DRAFT, STREAM)),
         (paths.cursors_path(STREAM), RecordName(Kind.STREAM_FOLDER, STREAM)),
         (path_of(300), RecordName(Kind.MARK, "300")),
+        (paths.service_path("serve-1.a"), RecordName(Kind.SERVICE, name="serve-1.a")),
+        (paths.SERVICES, RecordName(Kind.SERVICES_FOLDER)),
     ],
 )
 def test_paths_of_streams_are_recognised(path: str, name: RecordName) -> None:
@@ -48,6 +54,9 @@ def test_paths_of_streams_are_recognised(path: str, name: RecordName) -> None:
         "streams/ab/ab12cd/chain/more",
         "streams/ab/ab12cd/other",
         "streams/ab/ab12cd/cursors/a/b",
+        "streams/ab/ab12cd/producers/3-1",
+        "services/a/b",
+        "services/a b",
         "namespaces/1f/1f07aa/00/a/b",
         "usage/1f/1f07aa/x",
         "under_replicated/00/000000000000012c",

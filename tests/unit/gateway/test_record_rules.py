@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from fastbk.errors import ConfigError, QuotaExceeded, StorageError, Unauthorized
+from fastbk.gateway.ledger_rules import CUSTOM_BYTES_MAX
 from fastbk.gateway.operations import MARK_BYTES_MAX
 from fastbk.gateway.rules import (
     BYTES_MAX,
-    CUSTOM_BYTES_MAX,
     NAMESPACES_DEEP_MAX,
     NEW_PAGES_MAX,
     READERS_CURSOR_BYTES_MAX,

@@ -16,14 +16,12 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from fastbk.errors import Unauthorized
+from fastbk.gateway.ledger_rules import needs_of_creation, needs_of_deletion, needs_of_update
 from fastbk.gateway.rules import (
     WRITE,
     ChangeNeeds,
     ForbiddenChange,
     change_of,
-    needs_of_creation,
-    needs_of_deletion,
-    needs_of_update,
 )
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
