@@ -45,6 +45,7 @@ from fastbk.errors import (
     RecordTooLarge,
     StreamBusy,
     StreamNotFound,
+    WrongStreamKind,
 )
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.ledger import custom_of_stream
@@ -181,7 +182,8 @@ class Committer:
     def prepare(self) -> None:
         """Check what can be known before any task starts; make the stream if that was asked for.
 
-        Raises ConfigError where the stream is not there or its policy does not fit, StreamBusy, MetadataUnavailable.
+        Raises ConfigError where the stream is not there or its policy does not fit, WrongStreamKind, StreamBusy,
+        MetadataUnavailable.
         """
         namespace, name = split_stream_path(self._options.stream)
         if self._options.create:
@@ -195,6 +197,11 @@ class Committer:
                 f"there is no stream {self._options.stream}: make it by fastbk stream create {self._options.stream},"
                 ' or have it made: .option("create", "true")'
             ) from error
+        if info.kind != "writer":
+            raise WrongStreamKind(
+                f"stream {info.path} is for producers, and Spark writes as one writer: choose another stream, or run"
+                f" `fastbk stream kind {info.path} writer`"
+            )
         if info.is_sealed:
             raise ConfigError(f"stream {info.path} is sealed: nothing can be written to it")
         if info.open_segments and not self._options.is_fencing:

@@ -23,6 +23,7 @@ from fastbk.stream.paths import (
     drafts_path,
     page_part,
     pages_path,
+    producers_path,
     stream_path,
 )
 from fastbk.stream.policy import PolicyPatch
@@ -76,6 +77,8 @@ async def planted(
             Change(f"{drafts_path(ids['good'])}/nonsense", b"{}"),
             Change(f"{drafts_path(ids['good'])}/1~a~b~c", b"garbage"),
             Change(f"{pages_path(ids['good'])}/nonsense", b"garbage"),
+            Change(f"{producers_path(ids['good'])}/nonsense", b"garbage"),
+            Change(f"{producers_path(ids['good'])}/{page_part(5, 5)}", b"garbage"),
             Change(f"{pages_path(ids['good'])}/{page_part(5, 5)}", b"garbage"),
             Change(f"{beside}/{ids['good'][:2]}ffffffffffffff", b"garbage"),
         ])  # fmt: skip
@@ -103,6 +106,8 @@ def test_bad_records_are_named_and_stop_nobody(tmp_path: Path) -> None:
         code, cursors, _ = cli.answer("stream", "cursors", "shop/good")
         assert code == 0 and "bad" in str(cursors) and "far" in str(cursors)
         asyncio.run(passed(cluster))
+        bad = cli.answer("metadata", "bad-records")[1]["bad_records"]
+        assert sum("/producers/" in one["record"] for one in bad) == 2
         for name in ("good", *CHAINS):
             cli("stream", "delete", f"shop/{name}", "--yes")
         asyncio.run(passed(cluster))

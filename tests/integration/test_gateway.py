@@ -29,6 +29,7 @@ from fastbk.meta.gateway import store as gateway_watches
 from fastbk.meta.gateway.store import GatewayAccess
 from fastbk.meta.records import Change
 from fastbk.model.ledger import LedgerState
+from fastbk.producers.owner import StreamOwner
 from fastbk.safe_files import write_text
 from fastbk.security.credentials import Credentials
 from fastbk.security.tls import TlsOptions
@@ -44,12 +45,15 @@ from fastbk.stream.chain import (
     reserve,
 )
 from fastbk.stream.janitor import Janitor, JanitorOptions
-from fastbk.stream.paths import chain_path
+from fastbk.stream.kind import table_of
+from fastbk.stream.paths import chain_path, service_path
 from fastbk.stream.positions import DLSN
+from fastbk.stream.services import ServiceRecord, owner_name, put_service, read_services
 from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.guarded_cluster import KEY, GuardedCluster
 from tests.fixtures.metadata import metadata
+from tests.fixtures.stream_owners import produced
 from tests.fixtures.wait import beats, wait_until, wait_until_async
 
 OTHER_KEY = TokenKey.generate("other")
@@ -352,6 +356,42 @@ def test_a_client_without_tls_is_told_so(gateways: list[GatewayProcess]) -> None
         pytest.raises(MetadataUnavailable, match="TLS_CA_FILE"),
     ):
         store.list_ledgers()
+
+
+async def test_a_service_owns_a_stream_by_its_token_and_the_kind_is_changed_back(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials]
+) -> None:
+    """INV-W3, INV-W11, INV-S29: also where a dead owner's segment ends with an entry without records."""
+    service, writer = token(*WRITER, "serve", name="service"), token(*WRITER)
+    async with fastbk.connect(uri, tls=tls, credentials=service) as client:
+        space = client.namespace("tills")
+        await space.create()
+        stream = await space.create_stream("sales")
+        for life, count in enumerate((0, 3, 0)):
+            owner_text = owner_name("s1", "127.0.0.1:1")
+            owner = await StreamOwner.take_over(await stream.context(), owner_text)
+            await produced(owner, b"till-1", count)
+            await produced(owner, b"till-%d" % (2 + life), 0)
+            owner.abandon()
+        one, other = (
+            put_service(ServiceRecord(service_id=name, address="127.0.0.1:1", beat=1))
+            for name in ("s1", "s2")
+        )
+        await client.records.change(Change(service_path("s1"), one))
+    async with fastbk.connect(uri, tls=tls, credentials=writer) as client:
+        stream = client.namespace("tills").stream("sales")
+        assert [one.service.service_id for one in await read_services(client.records)] == ["s1"]
+        with pytest.raises(Unauthorized, match="needs the operation"):
+            await client.records.change(Change(service_path("s2"), other))
+        await stream.set_kind("writer")
+        async with stream.writer() as appender:
+            await appender.append(b"by itself")
+        await stream.set_kind("producers")
+        context = await stream.context()
+        table = await table_of(context, (await context.store.read()).chain)
+        assert {name: row.last_number for name, row in table.items()} == {
+            b"till-1": 2, b"till-2": -1, b"till-3": -1, b"till-4": -1,
+        }  # fmt: skip
 
 
 def test_commands_use_a_gateway(

@@ -130,6 +130,8 @@ def use_streams(run: Recorder, folder: Path) -> None:
                 copy.append(bytes(entry.data))
     run("stream attach", "shop/old", str(copy.ledger_id))
     run("stream reattach")
+    run("stream kind", "shop/old", "producers")
+    run("stream kind", "shop/old", "writer")
     run("stream rename", "shop/old", "older")
     run("stream seal", "shop/older", "--yes")
     run("stream tail", "shop/older", "--timeout", "5", codes=(0, 75))

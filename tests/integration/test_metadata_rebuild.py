@@ -21,11 +21,14 @@ from fastbk.meta.uri import open_store, parse_zookeeper
 from fastbk.meta.zookeeper.admin import Cookies
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
+from fastbk.producers.owner import StreamOwner
 from fastbk.storage.identity import read_identity, write_identity
 from fastbk.storage.last_metadata import NAME, LastMetadata, read_last_metadata
+from fastbk.stream.kind import table_of
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.metadata import new_cluster
+from tests.fixtures.stream_owners import produced
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -279,6 +282,30 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
         cli("metadata", "confirm", "--yes")
 
 
+async def with_producers(uri: str) -> dict[bytes, int]:
+    """Have producers append to a stream by owners that die, one of which only opened names; return its table."""
+    async with fastbk.connect(uri) as client:
+        stream = await client.namespace("shop").create_stream("tills")
+        for life, count in enumerate((3, 0, 2)):
+            owner = await StreamOwner.take_over(await stream.context(), f"service:{life}")
+            await produced(owner, b"till-1", count)
+            await produced(owner, b"till-%d" % (2 + life), 0)
+            owner.abandon()
+        await stream.set_kind("writer")  # it closes the last segment
+        await stream.set_kind("producers")
+    return await table_of_tills(uri)
+
+
+async def table_of_tills(uri: str) -> dict[bytes, int]:
+    """Return the last numbers of a stream of producers."""
+    async with fastbk.connect(uri) as client:
+        stream = client.namespace("shop").stream("tills")
+        assert (await stream.info()).kind == "producers"
+        context = await stream.context()
+        table = await table_of(context, (await context.store.read()).chain)
+        return {name: row.last_number for name, row in table.items()}
+
+
 def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
     """No backup: namespaces, streams, positions, sequence numbers and transaction ids come out of the ledgers."""
     path = tmp_path / "metadata.sqlite"
@@ -297,7 +324,8 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         cli("stream", "delete", "plain", "--yes")
         deleted -= set(map(int, cli("ledger", "list").split()))
         cli("stream", "append", "plain", "--create", "--resume", stdin=lines)
-        names = ("shop/eu/orders", "plain", "shop/cut")
+        table = asyncio.run(with_producers(uri))
+        names = ("shop/eu/orders", "plain", "shop/cut", "shop/tills")
         before = {one: cli.raw("stream", "read", one, "--json") for one in names}
         ledgers = set(map(int, cli("ledger", "list").split()))
         wait_until(lambda: world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
@@ -307,7 +335,7 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         world.kill()
         lose(path)
         done = json.loads(cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--json"))
-        assert len(done["streams"]) == 3
+        assert len(done["streams"]) == 4
         world.start()
         put_back = json.loads(cli("stream", "reattach", "--json"))
         assert {one["stream"] for one in put_back["streams"]} == set(names)
@@ -315,6 +343,12 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         again = {one: cli.raw("stream", "read", one, "--json") for one in names}
         assert again["shop/eu/orders"] == before["shop/eu/orders"]
         assert again["plain"] == before["plain"]
+        assert again["shop/tills"] == before["shop/tills"]
+        notes = {one["stream"]: " ".join(one["notes"]) for one in put_back["streams"]}
+        assert "fastbk stream kind shop/tills producers" in notes["shop/tills"], "the level is lost"
+        cli("cluster", "finalize", "--yes")
+        cli("stream", "kind", "shop/tills", "producers")
+        assert asyncio.run(table_of_tills(uri)) == table
         assert again["shop/cut"].endswith(before["shop/cut"]), "where it was truncated is lost"
         assert cli("stream", "reattach") == "no stream lacks segments\n"
         more = lines + b"one more\n"

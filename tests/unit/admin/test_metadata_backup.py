@@ -48,8 +48,17 @@ from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback import RESERVE_IDS, Mark, raise_mark, read_hold
 from fastbk.meta.sqlite.store import MemoryStore
 from fastbk.native.hashes import crc32c
+from fastbk.stream.chain import Chain, StreamKind, open_for_append, put_chain
+from fastbk.stream.kind import put_table
 from fastbk.stream.namespace.tree import NamespaceRecord, put
-from fastbk.stream.paths import namespace_path
+from fastbk.stream.paths import (
+    SERVICES,
+    chain_path,
+    namespace_path,
+    page_part,
+    producers_path,
+    service_path,
+)
 from fastbk.stream.pattern.store import PatternRecord, path_of, put_pattern
 from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.metadata import metadata, service
@@ -120,6 +129,11 @@ def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -
 PATTERN = Change(path_of("aaaa", "c"), put_pattern(PatternRecord("*")))
 PLACED = Change(namespace_path("bbbb"), put(NamespaceRecord(policy=PolicyPatch(placement="rack"))))
 
+OF_PRODUCERS = Change(
+    chain_path("cccc"), put_chain(open_for_append(Chain("cccc"), "service", StreamKind.PRODUCERS))
+)
+THEIR_PAGE = Change(f"{producers_path('cccc')}/{page_part(1, 1)}", put_table(()))
+
 
 @pytest.mark.parametrize(
     ("level", "raised", "record"),
@@ -128,6 +142,8 @@ PLACED = Change(namespace_path("bbbb"), put(NamespaceRecord(policy=PolicyPatch(p
         (b"no json", LEVEL_MAX, PATTERN),
         (b'{"level": 2}', 3, PATTERN),
         (b'{"level": 2}', 4, PLACED),
+        (b'{"level": 2}', 4, OF_PRODUCERS),
+        (b'{"level": 2}', 4, THEIR_PAGE),
     ],
 )
 def test_a_restore_raises_the_level_to_what_the_records_need(
@@ -156,6 +172,18 @@ def test_a_restore_raises_the_level_to_what_the_records_need(
     assert restore(again, file).level_raised == 0, "it was raised before"
     assert read_record(again).level == raised
     assert restore(remade(store, tmp_path / "another"), file).level_raised == raised
+    again.close()
+
+
+def test_write_services_are_in_no_backup(tmp_path: Path) -> None:
+    """Those of today would be dead services in the cluster that is restored."""
+    store, file = new_store(), tmp_path / "backup"
+    store.records.change([Change(service_path("s1"), b"{}")])
+    backup(store, file)
+    assert list(differences(file, store)) == []
+    again = remade(store, tmp_path / "new")
+    restore(again, file)
+    assert again.records.children(SERVICES) == []
     again.close()
 
 

@@ -14,7 +14,14 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from fastbk.errors import ConfigError, DraftGone, Error, MetadataUnavailable, StreamBusy
+from fastbk.errors import (
+    ConfigError,
+    DraftGone,
+    Error,
+    MetadataUnavailable,
+    StreamBusy,
+    WrongStreamKind,
+)
 from fastbk.spark import sink
 from fastbk.spark.sink import CommitMessage, FastbkStreamWriter, TaskAttempt
 from tests.fixtures.sink_harness import Killed, SinkHarness, SyncClient, batches
@@ -216,6 +223,20 @@ def test_an_open_writer_is_refused_unless_it_is_to_be_fenced(harness: SinkHarnes
         writer.abort()
     harness.driver().prepare()
     assert harness.values() == [b"own", b"still its own", b"a"]
+
+
+def test_a_stream_of_producers_is_refused_before_any_task_and_at_a_commit(
+    harness: SinkHarness,
+) -> None:
+    received = [harness.write(place(0, 0), b"a")]
+    harness.stream.set_kind("producers")
+    with pytest.raises(WrongStreamKind, match="fastbk stream kind shop/orders writer"):
+        harness.driver().prepare()
+    with pytest.raises(WrongStreamKind, match="fastbk stream kind shop/orders writer"):
+        harness.driver().commit(received, 0)
+    harness.stream.set_kind("writer")
+    harness.driver().commit(received, 0)
+    assert harness.values() == [b"a"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -16,9 +15,8 @@ from fastbk.formats import PRODUCERS as FORMAT
 from fastbk.formats import level_of
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.records import Change
-from fastbk.native.stream_codec import HEAD_BYTES, encode
 from fastbk.producers.owner import OwnerEnded, StreamOwner
-from fastbk.producers.table import NAME_BYTES_MAX, NAMES_MAX, Frame, TableOptions
+from fastbk.producers.table import NAME_BYTES_MAX, NAMES_MAX, TableOptions
 from fastbk.stream import janitor, kind
 from fastbk.stream.chain import StreamKind
 from fastbk.stream.deletion import delete_stream
@@ -37,6 +35,7 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.provenance import Row
 from tests.fixtures.fake_kills import run_and_kill
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
+from tests.fixtures.stream_owners import frame_of, produced
 from tests.fixtures.streams import (
     as_client,
     chain_of,
@@ -57,11 +56,6 @@ async def owned(cluster: Cluster, name: str = "service:a@h:1~00") -> StreamOwner
     return await StreamOwner.take_over(context_of(cluster.client()), name, WHOLE)
 
 
-def frame_of(row: Row, number: int) -> tuple[Frame, bytes]:
-    raw = encode(0, 0, 0, [b"%s %d" % (row.name, number)], array("q", [0]))
-    return Frame(row.name, row.incarnation, number - 1, (number,)), bytes(raw[HEAD_BYTES:])
-
-
 @asynccontextmanager
 async def owning(cluster: Cluster, *, is_killed: bool = False) -> AsyncIterator[StreamOwner]:
     """Own the stream for a block, and stop as planned behind it; or die."""
@@ -73,14 +67,6 @@ async def owning(cluster: Cluster, *, is_killed: bool = False) -> AsyncIterator[
     finally:
         owner.abandon()
         await asyncio.sleep(0)
-
-
-async def produced(owner: StreamOwner, name: bytes, count: int) -> int:
-    """Open a name, append so many records behind its last number; return the last number then."""
-    row = await owner.open(name)
-    for number in range(row.last_number + 1, row.last_number + 1 + count):
-        assert await owner.produce(*frame_of(row, number)) is not None
-    return row.last_number + count
 
 
 async def change(cluster: Cluster, wanted: StreamKind) -> None:
@@ -104,7 +90,7 @@ async def last_numbers(cluster: Cluster) -> dict[bytes, int]:
 async def test_last_numbers_are_kept_while_a_writer_has_the_stream() -> None:
     cluster, _ = await cluster_with_stream()
     async with owning(cluster) as owner:
-        assert await produced(owner, b"till-1", 3) == 2
+        assert await produced(owner, b"till-1", 3) == (-1, 2)
     await change(cluster, WRITER)
     chain = await chain_of(cluster)
     assert (chain.kind, chain.owner, len(chain.producer_pages)) == (WRITER, "", 1)
@@ -135,7 +121,7 @@ async def test_any_order_of_owners_writers_and_changes_keeps_every_row(seed: int
             case 2 | 3 if of_stream is PRODUCERS:
                 async with owning(cluster, is_killed=rng.random() < 0.5) as owner:
                     for name in rng.sample([b"a", b"b", b"c"], rng.randint(1, 3)):
-                        last = await produced(owner, name, rng.randint(0, 6))
+                        _, last = await produced(owner, name, rng.randint(0, 6))
                         assert last >= told.get(name, -1)
                         told[name] = last
     async with owning(cluster) if (await chain_of(cluster)).kind is PRODUCERS else nobody():
@@ -318,8 +304,8 @@ async def test_a_janitor_rolls_an_idle_segment_of_producers_and_they_go_on(
     with pytest.raises(OwnerEnded):
         await frozen.produce(*frame_of(row, 0))
     async with owning(cluster) as owner:
-        assert await produced(owner, b"a", 1) == 2
-        assert await produced(owner, b"b", 1) == 0
+        assert await produced(owner, b"a", 1) == (1, 2)
+        assert await produced(owner, b"b", 1) == (-1, 0)
 
 
 async def test_deleting_a_stream_deletes_its_pages() -> None:
