@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     create.add_argument(
         "--operations", default=OPERATIONS,
-        help="of read, add, recover (fence, and add copies), and at a gateway delete, truncate and admin;"
+        help="of read, add, recover (fence, and add copies), and at a gateway delete, truncate, serve (announce a"
+        " write service) and admin;"
         f" default: {OPERATIONS}, for a writer",
     )  # fmt: skip
     create.add_argument(

@@ -7,17 +7,24 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 
-from fastbk.errors import ConfigError, MetadataConflict, StorageError, WrongStreamKind
+from fastbk.errors import (
+    ConfigError,
+    MetadataConflict,
+    MetadataUnavailable,
+    StorageError,
+    WrongStreamKind,
+)
 from fastbk.formats import PRODUCERS as FORMAT
 from fastbk.formats import level_of
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.records import Change
 from fastbk.producers.owner import OwnerEnded, StreamOwner
 from fastbk.producers.table import NAME_BYTES_MAX, NAMES_MAX, TableOptions
-from fastbk.stream import janitor, kind
+from fastbk.stream import chain_store, janitor, kind
 from fastbk.stream.chain import StreamKind
 from fastbk.stream.deletion import delete_stream
 from fastbk.stream.drafts import attach
@@ -26,11 +33,12 @@ from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.kind import (
     PAGE_BYTES_MAX,
     get_table,
+    put_table,
     read_pages,
     set_kind,
     write_pages,
 )
-from fastbk.stream.paths import producers_path
+from fastbk.stream.paths import page_part, producers_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.provenance import Row
 from tests.fixtures.fake_kills import run_and_kill
@@ -210,6 +218,59 @@ async def test_the_change_is_made_again_where_a_service_takes_the_stream_back(
     for owner in owners:
         owner.abandon()
     await asyncio.sleep(0)
+
+
+async def test_changes_that_fail_again_and_again_leave_few_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gateway bounds them (INV-B1)."""
+    cluster, _ = await cluster_with_stream()
+    async with owning(cluster) as owner:
+        await produced(owner, b"a", 1)
+
+    def fails(*_: object) -> NoReturn:
+        raise MetadataUnavailable("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "change_kind", fails)
+        patch.setattr(chain_store, "AGAIN_S_MAX", 0.0)
+        for _ in range(5):
+            context = context_of(cluster.client())
+            context.store._timeout_s = 0.0
+            with pytest.raises(MetadataUnavailable):
+                await set_kind(context, WRITER)
+            assert len(await pages_of(cluster)) == 1
+    await change(cluster, WRITER)
+    assert await last_numbers(cluster) == {b"a": 0}
+
+
+async def test_pages_of_a_later_change_are_left_to_it() -> None:
+    cluster, _ = await cluster_with_stream()
+    async with owning(cluster) as owner:
+        await produced(owner, b"a", 1)
+    later = page_part(99, 1)
+    path = f"{producers_path('ab')}/{later}"
+    await cluster.client().records.change(Change(path, put_table(())))
+    await change(cluster, WRITER)
+    assert await pages_of(cluster) == {later, *(await chain_of(cluster)).producer_pages}
+
+
+async def test_a_table_of_the_log_counts_though_it_has_no_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All names were forgotten since the pages were written."""
+    cluster, _ = await cluster_with_stream()
+    async with owning(cluster) as owner:
+        await produced(owner, b"a", 1)
+    await change(cluster, WRITER)
+    await write_segments(cluster.client(), 1)
+    assert await last_numbers(cluster) == {b"a": 0}
+
+    async def empty(*_: object) -> dict[bytes, Row]:
+        return {}
+
+    monkeypatch.setattr(kind, "table_of_log", empty)
+    assert await last_numbers(cluster) == {}
 
 
 async def test_ten_thousand_of_the_longest_names_fit_into_pages() -> None:
