@@ -64,6 +64,8 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
         await filled(client)
         async with await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
             await ledger.append(b"x")
+        tills = await client.namespace("shop/eu").create_stream("tills")
+        await tills.set_kind("producers")
     async with console_of(cluster.metadata_uri, tmp_path) as (console, visitor):
         await until_read(console, "shop/eu/orders")
         texts = {
@@ -78,6 +80,10 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
         assert "bookie.started" in texts["/events"]
         stream = (await visitor.get("/stream/shop/eu/orders")).text
         assert "billing" in stream
+        assert "one writer" in stream
+        assert "number of producers" in (await visitor.get("/stream/shop/eu/tills")).text
+        assert ">producers</small>" in (await visitor.get("/streams?q=tills")).text
+        assert ">producers</small>" not in (await visitor.get("/streams?q=orders")).text
         assert "set here" not in stream
         assert "set here" in (await visitor.get("/namespace/shop/eu")).text
         assert "/namespace/shop/eu" in texts["/namespaces"]
