@@ -216,9 +216,9 @@ test_produce(void)
         for (uint32_t with_numbers = 0; with_numbers < 2; with_numbers++) {
             const uint32_t number_count = with_numbers ? count : 0;
             memset(out, 0xff, 2048);
-            const uint32_t bytes = fbk_wire_put_produce(out, UINT64_MAX, 3, -1, INT64_MAX, count,
-                                                        with_numbers ? numbers : NULL, records,
-                                                        records_bytes);
+            const uint32_t bytes =
+                fbk_wire_put_produce(out, UINT64_MAX, 3, -1, INT64_MAX, count,
+                                     with_numbers ? numbers : NULL, records, records_bytes);
             CHECK_EQUAL(bytes, fbk_wire_produce_size(number_count, records_bytes));
             struct fbk_request request = request_of(bytes, count % 9);
             CHECK(request.request_id == UINT64_MAX && request.body_type == 0);
@@ -233,9 +233,8 @@ test_produce(void)
             CHECK(number_count == 0 || (produce.numbers - out) % 8 == 0);
             CHECK_EQUAL(produce.records_bytes, records_bytes);
             CHECK(memcmp(produce.records, records, records_bytes) == 0);
-            CHECK_EQUAL(
-                fbk_wire_read_service_request(out, bytes - 1, &request_id, &produce),
-                FBK_E_PROTOCOL);
+            CHECK_EQUAL(fbk_wire_read_service_request(out, bytes - 1, &request_id, &produce),
+                        FBK_E_PROTOCOL);
         }
     }
     struct fbk_response response;

@@ -35,8 +35,9 @@ int64_t fbk_client_encode_add_batch(const struct fbk_client_ledger *ledger, uint
 #define FBK_CLIENT_EVENT_WORDS 8
 /* 0: kind (FBK_RESPONSE_BODY_* of the answer, 0 = a status alone) | status << 16 | fenced << 32 |
  * add_wait_us << 33 1: request id   2: how many statuses of consecutive request ids this is   3:
- * entry id   4: lac; of a ProduceReply segment << 32 | slot   5: entry bytes: offset << 32 | size    6: entry sizes (offset << 32 | count) or
- * LAC body or ranges 7: the whole frame: offset << 32 | size.  Offsets count from `bytes`. */
+ * entry id   4: lac; of a ProduceReply segment << 32 | slot   5: entry bytes: offset << 32 | size
+ * 6: entry sizes (offset << 32 | count) or LAC body or ranges 7: the whole frame: offset << 32 |
+ * size.  Offsets count from `bytes`. */
 /* Parses whole frames of `bytes` into at most event_count_max events; consecutive equal statuses
  * become one. Returns the number of events, or FBK_E_PROTOCOL. *consumed: bytes of the frames
  * parsed; *wanted: the whole size of the frame that begins there, 0 when not even its length is

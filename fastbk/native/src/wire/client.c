@@ -299,7 +299,8 @@ struct produce_frame {
     uint32_t numbers; /* at 88; absent (vtable 0) when they follow each other */
     uint32_t records; /* at 92 */
     uint32_t padding2;
-    uint32_t number_count; /* the vector, at 100: its numbers are aligned to 8; then that of bytes */
+    uint32_t
+        number_count; /* the vector, at 100: its numbers are aligned to 8; then that of bytes */
 };
 #define PRODUCE_HEAD_BYTES 96u
 #define PRODUCE_NUMBERS_AT 100u

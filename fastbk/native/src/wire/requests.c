@@ -170,9 +170,7 @@ fbk_wire_read_service_request(const uint8_t *frame, uint32_t frame_bytes, uint64
     produce->record_count = fbk_table_u32(frame, table, FBK_PRODUCE_RECORD_COUNT);
     produce->follows = fbk_table_i64(frame, table, FBK_PRODUCE_FOLLOWS);
     produce->first_number = fbk_table_i64(frame, table, FBK_PRODUCE_FIRST_NUMBER);
-    produce->numbers =
-        fbk_table_vector(frame, table, FBK_PRODUCE_NUMBERS, &produce->number_count);
-    produce->records =
-        fbk_table_vector(frame, table, FBK_PRODUCE_RECORDS, &produce->records_bytes);
+    produce->numbers = fbk_table_vector(frame, table, FBK_PRODUCE_NUMBERS, &produce->number_count);
+    produce->records = fbk_table_vector(frame, table, FBK_PRODUCE_RECORDS, &produce->records_bytes);
     return FBK_REQUEST_BODY_PRODUCE;
 }
