@@ -254,6 +254,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether frames wait for the end of the loop's turn. Any thread may ask."""
         return bool(self._gathered)
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether requests other than adds wait for their answers."""
+        return bool(self._pending)
+
     # --- called by the loop ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -25,12 +25,14 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from fastbk.errors import ConfigError
 from fastbk.native.stream_codec import HEAD_BYTES, encode
 from fastbk.option_checks import integer
 from fastbk.stream.positions import DLSN, TXID_MAX
-from fastbk.stream.writer.engine import ENTRIES_BEFORE_PACKING, Group, WriterQueue
+from fastbk.stream.writer.engine import ENTRIES_BEFORE_PACKING
+from fastbk.stream.writer.queue import Group, WriterQueue
 
 
 def next_number(number: int | None, last: int) -> int:
@@ -56,6 +58,8 @@ class ProducerFrame:
     """The number before its first one."""
     body: memoryview
     """Its records, as in an entry's body."""
+    data_bytes: int
+    """Bytes of their payloads, keys and headers."""
     is_answered: bool = False
     place: DLSN | None = None
     """Of its first record, once it is answered; None: it was stored before, by a frame whose answer was lost."""
@@ -86,6 +90,32 @@ class WindowBounds:
     """Unanswered."""
 
 
+class Intake(Protocol):
+    """What takes records for a queue."""
+
+    def put(
+        self,
+        payload: bytes,
+        txid: int | None,
+        key: bytes | None,
+        headers: bytes,
+        waiter: Any,  # noqa: ANN401 -- a future, or what stands for it
+        /,
+    ) -> None:
+        """Take one record."""
+
+    def put_batch(
+        self,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[bytes] | None,
+        waiter: Any,  # noqa: ANN401 -- as above
+        /,
+    ) -> None:
+        """Take records that are one frame."""
+
+
 class Window:
     """One producer's, from its opening to its end.
 
@@ -96,6 +126,7 @@ class Window:
         frames: that were sent and not answered, in order.
         pending_bytes_max: what the service takes unanswered. Another service may take less.
         resent: frames that were sent again.
+        intake: what puts records into the queue: the queue, or with tracing what makes their spans before.
         losses: how often all was to be sent again. What was sent before the last one and is refused counts no more.
     """
 
@@ -110,6 +141,7 @@ class Window:
             min(bounds.unacked_bytes_max, pending_bytes_max),
             last_number,
         )
+        self.intake: Intake = self.queue
         self._frames_max = bounds.frames_max
         self._framed_number = last_number
         self._sent = self._sent_bytes = 0
@@ -132,7 +164,7 @@ class Window:
         self, payload: bytes, number: int | None, key: bytes | None, headers: bytes, waiter: object
     ) -> None:
         """Take one record. Raises ConfigError (its number), RecordTooLarge, BufferFull; then nothing has changed."""
-        self.queue.put(payload, next_number(number, self.last_number), key, headers, waiter)
+        self.intake.put(payload, next_number(number, self.last_number), key, headers, waiter)
 
     def put_batch(
         self,
@@ -147,7 +179,7 @@ class Window:
         for index in range(len(payloads)):
             last = next_number(None if numbers is None else numbers[index], last)
             taken.append(last)
-        self.queue.put_batch(payloads, taken, keys, headers, waiter)
+        self.intake.put_batch(payloads, taken, keys, headers, waiter)
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -181,7 +213,8 @@ class Window:
         # Transaction ids of producers' records are not the numbers: those of all names would not rise.
         ids = array("q", range(len(group.payloads)))
         entry = encode(0, 0, 0, group.payloads, ids, group.keys, group.headers)
-        frame = ProducerFrame(group, self._framed_number, memoryview(entry)[HEAD_BYTES:])
+        body = memoryview(entry)[HEAD_BYTES:]
+        frame = ProducerFrame(group, self._framed_number, body, group.data_bytes)
         self._framed_number = group.txids[-1]
         # The body has them.
         group.payloads, group.keys, group.headers = [], None, None

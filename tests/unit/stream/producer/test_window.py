@@ -18,12 +18,10 @@ from fastbk.producers.table import (
     Frame,
     NotNext,
     OwnerTable,
-    Provenance,
-    Row,
-    read_table,
 )
 from fastbk.stream.positions import DLSN
 from fastbk.stream.producer.window import ProducerFrame, Window, WindowBounds, next_number
+from fastbk.stream.provenance import Provenance, Row, read_table
 
 NAME = b"till-1"
 BOUNDS = WindowBounds(entry_bytes_max=400, batch_bytes=200, unacked_bytes_max=2_000, frames_max=4)
