@@ -12,14 +12,13 @@ from tools.structure import lone_modules, read_modules
 
 # Modules with one importer in their own folder that stay on their own: path below fastbk/ -> why.
 STAY: dict[str, str] = {
-    "client/connecting.py": "one connection is opened there; the pool keeps many",
     "replication/member_health.py": "with it the writer's machine has more than 1,000 lines",
     "spark/readers.py": "one of Spark's two faces, whole: reading",
     "spark/sink.py": "one of Spark's two faces, whole: writing",
     "spark/source.py": "pyspark is imported with its first use",
+    "stream/producer/service_links.py": "connections that all producers of a client share",
     "stream/reader/read_plan.py": "decides without I/O; `test_read_plan` calls it by itself",
     "stream/writer/segment_lifecycle.py": "beside the way of an append; with it the engine has 1,300 lines",
-    "stream/writer/traced_appends.py": "only with tracing; with it the engine has 1,100 lines",
     "arrow/appends.py": "loaded at the first use of a name of fastbk.arrow",
     "arrow/readers.py": "loaded at the first use of a name of fastbk.arrow",
     "autorecovery/placement_mending.py": "moves of copies; the worker is about repairs",

@@ -232,7 +232,7 @@ class ProducerEngine:
             self.clock.begin(taken, self._turn_s)
         if self._late_timer is None and self.failure is None and not self.window.is_empty:
             self._progress_s = self._loop.time()
-            self._late_timer = self._loop.call_later(self._limit_s, self._look_for_late)
+            self._late_timer = self._loop.call_later(self._limit_s, self._check_late)
         self._send()
 
     def _send(self) -> None:
@@ -265,12 +265,12 @@ class ProducerEngine:
             frame.body,
             numbers if frame.has_gaps else None,
         )
-        tell = partial(self._told, session, frame, self.window.losses)
-        session.connection.send_request(request_id, sent, tell)
+        on_answer = partial(self._answered, session, frame, self.window.losses)
+        session.connection.send_request(request_id, sent, on_answer)
 
     # --- answers ------------------------------------------------------------------------------------------------
 
-    def _told(
+    def _answered(
         self, session: Session, frame: ProducerFrame, losses: int, outcome: Answer | Error
     ) -> None:
         try:
@@ -318,18 +318,18 @@ class ProducerEngine:
         if not done:
             return
         self.clock.finish(self.window.queue.settled)
-        for one in done:
-            count, first = len(one.numbers), one.place
+        for stored in done:
+            count, first = len(stored.numbers), stored.place
             self._records += count
-            self._record_bytes += one.data_bytes
+            self._record_bytes += stored.data_bytes
             if first is None:
-                for waiter in one.group.waiters:
+                for waiter in stored.group.waiters:
                     if not waiter.done():
                         waiter.set_result(None)
                 continue
             segment, entry, slot = first
             self.last_dlsn = DLSN(segment, entry, slot + count - 1)
-            for index, waiter in enumerate(one.group.waiters, slot):
+            for index, waiter in enumerate(stored.group.waiters, slot):
                 if not waiter.done():
                     waiter.set_result(DLSN(segment, entry, index))
         self._wake_flushed()
@@ -378,14 +378,14 @@ class ProducerEngine:
             self._searching = None
         self._send()
 
-    def _look_for_late(self) -> None:
+    def _check_late(self) -> None:
         """End the producer where nothing was acknowledged for as long as an append may take."""
         self._late_timer = None
         if self.failure is not None or self.window.is_empty:
             return
         left_s = self._progress_s + self._limit_s - self._loop.time()
         if left_s > 0:
-            self._late_timer = self._loop.call_later(left_s, self._look_for_late)
+            self._late_timer = self._loop.call_later(left_s, self._check_late)
             return
         reason = f": {self._trouble}" if self._trouble is not None else ""
         late = QuorumTimeout(f"not acknowledged within {self._limit_s:g} s{reason}")

@@ -133,18 +133,18 @@ class ServiceLink:
         self.connection = task.result()
         self._received_bytes = self._silent_ticks = 0
         self._links.renewal.begin()
-        self._timer = asyncio.get_running_loop().call_later(PING_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(PING_S, self._check_silence)
 
     def failed(self) -> None:
         """Have other services be asked before it, for a while."""
         self.failed_s = asyncio.get_running_loop().time()
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """See whether the service says anything while it is asked. Ticks count, not time: the loop may stand still."""
         connection = self.connection
         if connection is None or not connection.is_open:
             return
-        self._timer = asyncio.get_running_loop().call_later(PING_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(PING_S, self._check_silence)
         received_bytes = connection.traffic.received_bytes
         if received_bytes != self._received_bytes or not connection.is_asking:
             self._received_bytes, self._silent_ticks = received_bytes, 0
@@ -160,16 +160,16 @@ class ServiceLink:
             connection.send_request(request_id, codec.put_ping(request_id), lambda _: None)
 
     def _lost(self, _: str) -> None:
-        self._stop_looking()
+        self._stop_timer()
 
-    def _stop_looking(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def close(self, timeout_s: float) -> None:
         """Send what was written, and close; cut after `timeout_s`."""
-        self._stop_looking()
+        self._stop_timer()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -198,8 +198,12 @@ class ServiceLinks:
         self._closed: Error | None = None
 
     def _open_connections(self) -> list[Connection]:
-        found = (link.connection for link in self._links.values())
-        return [connection for connection in found if connection is not None and connection.is_open]
+        connections = (link.connection for link in self._links.values())
+        return [
+            connection
+            for connection in connections
+            if connection is not None and connection.is_open
+        ]
 
     def check(self) -> None:
         """Raise ClientClosed if the client is closed, or of another process."""
@@ -284,13 +288,13 @@ class OwnerSearch:
         StreamNotFound, TooManyProducers, Unauthorized, ClientClosed.
         """
         self._links.check()
-        found = await read_services(self._links.client.records)
-        services = [one.service for one in found]
+        listed = await read_services(self._links.client.records)
+        services = [versioned.service for versioned in listed]
         self._links.forget_gone(services)
         trouble: Error | None = None
         for service in self._in_order(services):
             try:
-                return await self._ask(service, services, incarnation, timeout_s)
+                return await self._open_at(service, services, incarnation, timeout_s)
             except _UNREACHED as error:
                 trouble = error
         if trouble is None:
@@ -312,7 +316,7 @@ class OwnerSearch:
 
         return sorted(ranked(self._stream, services), key=place)
 
-    async def _ask(
+    async def _open_at(
         self,
         service: ServiceRecord,
         services: Sequence[ServiceRecord],
@@ -342,7 +346,7 @@ class OwnerSearch:
             if answer.status != Status.MOVED:
                 raise refusal(answer, self._stream, self._name)
             self.hint = text_of(answer)
-            named = [one for one in services if one.address == self.hint]
+            named = [other for other in services if other.address == self.hint]
             if not named:
                 break  # it began a moment ago: it will be listed
             service = named[0]

@@ -24,7 +24,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fastbk.errors import ConfigError
@@ -135,14 +135,12 @@ class Window:
         self.frames: deque[ProducerFrame] = deque()
         self.pending_bytes_max = pending_bytes_max
         self.resent = 0
+        unacked_bytes_max = min(bounds.unacked_bytes_max, pending_bytes_max)
+        self.bounds = replace(bounds, unacked_bytes_max=unacked_bytes_max)
         self.queue = WriterQueue(
-            bounds.entry_bytes_max + HEAD_BYTES,
-            bounds.batch_bytes,
-            min(bounds.unacked_bytes_max, pending_bytes_max),
-            last_number,
+            bounds.entry_bytes_max + HEAD_BYTES, bounds.batch_bytes, unacked_bytes_max, last_number
         )
         self.intake: Intake = self.queue
-        self._frames_max = bounds.frames_max
         self._framed_number = last_number
         self._sent = self._sent_bytes = 0
         """Of `frames`, the first ones, that were sent since the last loss."""
@@ -185,7 +183,7 @@ class Window:
 
     def next_frame(self) -> ProducerFrame | None:
         """Return the frame to be sent now, and take it as sent; None: nothing is to be sent, or it has to wait."""
-        if self._sent >= self._frames_max:
+        if self._sent >= self.bounds.frames_max:
             return None
         if self._sent < len(self.frames):
             frame = self.frames[self._sent]
