@@ -11,7 +11,6 @@ from fastbk.exit_codes import DONE
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from fastbk.producers.configuration import ServeConfig
 
@@ -49,9 +48,11 @@ def run(options: argparse.Namespace) -> int:
         check_named_files(_config(options))
         print("a write service would start with it, where metadata and bookies answer")
         return DONE
+    from fastbk.producers.process import loop_factory
+
     begin_service("serve")
     config = _config(options)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(config, options))
     return DONE
 
@@ -73,14 +74,6 @@ def _config(options: argparse.Namespace) -> ServeConfig:
         config = replace(config, http=replace(config.http, listen=options.http))
     check(config, "fastbk serve" if options.config is None else str(options.config))
     return config
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # clients of other systems have none
-        return None
-    return uvloop.new_event_loop
 
 
 async def _run(config: ServeConfig, options: argparse.Namespace) -> None:

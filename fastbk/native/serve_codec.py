@@ -68,13 +68,13 @@ class RequestBuffer(AnswerBuffer):
         self._start += len(magic)
         return True
 
-    def numbers(self, words: Sequence[int], at: int) -> Sequence[int]:
-        """Return the numbers of the Produce at `words[at:]`."""
-        first, count = signed(words[at + WORD_FIRST_NUMBER]), words[at + WORD_RECORD_COUNT]
-        if not words[at + WORD_NUMBERS]:
+    def numbers(self, words: Sequence[int], offset: int) -> Sequence[int]:
+        """Return the numbers of the Produce at `words[offset:]`."""
+        first, count = signed(words[offset + WORD_FIRST_NUMBER]), words[offset + WORD_RECORD_COUNT]
+        if not words[offset + WORD_NUMBERS]:
             return range(first, first + count)
         numbers = array("q")
-        numbers.frombytes(self.content(words[at + WORD_NUMBERS], numbers.itemsize))
+        numbers.frombytes(self.content(words[offset + WORD_NUMBERS], numbers.itemsize))
         return numbers
 
 

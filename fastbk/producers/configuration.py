@@ -114,8 +114,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def check(config: ServeConfig, where: str) -> None:
     """Raise ConfigError with all that forbids a start."""
-    if found := list(_problems(config)):
-        raise ConfigError(f"{where}: {'; '.join(found)}")
+    if problems := list(_problems(config)):
+        raise ConfigError(f"{where}: {'; '.join(problems)}")
     check_files(config.authentication)
 
 

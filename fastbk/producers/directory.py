@@ -81,7 +81,7 @@ class Directory:
                 break
             except MetadataConflict:
                 _, self._version = await self._own()
-        await self._look()
+        await self._update()
 
     async def run(self) -> None:
         """Write the next beat and look, once in `BEAT_S`. Raises ConfigError where another one took the id."""
@@ -95,7 +95,7 @@ class Directory:
         try:
             if not self._is_ended:
                 await self._beat()
-            await self._look()
+            await self._update()
         except (MetadataUnavailable, MetadataConflict) as error:
             self._failures.note(type(error).__name__, reason=str(error))
 
@@ -106,7 +106,7 @@ class Directory:
             service, version = await self._own()
             if version is not None and (service is None or self._is_mine(service)):
                 await self._records.change(Change(self._path, None, version))
-            await self._look()
+            await self._update()
         except (MetadataUnavailable, MetadataConflict) as error:
             self._failures.note(type(error).__name__, reason=str(error))
 
@@ -156,12 +156,12 @@ class Directory:
 
     # --- the others ---------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         now_s = self._clock_s()
-        found = await read_services(self._records)
-        self.services = tuple(service.service for service in found)
-        self._beats.look(self.services, now_s)
-        for service in found:
+        listed = await read_services(self._records)
+        self.services = tuple(service.service for service in listed)
+        self._beats.update(self.services, now_s)
+        for service in listed:
             if (self._beats.still_s(service.service.service_id) or 0.0) >= FORGET_S:
                 path = service_path(service.service.service_id)
                 with contextlib.suppress(MetadataConflict):

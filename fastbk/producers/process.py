@@ -59,6 +59,15 @@ STOP_TIMEOUT_S = 60.0
 """How long a planned stop takes at most; systemd's unit allows more."""
 
 
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the event loop; None: Python's own, on systems that have no other."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
 async def serve(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable: it cannot, or no more."""
     stop = _stopped_by_signals()

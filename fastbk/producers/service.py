@@ -405,8 +405,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
             if not self._has_magic:
                 return
         while not self._is_ending and (words := requests.parse()):
-            for at in range(0, len(words), REQUEST_WORDS):
-                self._take(words, at)
+            for offset in range(0, len(words), REQUEST_WORDS):
+                self._take(words, offset)
         grown_bytes = max(0, requests.size_bytes - RECEIVE_BYTES)
         if grown_bytes != self._grown_bytes:
             before, self._grown_bytes = self._grown_bytes, grown_bytes
@@ -422,16 +422,16 @@ class ProducerConnection(asyncio.BufferedProtocol):
         elif self._frame_began_s is None:
             self._frame_began_s = self._service.clock_s()
 
-    def _take(self, words: list[int], at: int) -> None:
-        kind, request_id = words[at] & 0xFFFF, words[at + serve_codec.WORD_REQUEST_ID]
+    def _take(self, words: list[int], offset: int) -> None:
+        kind, request_id = words[offset] & 0xFFFF, words[offset + serve_codec.WORD_REQUEST_ID]
         if self._is_ending:
             return
         if kind == serve_codec.PRODUCE and self.client.is_greeted:
-            self._produce(request_id, words, at)
+            self._produce(request_id, words, offset)
             return
         if kind == serve_codec.HELLO:
             request = decode_service_request(
-                self._requests.content(words[at + serve_codec.WORD_FRAME])
+                self._requests.content(words[offset + serve_codec.WORD_FRAME])
             )
             assert isinstance(request, Hello)
             self._hello(request_id, request)
@@ -443,7 +443,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
             self._reply(request_id, Status.OK, self._info())
         elif kind in (serve_codec.OPEN_PRODUCER, serve_codec.CLOSE_PRODUCER):
             request = decode_service_request(
-                self._requests.content(words[at + serve_codec.WORD_FRAME])
+                self._requests.content(words[offset + serve_codec.WORD_FRAME])
             )
             if isinstance(request, OpenProducer):
                 self._begin_opening(request_id, request)
@@ -590,10 +590,10 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     # --- frames -------------------------------------------------------------------------------------------------
 
-    def _produce(self, request_id: int, words: list[int], at: int) -> None:
-        producer = self.producers.get(words[at + serve_codec.WORD_PRODUCER])
-        size_bytes = words[at + serve_codec.WORD_RECORDS] & 0xFFFFFFFF
-        if words[at] >> 16 or producer is None:
+    def _produce(self, request_id: int, words: list[int], offset: int) -> None:
+        producer = self.producers.get(words[offset + serve_codec.WORD_PRODUCER])
+        size_bytes = words[offset + serve_codec.WORD_RECORDS] & 0xFFFFFFFF
+        if words[offset] >> 16 or producer is None:
             self._refuse(request_id, Status.BAD_REQUEST)
         elif size_bytes > ENTRY_BYTES_MAX:
             self._refuse(request_id, Status.TOO_LARGE)
@@ -605,10 +605,10 @@ class ProducerConnection(asyncio.BufferedProtocol):
             owned = producer.owned
             owned.on_end.append(lambda: self._refuse_end(request_id, owned))
         else:
-            self._append(producer, request_id, words, at)
+            self._append(producer, request_id, words, offset)
 
-    def _append(self, producer: Producer, request_id: int, words: list[int], at: int) -> None:
-        body = self._requests.taken(words[at + serve_codec.WORD_RECORDS])
+    def _append(self, producer: Producer, request_id: int, words: list[int], offset: int) -> None:
+        body = self._requests.taken(words[offset + serve_codec.WORD_RECORDS])
         size_bytes = len(body)
         service = self._service
         if producer.pending_bytes + size_bytes > service.options.pending_bytes_max and (
@@ -618,8 +618,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
             raise ProtocolError(
                 f"a producer has more than {service.options.pending_bytes_max} bytes of records unanswered"
             )
-        follows = signed(words[at + serve_codec.WORD_FOLLOWS])
-        numbers = self._requests.numbers(words, at)
+        follows = signed(words[offset + serve_codec.WORD_FOLLOWS])
+        numbers = self._requests.numbers(words, offset)
         began_s = service.clock_s()
         producer.pending_bytes += size_bytes
         service.memory.take(size_bytes)

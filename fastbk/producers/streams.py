@@ -351,11 +351,11 @@ class Streams:
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def one(owned: Owned) -> None:
+        async def in_turn(owned: Owned) -> None:
             async with turns:
                 await self._hand_over(owned)
 
-        await asyncio.gather(*(one(owned) for owned in self.owned))
+        await asyncio.gather(*(in_turn(owned) for owned in self.owned))
 
     async def _hand_over(self, owned: Owned) -> None:
         began_s = self._clock_s()
