@@ -18,6 +18,7 @@ from fastbk.errors import ProducerFenced
 from fastbk.stream.services import service_of_owner
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 PROGRAM = """
 import sys
@@ -34,18 +35,47 @@ with fastbk.sync.connect(uri, append_timeout=60.0) as client:
             producer.append_nowait(b"%s %d" % (till.encode(), number), key=b"k", number=number)
         producer.flush()
 """
-TILLS = 4
+ENDLESS = """
+import sys
+import threading
+import fastbk.sync
+
+uri, till = sys.argv[1:]
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+with fastbk.sync.connect(uri, append_timeout=60.0) as client:
+    stream = client.namespace("shop").stream("orders")
+    with stream.producer(f"till-{till}", create=True) as producer:
+        first = producer.last_number + 1
+        while not ended.is_set():
+            numbers = range(first, first + 10)
+            producer.append_many([b"%s %d" % (till.encode(), n) for n in numbers], numbers=numbers, timeout=60)
+            first += 10
+print(first)
+"""
+"""Appends until its stdin ends, and says how many records the stream has of it then."""
 
 
 @contextmanager
-def program(cluster: LocalCluster, till: int, end: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the issue's program in a process of its own, to its end unless the block ends it."""
-    words = [sys.executable, "-c", PROGRAM, cluster.metadata_uri, str(till), str(end)]
-    with subprocess.Popen(words) as process:
+def running(code: str, cluster: LocalCluster, *words: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a process of its own, to its end unless the block ends it."""
+    command = [sys.executable, "-c", code, cluster.metadata_uri, *map(str, words)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def finish(*processes: subprocess.Popen[str]) -> list[int]:
+    """Have endless programs come to an end; return what they say."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    said = [int(process.stdout.read()) for process in processes if process.stdout is not None]
+    assert [process.wait(60) for process in processes] == [0] * len(processes)
+    return said
 
 
 def orders(cluster: LocalCluster, **options: object) -> dict[int, list[int]]:
@@ -61,17 +91,28 @@ def orders(cluster: LocalCluster, **options: object) -> dict[int, list[int]]:
     return numbers
 
 
+def owner_of(cluster: LocalCluster) -> int:
+    """Return the number of the service that owns the stream; -1: none does."""
+    names = [service.name for service in cluster.write_services]
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        stream = client.namespace("shop").stream("orders")
+        if not stream.exists():
+            return -1
+        service = service_of_owner(stream.info().owner)
+        return -1 if service is None else names.index(service.service_id)
+
+
 def count(cluster: LocalCluster) -> int:
-    return sum(map(len, orders(cluster).values()))
+    return 0 if owner_of(cluster) < 0 else sum(map(len, orders(cluster).values()))
 
 
 def test_the_issues_program_in_several_processes() -> None:
     with LocalCluster() as cluster:
         for _ in range(2):  # the second run finds all there
             with (
-                program(cluster, 0, 2000) as a,
-                program(cluster, 1, 2000) as b,
-                program(cluster, 2, 2000) as c,
+                running(PROGRAM, cluster, 0, 2000) as a,
+                running(PROGRAM, cluster, 1, 2000) as b,
+                running(PROGRAM, cluster, 2, 2000) as c,
             ):
                 assert [a.wait(60), b.wait(60), c.wait(60)] == [0, 0, 0]
         assert orders(cluster) == {till: list(range(2000)) for till in range(3)}
@@ -79,38 +120,46 @@ def test_the_issues_program_in_several_processes() -> None:
 
 @pytest.mark.parametrize("fault", ["killed", "frozen", "stopped"])
 def test_producers_go_on_at_another_service(fault: str) -> None:
-    """Each record once, and in the order of its producer, although the owner ends in the middle."""
-    end = 30_000
     with LocalCluster(write_services=2) as cluster:
-        with program(cluster, 0, end) as a, program(cluster, 1, end) as b:
-            wait_until(lambda: is_served(cluster) and count(cluster) > 500, "some are stored")
-            owner = owner_of(cluster)
-            service = cluster.write_services[owner]
-            if fault == "killed":
-                service.kill()
-            elif fault == "frozen":
-                os.kill(service.pid, signal.SIGSTOP)
-            else:
-                service.stop()
-            assert [a.wait(60), b.wait(60)] == [0, 0]
-            assert owner_of(cluster) != owner
-        assert orders(cluster) == {till: list(range(end)) for till in range(2)}
+        go_on_at_another_service(cluster, fault)
+
+
+def test_producers_go_on_with_metadata_in_zookeeper(zookeeper: ZooKeeperPlace) -> None:
+    with LocalCluster(metadata_uri=zookeeper.uri(), write_services=2) as cluster:
+        go_on_at_another_service(cluster, "killed")
+
+
+def go_on_at_another_service(cluster: LocalCluster, fault: str) -> None:
+    """Each record once, and in the order of its producer, although the owner ends in the middle."""
+    with running(ENDLESS, cluster, 0) as a, running(ENDLESS, cluster, 1) as b:
+        wait_until(lambda: count(cluster) > 100, "some are stored")
+        owner = owner_of(cluster)
+        service = cluster.write_services[owner]
+        if fault == "killed":
+            service.kill()
+        elif fault == "frozen":
+            os.kill(service.pid, signal.SIGSTOP)
+        else:
+            service.stop()
+        wait_until(lambda: owner_of(cluster) == 1 - owner, "the other service has the stream")
+        before = count(cluster)
+        wait_until(lambda: count(cluster) > before + 100, "they go on")
+        stored = finish(a, b)
+    assert orders(cluster) == {till: list(range(stored[till])) for till in range(2)}
 
 
 def test_a_producer_that_is_killed_goes_on_behind_what_is_stored() -> None:
-    end = 50_000
     with LocalCluster() as cluster:
-        kills = 0
-        while True:
-            before = count(cluster) if kills else 0
-            with program(cluster, 0, end) as process:
-                if kills == 3:
-                    assert process.wait(60) == 0
-                    break
-                wait_until(lambda: is_served(cluster) and count(cluster) > before + 500, "more")  # noqa: B023
+        before = 0
+        for _ in range(3):
+            with running(ENDLESS, cluster, 0) as process:
+                wait_until(lambda: count(cluster) > before + 100, "more")  # noqa: B023
                 process.kill()
-                kills += 1
-        assert orders(cluster) == {0: list(range(end))}
+            before = count(cluster)
+        with running(ENDLESS, cluster, 0) as process:
+            wait_until(lambda: count(cluster) > before + 100, "more")
+            stored = finish(process)
+        assert orders(cluster) == {0: list(range(stored[0]))}
 
 
 def test_a_service_that_comes_back_is_used_again() -> None:
@@ -143,19 +192,3 @@ def test_producers_of_a_cluster_with_tls() -> None:
         ):
             producer.append_many([b"0 %d" % number for number in range(100)])
         assert orders(cluster, tls=cluster.tls_options) == {0: list(range(100))}
-
-
-def is_served(cluster: LocalCluster) -> bool:
-    """Return whether a service has the stream."""
-    return owner_of(cluster) >= 0
-
-
-def owner_of(cluster: LocalCluster) -> int:
-    """Return the number of the service that owns the stream; -1: none does."""
-    names = [service.name for service in cluster.write_services]
-    with fastbk.sync.connect(cluster.metadata_uri) as client:
-        stream = client.namespace("shop").stream("orders")
-        if not stream.exists():
-            return -1
-        service = service_of_owner(stream.info().owner)
-        return -1 if service is None else names.index(service.service_id)
