@@ -79,7 +79,9 @@ if TYPE_CHECKING:
     from fastbk.stream.namespace.namespace import Namespace
     from fastbk.stream.options import (
         CursorOptions,
+        ProducerOptions,
         ReaderOptions,
+        StreamProducerOptions,
         StreamWriterOptions,
         WriterOptions,
     )
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
+    from fastbk.stream.producer.producer import Producer, ProducerStats
     from fastbk.stream.reader.search import Position, SegmentInfo
     from fastbk.stream.reader.stream_reader import Lag, StreamReader, StreamReaderStats
     from fastbk.stream.records import Chunk, Gap, Record
@@ -153,8 +156,11 @@ __all__ = [
     "PolicyPatch",
     "Position",
     "PositionTruncated",
+    "Producer",
     "ProducerExpired",
     "ProducerFenced",
+    "ProducerOptions",
+    "ProducerStats",
     "ProtocolError",
     "QuorumTimeout",
     "QuotaExceeded",
@@ -171,6 +177,7 @@ __all__ = [
     "StreamInfo",
     "StreamNotFound",
     "StreamPolicy",
+    "StreamProducerOptions",
     "StreamReader",
     "StreamReaderStats",
     "StreamSealed",
@@ -206,12 +213,15 @@ _HOMES = {
     "stream.cursor.store": "CursorInfo",
     "stream.namespace.listing": "NamespaceEvent StreamInfo",
     "stream.namespace.namespace": "Namespace",
-    "stream.options": "CursorOptions ReaderOptions StreamWriterOptions WriterOptions",
+    "stream.options": (
+        "CursorOptions ProducerOptions ReaderOptions StreamProducerOptions StreamWriterOptions WriterOptions"
+    ),
     "stream.pattern.cursor": "PatternCursor",
     "stream.pattern.reader": "PatternReader",
     "stream.pattern.store": "PatternCursorInfo",
     "stream.policy": "PolicyPatch StreamPolicy",
     "stream.positions": "AtSeq AtTime AtTxid DLSN Start",
+    "stream.producer.producer": "Producer ProducerStats",
     "stream.reader.search": "Position SegmentInfo",
     "stream.reader.stream_reader": "Lag StreamReader StreamReaderStats",
     "stream.records": "Chunk Gap Record",

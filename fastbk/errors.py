@@ -271,7 +271,7 @@ class WriterFailed(Error):
 
 
 class AppendUnknown(Error):
-    """The append was sent, and may be kept: open the stream again and look at `last_txid`.
+    """The append was sent, and may be kept: open the stream again and look at `last_txid`, or `last_number`.
 
     Appends of a writer that another one has fenced fail with WriterFenced instead, also with `outcome` "unknown".
     """

@@ -31,15 +31,17 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
     from fastbk.stream.cursor.sync_cursor import SyncPatternCursor as PatternCursor
     from fastbk.stream.cursor.sync_cursor import SyncPatternReader as PatternReader
+    from fastbk.stream.producer.sync_producer import SyncProducer as Producer
     from fastbk.stream.reader.sync_reader import SyncStreamReader as StreamReader
-    from fastbk.stream.sync import PendingRecord
     from fastbk.stream.sync import SyncNamespace as Namespace
     from fastbk.stream.sync import SyncStream as Stream
     from fastbk.stream.sync import SyncStreamWriter as StreamWriter
+    from fastbk.stream.sync_appends import PendingRecord
 
 __all__ = [
     "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "PatternCursor",
-    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
+    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Producer", "Stream",
+    "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
     "Namespace": "sync.SyncNamespace", "Stream": "sync.SyncStream",
@@ -48,7 +50,8 @@ _HOMES = {
     "PatternReader": "cursor.sync_cursor.SyncPatternReader",
     "StreamReader": "reader.sync_reader.SyncStreamReader",
     "StreamWriter": "sync.SyncStreamWriter",
-    "PendingRecord": "sync.PendingRecord",
+    "PendingRecord": "sync_appends.PendingRecord",
+    "Producer": "producer.sync_producer.SyncProducer",
 }  # fmt: skip
 
 T = TypeVar("T")

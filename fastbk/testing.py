@@ -26,6 +26,7 @@ from fastbk.devcluster import (
     ClusterFaults,
     DevCluster,
     DevTls,
+    DevWriteService,
     Link,
 )
 from fastbk.errors import ConfigError, Error, StorageError
@@ -96,6 +97,7 @@ class LocalCluster:
         metadata_uri: str | None = None,
         tls: bool = False,
         proxies: bool = False,
+        write_services: int = 1,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         """Nothing runs yet.
@@ -107,6 +109,7 @@ class LocalCluster:
             metadata_uri: of a store that is there already, as one in ZooKeeper; None: sqlite in the folder.
             tls: encrypt, and refuse clients without a certificate; `tls_options` has one.
             proxies: before each bookie, for `cut_off` and `delay(network_ms=)`; what passes them is slower.
+            write_services: how many processes of `fastbk serve`, for producers of streams, which wait for them.
             start_timeout_s: longest wait for all to take writes.
         """
         self._bookie_count = bookies
@@ -116,6 +119,9 @@ class LocalCluster:
         self._has_tls = tls
         self._tls: DevTls | None = None
         self._has_proxies = proxies
+        self._write_service_count = write_services
+        self.write_services: list[DevWriteService] = []
+        """They start with the cluster, which does not wait for them. Each can `stop`, `start`, and `kill`."""
         self._start_timeout_s = start_timeout_s
         self._cluster: DevCluster | None = None
         self._faults: ClusterFaults | None = None
@@ -155,10 +161,18 @@ class LocalCluster:
             self._faults = ClusterFaults(self._cluster.bookies, has_proxies=self._has_proxies)
             self._cluster.start(self._start_timeout_s)
             self._faults.bookies_ready()
+            self._start_write_services(self._cluster)
         except BaseException:
             with contextlib.suppress(StorageError):
                 self.stop()
             raise
+
+    def _start_write_services(self, cluster: DevCluster) -> None:
+        for number in range(self._write_service_count):
+            name = "serve" if number == 0 else f"serve-{number + 1}"
+            service = DevWriteService(name, cluster.data, cluster.metadata_uri, self._tls)
+            self.write_services.append(service)
+            service.start()
 
     def _made(self, folder: Path) -> DevCluster:
         """Return the cluster; nothing runs yet."""
@@ -180,6 +194,10 @@ class LocalCluster:
         try:
             if self._faults is not None:
                 self._faults.end()
+            for service in self.write_services:
+                # What is not kept needs no planned end.
+                service.stop() if self._temporary is None else service.kill()
+            self.write_services.clear()
             if not self._cluster.stop():
                 raise StorageError(f"a bookie did not stop cleanly\n{self.log_tails()}")
         finally:

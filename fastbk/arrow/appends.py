@@ -17,7 +17,8 @@ import pyarrow as pa
 from fastbk.arrow.batches import HEADERS
 from fastbk.errors import BufferFull, ConfigError, WrongType
 from fastbk.stream.positions import DLSN
-from fastbk.stream.sync import PendingRecord, SyncStreamWriter
+from fastbk.stream.sync import SyncStreamWriter
+from fastbk.stream.sync_appends import PendingRecord
 from fastbk.stream.writer.stream_writer import StreamWriter
 
 ROWS_AT_ONCE = 512

@@ -32,6 +32,7 @@ COMMANDS = {
     "stream": "create, append, read, tail, look at, truncate, rename, seal, delete streams",
     "spark": "jobs over the whole data of a cluster on Spark: archive, audit, restore and others",
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
+    "serve": "append to streams for many producers: take over those that are asked for, and hand them over",
     "autorecovery": "bring back the copies of lost bookies, and check that all others are there",
     "context": "clusters by name: store how to reach one, choose which one commands use",
     "gateway": "metadata for clients by HTTPS: each may create, close, truncate and delete as its rights say",

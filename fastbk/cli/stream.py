@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from fastbk.cli import data_files
-from fastbk.cli.data_files import opened_input, read_lines
 from fastbk.cli.options import (
     add_common,
     add_confirmation,
@@ -26,12 +25,11 @@ from fastbk.cli.options import (
     some_of,
     table,
 )
-from fastbk.cli.progress import ByteProgress
+from fastbk.cli.stream_append import add_append_arguments, append
 from fastbk.cli.stream_options import (
     EXAMPLES,
     LOST,
     START_HELP,
-    RecordLine,
     add_inherit,
     add_on_gap,
     add_policy,
@@ -39,7 +37,6 @@ from fastbk.cli.stream_options import (
     add_verb_of_one,
     cursor_facts,
     cursor_lines,
-    line_of_json,
     origins_of,
     pattern_cursor_facts,
     pattern_cursor_lines,
@@ -59,12 +56,8 @@ from fastbk.cli.stream_options import (
 from fastbk.cli.terminal import add_watch
 from fastbk.errors import (
     ConfigError,
-    DataLost,
     Error,
-    PositionTruncated,
-    RecordTooLarge,
     StreamNotFound,
-    TxidOutOfOrder,
 )
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.stream.paths import split_stream_path
@@ -82,9 +75,8 @@ if TYPE_CHECKING:
     from fastbk.stream.pattern.reader import PatternReader, PatternStart
     from fastbk.stream.positions import DLSN, AtSeq, Start
     from fastbk.stream.reader.stream_reader import StreamReader
-    from fastbk.stream.records import Gap, Record
+    from fastbk.stream.records import Gap
     from fastbk.stream.stream import Stream
-    from fastbk.stream.writer.stream_writer import StreamWriter
 
 DELETIONS_SHOWN_MAX = 10
 LEFT_SHOWN_MAX = 20
@@ -607,190 +599,7 @@ def _sizes(infos: Sequence[StreamInfo]) -> dict[str, object]:
     return {"streams": streams}
 
 
-# `fastbk stream append`, `read` and `tail`: lines of a file or stdin become records, as they come
-# in, and records are printed.
-
-
-def add_append_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `append` takes, beside the stream."""
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: - (stdin)")
-    parser.add_argument(
-        "--json-lines", action="store_true",
-        help="each line is an object as `read --json` prints it: payload or payload_base64, txid, key, headers",
-    )  # fmt: skip
-    parser.add_argument(
-        "--resume", action="store_true",
-        help="number the lines (transaction id = line, from 1; with --json-lines: txid) and pass over those that the"
-        " stream has: after a failure give the same command again, and nothing is missing or twice; refused where"
-        " others have appended, too",
-    )  # fmt: skip
-    parser.add_argument("--create", action="store_true", help="make the stream if it is not there")
-
-
-async def append(client: Client, options: argparse.Namespace) -> int:
-    """Append all lines; print the position of the last record."""
-    split_stream_path(options.stream)
-    stream = stream_of(client, options.stream)
-    progress = ByteProgress(options.stream)
-    refused: Error | None = None
-    with opened_input(options.file) as descriptor:
-        try:
-            async with stream.writer(create=options.create) as writer:
-                appending = _Appending(writer, options, progress)
-                if options.resume:
-                    appending.before = await _Before.of(
-                        stream, writer, is_numbered=not options.json_lines
-                    )
-                try:
-                    await appending.run(descriptor)
-                except (ConfigError, TxidOutOfOrder) as error:
-                    refused = error  # what is before it is kept, as after a good end
-                last = await writer.publish()
-                last_txid, epoch = writer.last_txid, writer.epoch
-        finally:
-            progress.end()
-    if refused is not None:
-        raise (
-            type(refused)(f"{refused}; {appending.text} before it")
-            if appending.records
-            else refused
-        )
-    dlsn = None if last is None else str(last)
-    facts = {
-        "stream": options.stream,
-        "records": appending.records,
-        "bytes": appending.size_bytes,
-        "passed_over": appending.passed_over,
-        "last_dlsn": dlsn,
-        "last_txid": last_txid,
-        "epoch": epoch,
-    }
-    if not options.json:
-        before = (
-            f", {format_count(appending.passed_over, 'line')} were there before"
-            if appending.passed_over
-            else ""
-        )
-        note(f"{options.stream}: {appending.text}{before}")
-    return print_answer(options, facts, *([dlsn] if dlsn else ()))
-
-
-class _Appending:
-    """Lines on their way into the stream, and how many they are."""
-
-    def __init__(
-        self, writer: StreamWriter, options: argparse.Namespace, progress: ByteProgress
-    ) -> None:
-        self.records = self.size_bytes = self.passed_over = 0
-        self.before: _Before | None = None
-        self._writer = writer
-        self._options = options
-        self._progress = progress
-
-    @property
-    def text(self) -> str:
-        """What was appended, in words."""
-        return f"{format_count(self.records, 'record')}, {format_size(self.size_bytes)} appended"
-
-    async def run(self, descriptor: int) -> None:
-        """Append what the stream does not have. Raises Error, with the line's number where it is a line's fault."""
-        number = 0
-        async for lines in read_lines(descriptor):
-            for raw in lines:
-                number += 1
-                line = _line(raw, number, self._options)
-                if self.before is not None and self.before.has(line, number):
-                    self.passed_over += 1
-                    continue
-                await self._writer.ready()
-                try:
-                    self._writer.append_nowait(
-                        line.payload, txid=line.txid, key=line.key, headers=line.headers
-                    )
-                except (RecordTooLarge, TxidOutOfOrder) as error:
-                    raise type(error)(f"line {number}: {error}") from error
-                self.records += 1
-                self.size_bytes += len(line.payload)
-            self._progress.moved(self.records, self.size_bytes)
-        if self.before is not None and number:
-            self.before.check()
-
-
-class _Before:
-    """What the stream has, so that `--resume` passes over lines that are records, and over nothing else.
-
-    A line's number, or its `txid`, says nothing of a stream that others append to, too. So the last line that is passed
-    over has to be the stream's last record, and of numbered lines there have to be as many as records.
-    """
-
-    def __init__(self, path: str, last: Record | None, *, is_numbered: bool) -> None:
-        self._path = path
-        self._last = last
-        self._is_numbered = is_numbered
-        self._passed: tuple[int, RecordLine] | None = None
-        self._is_checked = last is None
-
-    @classmethod
-    async def of(cls, stream: Stream, writer: StreamWriter, *, is_numbered: bool) -> _Before:
-        """Look at the last record; the writer is open, so nothing comes behind it."""
-        if writer.last_txid < 0:
-            return cls(stream.path, None, is_numbered=is_numbered)
-        position = await stream.last_position()
-        assert position is not None
-        try:
-            last = await stream.get(position.dlsn)
-        except (PositionTruncated, DataLost) as error:
-            raise ConfigError(
-                f"{stream.path}: --resume needs the stream's last record: {error}"
-            ) from error
-        return cls(stream.path, last, is_numbered=is_numbered)
-
-    def has(self, line: RecordLine, number: int) -> bool:
-        """Return whether the line is a record of the stream already. Raises ConfigError when that cannot be told."""
-        assert line.txid is not None
-        if self._last is None or line.txid > self._last.txid:
-            self.check()
-            return False
-        if self._passed is not None and self._passed[1].txid == line.txid:
-            raise ConfigError(
-                f"line {number}: it has the txid of the line before, {line.txid}; --resume needs another one for each"
-            )
-        self._passed = (number, line)
-        return True
-
-    def check(self) -> None:
-        """Raise ConfigError unless the last line that was passed over is the last record."""
-        last, passed = self._last, self._passed
-        if self._is_checked or last is None:
-            return
-        if passed is None and not self._is_numbered:
-            return  # all lines are behind all records
-        if self._is_numbered and last.seq + 1 != last.txid:
-            why = f"its last record is number {last.seq + 1} and has the transaction id {last.txid}"
-        elif passed is None or passed[1].txid != last.txid:
-            why = f"no line has the transaction id of its last record, {last.txid}"
-        elif (passed[1].payload, passed[1].key, passed[1].headers) != (
-            bytes(last.payload),
-            last.key,
-            last.headers,
-        ):
-            why = f"line {passed[0]} is not its last record, {last.dlsn}, which has the same transaction id"
-        else:
-            self._is_checked = True
-            return
-        raise ConfigError(
-            f"{self._path}: --resume cannot tell which lines are there: {why}, so not only this command has appended to"
-            " the stream. Nothing was appended. Give only the lines that are missing, without --resume"
-        )
-
-
-def _line(raw: bytes, number: int, options: argparse.Namespace) -> RecordLine:
-    if not options.json_lines:
-        return RecordLine(raw, number if options.resume else None)
-    line = line_of_json(raw, number)
-    if options.resume and line.txid is None:
-        raise ConfigError(f"line {number}: --resume needs a txid in every line")
-    return line
+# `fastbk stream read` and `tail`: records are printed.
 
 
 STREAMS_AT_ONCE = 16

@@ -20,6 +20,7 @@ from fastbk.errors import (
     Error,
     LedgerFenced,
     NoSuchLedger,
+    ProducerFenced,
     StreamNotFound,
     WriterFenced,
 )
@@ -140,8 +141,15 @@ class Repeated(_Handed[T]):
 # --- work that is done once for several callers ----------------------------------------------------
 
 
-TAKEN_AWAY = (LedgerFenced, NoSuchLedger, WriterFenced, StreamNotFound, CursorFenced)
-"""What ends writers and cursors whose ledger, stream or cursor somebody else has opened, or deleted.
+TAKEN_AWAY = (
+    LedgerFenced,
+    NoSuchLedger,
+    WriterFenced,
+    ProducerFenced,
+    StreamNotFound,
+    CursorFenced,
+)
+"""What ends those whose ledger, stream, cursor or producer's name somebody else has opened, or deleted.
 
 The first call that meets it raises it, and the application stops. The end of its block says it only where no call has.
 """

@@ -101,6 +101,16 @@ class Settling(Protocol):
         """Return when all that was taken so far is stored, or has failed."""
 
 
+class Attached(Protocol):
+    """What ends with a client: connections that are not to bookies."""
+
+    def mark_forked(self, error: Error) -> None:
+        """Refuse everything with that: the client lives in a forked child."""
+
+    async def close(self, timeout_s: float) -> None:
+        """End."""
+
+
 class Client:
     """A client of one cluster on one event loop. Use `fastbk.connect(uri)`; no I/O before `async with` or a call.
 
@@ -126,7 +136,8 @@ class Client:
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._lac_guard = LacGuard(self.pool) if shares_loop else None
         self.unsettled: set[Settling] = set()
-        """Writers of streams and cursors that are open."""
+        """Writers and producers of streams, and cursors, that are open."""
+        self.attached: list[Attached] = []
         self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
@@ -600,6 +611,8 @@ class Client:
         error = ClientClosed(self._store.closed)
         for writer in self._writers:
             writer.block(error)
+        for attached in self.attached:
+            attached.mark_forked(error)
 
     async def settle(self, timeout_s: float) -> list[str]:
         """Wait until all that open writers and cursors took is stored or has failed; for `fastbk.sync`, before `close`.
@@ -639,6 +652,8 @@ class Client:
             return
         self._store.refuse("this client is closed: make a new one")
         _open_clients.discard(self)
+        for attached in self.attached:
+            await attached.close(limit_s)
         for writer in list(self._writers):
             writer.abandon(
                 ClientClosed(

@@ -117,30 +117,36 @@ class Answer:
     extra: bytes
     """ReadBatchReply: sizes, ReadLacReply: LAC body, ListEntriesReply: ranges."""
     frame: bytes
-    """Hello, info and error answers as they came."""
+    """Answers that Python reads (hello, info, error, OpenProducerReply) as they came."""
     add_wait_us: int = 0
     """How long normal adds wait there, in recovery adds and ReadBatchReply; 0: none came."""
+    segment: int = 0
+    """ProduceReply: with `entry_id` and `slot` the place of its first record; 0: all was stored before."""
+    slot: int = 0
 
 
 # Bytes of one unit of an event's word 6.
 _EXTRA_UNIT = {codec.READ_BATCH_REPLY: 4, codec.LIST_ENTRIES_REPLY: 16}
-_COLD = (codec.HELLO_REPLY, codec.INFO_REPLY, codec.ERROR_REPLY)
+_COLD = (codec.HELLO_REPLY, codec.INFO_REPLY, codec.ERROR_REPLY, codec.OPEN_PRODUCER_REPLY)
 
 
 def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
     """Return the answer that the event at `words[at:]` describes."""
     head = words[at]
     kind = head & 0xFFFF
+    is_produced = kind == codec.PRODUCE_REPLY
     return Answer(
         status=(head >> 16) & 0xFFFF,
         kind=kind,
         entry_id=codec.signed(words[at + 3]),
-        lac=codec.signed(words[at + 4]),
+        lac=-1 if is_produced else codec.signed(words[at + 4]),
         fenced=bool((head >> 32) & 1),
         entries=answers.taken(words[at + 5]) if words[at + 5] else b"",
         extra=answers.content(words[at + 6], _EXTRA_UNIT.get(kind, 1)) if words[at + 6] else b"",
         frame=answers.content(words[at + 7]) if kind in _COLD else b"",
         add_wait_us=head >> 33,
+        segment=words[at + 4] >> 32 if is_produced else 0,
+        slot=words[at + 4] & 0xFFFFFFFF if is_produced else 0,
     )
 
 
@@ -247,6 +253,11 @@ class Connection(asyncio.BufferedProtocol):
     def holds_frames(self) -> bool:
         """Whether frames wait for the end of the loop's turn. Any thread may ask."""
         return bool(self._gathered)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether requests other than adds wait for their answers."""
+        return bool(self._pending)
 
     # --- called by the loop ------------------------------------------------------------------------------------
 

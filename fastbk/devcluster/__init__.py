@@ -9,6 +9,7 @@ from fastbk.devcluster.cluster import (
     DevMetadata,
     DevService,
     DevTls,
+    DevWriteService,
     dev_services,
 )
 from fastbk.devcluster.faults import ClusterFaults, Link
@@ -31,6 +32,7 @@ __all__ = [
     "DevMetadata",
     "DevService",
     "DevTls",
+    "DevWriteService",
     "Link",
     "cpu_seconds",
     "dev_services",

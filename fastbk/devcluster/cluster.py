@@ -1,7 +1,7 @@
 """N bookies in one folder, the services beside them, their metadata and their TLS. The same folder gives the same
 ledgers back.
 
-The services are the janitor and AutoRecovery. Each is a process that ends when we are gone, however
+The services are the janitor, AutoRecovery and the write service. Each is a process that ends when we are gone, however
 we went. `DevTls` is a trial authority in the folder: `ca/` has the authority, `bookie/` the
 certificate of all bookies and services, `client/` the one of clients. `client.env` has the
 variables for them: `. fastbk-data/tls/client.env`.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.devcluster.faults import PROXY_HOST
-from fastbk.devcluster.processes import STOP_TIMEOUT_S, Bookie, free_port, is_free
+from fastbk.devcluster.processes import STOP_TIMEOUT_S, Bookie, free_port, is_free, toml_text
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.observe.event_log import NAME
 from fastbk.safe_files import make_directory, opener, write_text
@@ -185,6 +185,7 @@ class DevCluster:
 
 
 AUDIT_NAME = "audit.log"
+SERVE_CONFIG_NAME = "serve.toml"
 SERVICE_STOP_TIMEOUT_S = 10.0
 
 
@@ -199,6 +200,7 @@ class DevService:
         self.directory = data.absolute() / name
         self._metadata_uri = metadata_uri
         self._words = words if tls is None else (*words, "--http-tls")
+        self._tls = tls
         self._environment = {} if tls is None else tls.service_environment()
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
@@ -225,19 +227,7 @@ class DevService:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, open(self.directory / f"{self.name}.log", "ab", opener=opener) as log:
             self._process = subprocess.Popen(
-                command(
-                    "fastbk.cli",
-                    self.name,
-                    "--metadata",
-                    self._metadata_uri,
-                    "--events",
-                    str(self.directory / NAME),
-                    *self._words,
-                    "--http",
-                    f"127.0.0.1:{self.http_port}",
-                    "--lifeline",
-                    str(theirs.fileno()),
-                ),
+                command("fastbk.cli", *self._command_words(), "--lifeline", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -247,10 +237,30 @@ class DevService:
             )
         self._lifeline = ours
 
+    def _command_words(self) -> Sequence[str]:
+        return (
+            self.name,
+            "--metadata",
+            self._metadata_uri,
+            "--events",
+            str(self.directory / NAME),
+            *self._words,
+            "--http",
+            f"127.0.0.1:{self.http_port}",
+        )
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
+
     def stop(self) -> None:
         """End it and wait until it is gone."""
         if self._process is not None:
             self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)  # a test may have frozen it
             try:
                 self._process.wait(SERVICE_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -264,6 +274,23 @@ class DevService:
         self._process = self._lifeline = None
 
 
+class DevWriteService(DevService):
+    """`fastbk serve`: producers of streams append through it. It keeps its name, and has another port at each start."""
+
+    def __init__(self, name: str, data: Path, metadata_uri: str, tls: DevTls | None = None) -> None:
+        """Nothing runs yet."""
+        super().__init__(name, data, metadata_uri, tls=tls)
+
+    def _command_words(self) -> Sequence[str]:
+        sections: dict[str, dict[str, object]] = {} if self._tls is None else self._tls.sections()
+        sections["serve"] = {"listen": "127.0.0.1:0", "id": self.name}
+        sections.setdefault("http", {})["listen"] = f"127.0.0.1:{self.http_port}"
+        sections["metadata"] = {"uri": self._metadata_uri}
+        path = self.directory / SERVE_CONFIG_NAME
+        write_text(path, toml_text(sections))
+        return ("serve", "--config", str(path))
+
+
 def dev_services(
     data: Path, metadata_uri: str, tls: DevTls | None = None
 ) -> tuple[DevService, ...]:
@@ -272,6 +299,7 @@ def dev_services(
     return (
         DevService("janitor", data, metadata_uri, "--audit", audit, tls=tls),
         DevService("autorecovery", data, metadata_uri, tls=tls),
+        DevWriteService("serve", data, metadata_uri, tls),
     )
 
 

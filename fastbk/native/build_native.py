@@ -147,6 +147,7 @@ MODULES = [
             "wire.h",
             "status.h",
             "client.h",
+            "serve.h",
             "apache.h",
             "apache_translation.h",
             "stream.h",
@@ -167,6 +168,7 @@ MODULES = [
             "stream/codec.c",
             "stream/gather.c",
             "stream/columns.c",
+            "serve/serve.c",
         ],
     ),
     NativeModule(

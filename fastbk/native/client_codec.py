@@ -35,6 +35,8 @@ READ_LAC_REPLY = 4
 LIST_ENTRIES_REPLY = 5
 INFO_REPLY = 6
 ERROR_REPLY = 7
+OPEN_PRODUCER_REPLY = 8
+PRODUCE_REPLY = 9
 
 # Of adds; of reads; of questions for a LAC.
 FLAG_RECOVERY = 1
@@ -58,6 +60,10 @@ class AnswerBuffer:
     caller's, and another one takes its place.
     """
 
+    _call = staticmethod(lib.fbk_client_parse)
+    _event_words = _WORDS
+    _complaint = "the bookie sent something that is no valid answer"
+
     def __init__(self, size_bytes: int = 256 * 1024) -> None:
         self.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
         self._base_size = size_bytes
@@ -65,7 +71,7 @@ class AnswerBuffer:
         self._end = 0
         self._origin = 0
         self._is_given = False
-        self._events = array("Q", bytes(8 * _WORDS * _EVENTS_A_CALL))
+        self._events = array("Q", bytes(8 * self._event_words * _EVENTS_A_CALL))
         self._events_c = ffi.from_buffer("uint64_t[]", self._events)
         self._counts = ffi.new("uint32_t[2]")
         self._consumed = self._counts
@@ -111,7 +117,7 @@ class AnswerBuffer:
             if len(self._view) > self._base_size and end:
                 self._allocate(self._base_size)
             return []
-        count = lib.fbk_client_parse(
+        count = self._call(
             self._bytes_c + start,
             end - start,
             self.frame_size_bytes_max,
@@ -121,11 +127,11 @@ class AnswerBuffer:
             self._wanted,
         )
         if count < 0:
-            raise ProtocolError("the bookie sent something that is no valid answer")
+            raise ProtocolError(self._complaint)
         if count:
             self._origin = start
             self._start = start + self._counts[0]
-            return self._events[: count * _WORDS].tolist()
+            return self._events[: count * self._event_words].tolist()
         self._make_room(self._counts[1])
         return []
 
@@ -239,6 +245,39 @@ def put_ping(request_id: int) -> bytes:
     """Return a Ping."""
     out = ffi.new("uint8_t[]", _REQUEST_BYTES)
     return _taken(out, lib.fbk_client_put_ping(out, request_id))
+
+
+def put_produce(
+    request_id: int,
+    producer: int,
+    follows: int,
+    first_number: int,
+    record_count: int,
+    records: bytes | bytearray | memoryview,
+    numbers: array[int] | None = None,
+) -> bytearray:
+    """Return a Produce; without `numbers` ("q") they are `first_number` and the following ones.
+
+    `records`: as in the body of an entry of a stream. Raises ConfigError when it would be a gibibyte or more.
+    """
+    if numbers is not None and len(numbers) != record_count:
+        raise ValueError(f"{record_count} records have {len(numbers)} numbers")
+    count = 0 if numbers is None else record_count
+    frame = bytearray(lib.fbk_client_produce_size(count, len(records)))
+    if not frame:
+        raise ConfigError(f"{record_count} records of {len(records)} bytes cannot be sent at once")
+    lib.fbk_client_put_produce(
+        ffi.from_buffer("uint8_t[]", frame),
+        request_id,
+        producer,
+        follows,
+        first_number,
+        record_count,
+        ffi.NULL if numbers is None else ffi.from_buffer("int64_t[]", numbers),
+        ffi.from_buffer("uint8_t[]", records),
+        len(records),
+    )
+    return frame
 
 
 def _taken(out: CData, size_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the writers, readers and cursors of streams take: values and defaults, and dicts for type checkers."""
+"""What writers, producers, readers and cursors of streams take: values and defaults, and dicts for type checkers."""
 
 from __future__ import annotations
 
@@ -66,6 +66,38 @@ def writer_options_of(options: StreamWriterOptions) -> WriterOptions:
     """Return the options as a value. Raises ConfigError for an unknown name, a wrong type or value."""
     check_options(options, StreamWriterOptions)
     return WriterOptions(**options)
+
+
+# --- producers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer packs and waits."""
+
+    batch_bytes: int = 64 * 1024
+    """Records that queue up are sent together, when they have as many bytes at the latest."""
+    unacked_bytes_max: int = 4 * 1024 * 1024
+    """`ready` waits above it; above twice as much `append` raises BufferFull. A service may take less."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("batch_bytes", "unacked_bytes_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+
+
+class StreamProducerOptions(TypedDict, total=False):
+    """What `Stream.producer` takes, by name; `ProducerOptions` has their meanings and defaults."""
+
+    batch_bytes: int
+    unacked_bytes_max: int
+
+
+def producer_options_of(options: StreamProducerOptions) -> ProducerOptions:
+    """Return the options as a value. Raises ConfigError for an unknown name, a wrong type or value."""
+    check_options(options, StreamProducerOptions)
+    return ProducerOptions(**options)
 
 
 # --- readers and cursors --------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from fastbk.stream.paths import SERVICES, decode
 
 BEAT_S: Final = 1.0
 LEASE_S: Final = 3.0
-LOOK_S_MAX: Final = 1.5
+UPDATE_S_MAX: Final = 1.5
 """What one look adds to the time that a beat stood still: between two that lie further apart metadata, or whoever
 looks, may have stood still.
 """
@@ -76,9 +76,9 @@ async def read_services(records: RecordCalls) -> list[VersionedService]:
     """Return all services, by id; a record that cannot be read is logged and left out. Raises MetadataUnavailable."""
     parts = await records.children(SERVICES)
     paths = [f"{SERVICES}/{part}" for part in parts]
-    found = [record async for record in records.each(paths)]
+    stored = [record async for record in records.each(paths)]
     services = []
-    for part, record in zip(parts, found, strict=True):
+    for part, record in zip(parts, stored, strict=True):
         if record is None:
             continue  # it stopped just now
         try:
@@ -119,8 +119,8 @@ class OwnerService:
 
 def service_of_owner(owner: str) -> OwnerService | None:
     """Return which service an owner is; None: it is none, but a writer, or nobody."""
-    found = _OWNER.fullmatch(owner)
-    return None if found is None else OwnerService(found[1], found[2])
+    match = _OWNER.fullmatch(owner)
+    return None if match is None else OwnerService(match[1], match[2])
 
 
 # --- who is alive ---------------------------------------------------------------------------------
@@ -137,16 +137,16 @@ class Beats:
     """What one process saw of all services' beats."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Beat] = {}
-        self._looked_s: float | None = None
+        self._known: dict[str, _Beat] = {}
+        self._updated_s: float | None = None
 
-    def look(self, services: Iterable[ServiceRecord], now_s: float) -> None:
+    def update(self, services: Iterable[ServiceRecord], now_s: float) -> None:
         """Take in what metadata says of all services. `now_s`: a monotonic clock before they were asked for."""
-        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LOOK_S_MAX)
-        self._looked_s = now_s
-        seen = {}
+        passed_s = 0.0 if self._updated_s is None else min(now_s - self._updated_s, UPDATE_S_MAX)
+        self._updated_s = now_s
+        beats = {}
         for service in services:
-            known = self._seen.get(service.service_id)
+            known = self._known.get(service.service_id)
             if known is None or (known.beat, known.started_ms) != (
                 service.beat,
                 service.started_ms,
@@ -154,15 +154,15 @@ class Beats:
                 known = _Beat(service.beat, service.started_ms)
             else:
                 known.still_s += max(passed_s, 0.0)
-            seen[service.service_id] = known
-        self._seen = seen
+            beats[service.service_id] = known
+        self._known = beats
 
     def still_s(self, service_id: str) -> float | None:
         """Return for how long a service's beat stood still; None: there is no such service."""
-        known = self._seen.get(service_id)
+        known = self._known.get(service_id)
         return None if known is None else known.still_s
 
     def is_alive(self, service_id: str) -> bool:
         """Return whether a service is there, and may be alive (INV-S38)."""
-        known = self._seen.get(service_id)
+        known = self._known.get(service_id)
         return known is not None and known.still_s < LEASE_S

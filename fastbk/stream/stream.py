@@ -43,7 +43,8 @@ from fastbk.stream.records import Gap, Record
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
-    from fastbk.stream.options import StreamWriterOptions
+    from fastbk.stream.options import StreamProducerOptions, StreamWriterOptions
+    from fastbk.stream.producer.producer import Producer
     from fastbk.stream.writer.stream_writer import StreamWriter
 
 
@@ -102,9 +103,32 @@ class Stream:
 
         `create`: a stream that is not there is made, with the namespaces that it is in. Raises ConfigError.
         """
-        from fastbk.stream.namespace.namespace import Namespace
         from fastbk.stream.options import writer_options_of
         from fastbk.stream.writer.stream_writer import StreamWriter
+
+        return StreamWriter(self._made(create=create), writer_options_of(options))
+
+    def producer(
+        self,
+        name: str | None = None,
+        *,
+        create: bool = False,
+        **options: Unpack[StreamProducerOptions],
+    ) -> Producer:
+        """Return a producer: any number append to a stream at once, through a write service (`fastbk serve`).
+
+        `async with` opens it, and fences only who has the same name; None: a random one. Options: `ProducerOptions`.
+        `create`: as of `writer`. Raises ConfigError.
+        """
+        from fastbk.stream.options import producer_options_of
+        from fastbk.stream.producer.producer import Producer, checked_name
+
+        known = producer_options_of(options)
+        return Producer(self._made(create=create), checked_name(name), known)
+
+    def _made(self, *, create: bool) -> LateContext:
+        """Return the context; `create`: of the stream that is made if it is not there."""
+        from fastbk.stream.namespace.namespace import Namespace
 
         async def made() -> StreamContext:
             namespace = Namespace(self._catalog, "/".join(self.namespace))
@@ -115,8 +139,7 @@ class Stream:
                 await namespace.create_stream(self.name, exist_ok=True)
             return await self.context()
 
-        late = LateContext(self.path, made) if create else self._late()
-        return StreamWriter(late, writer_options_of(options))
+        return LateContext(self.path, made) if create else self._late()
 
     async def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `drafts.py`."""

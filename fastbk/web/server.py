@@ -148,7 +148,7 @@ class HttpListener:
 
         await self.start_protocols(protocol)
 
-    async def start_protocols(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+    async def start_protocols(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
         """Listen, and have a protocol made for each connection. Once only."""
         asyncio.get_running_loop().set_exception_handler(_contained)
         for one in self._sockets:
@@ -170,7 +170,7 @@ class HttpListener:
         return task
 
     async def _accept(
-        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]
+        self, listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]
     ) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -189,7 +189,9 @@ class HttpListener:
                 # the others' turn: accepting goes on as long as somebody connects
                 await asyncio.sleep(0)
 
-    async def _open(self, sock: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+    async def _open(
+        self, sock: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
         loop = asyncio.get_running_loop()
         context = None if self._tls is None else self._tls.current()
         try:

@@ -1,4 +1,4 @@
-"""The rare messages as typed values: hello, info, errors. Nothing here runs once an entry.
+"""The rare messages as typed values: hello, info, errors, openings of producers. Nothing here runs once an entry.
 
 Encoding goes through flatbuffers' own builder; a frame's fields lie in the order of the struct. Decoding trusts the
 frame's structure: verify it first (`fastbk.native`: the worker has, the client's response reader has). Frames are
@@ -13,11 +13,14 @@ import msgspec
 
 from fastbk.printable_text import printable
 from fastbk.wire.flatbuffers_plain import flatbuffers
+from fastbk.wire.generated import CloseProducer as CloseProducerTable
 from fastbk.wire.generated import ErrorReply as ErrorTable
 from fastbk.wire.generated import Hello as HelloTable
 from fastbk.wire.generated import HelloReply as HelloReplyTable
 from fastbk.wire.generated import Info as InfoTable
 from fastbk.wire.generated import InfoReply as InfoReplyTable
+from fastbk.wire.generated import OpenProducer as OpenProducerTable
+from fastbk.wire.generated import OpenProducerReply as OpenProducerReplyTable
 from fastbk.wire.generated import Request as RequestTable
 from fastbk.wire.generated import Response as ResponseTable
 from fastbk.wire.generated.RequestBody import RequestBody
@@ -102,6 +105,38 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     version_max: int = 0
 
 
+class OpenProducer(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer of a write service. `incarnation` 0 opens the name, which fences; else it goes on with that opening.
+
+    An empty name only has the service take the stream over.
+    """
+
+    stream: str
+    name: bytes = b""
+    incarnation: int = 0
+    timeout_ms: int = 0
+
+
+class CloseProducer(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a producer on its connection; its name stays in the stream's table."""
+
+    producer: int
+
+
+class OpenProducerReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a write service answers. `producer`: its number on this connection.
+
+    `entry_bytes_max`: of the records of one frame. `pending_bytes_max`: of records that may be unanswered; more closes
+    the connection.
+    """
+
+    producer: int
+    incarnation: int
+    last_number: int
+    entry_bytes_max: int
+    pending_bytes_max: int
+
+
 class ColdRequest(msgspec.Struct, frozen=True):
     """A request that Python answers; `hello` is None for info."""
 
@@ -109,8 +144,9 @@ class ColdRequest(msgspec.Struct, frozen=True):
     hello: Hello | None
 
 
-Reply: TypeAlias = HelloReply | InfoReply | ErrorReply
-T = TypeVar("T", bound="Hello | Reply")
+Reply: TypeAlias = HelloReply | InfoReply | ErrorReply | OpenProducerReply
+ServiceRequest: TypeAlias = Hello | OpenProducer | CloseProducer
+T = TypeVar("T", bound="ServiceRequest | Reply")
 
 
 def encode_hello(request_id: int, hello: Hello) -> bytes:
@@ -124,6 +160,20 @@ def encode_info(request_id: int) -> bytes:
     builder = flatbuffers.Builder(128)
     InfoTable.Start(builder)
     return _request(builder, request_id, RequestBody.Info, InfoTable.End(builder))
+
+
+def encode_open_producer(request_id: int, request: OpenProducer) -> bytes:
+    """Return the frame of a request to open a producer, or to go on with it."""
+    builder = flatbuffers.Builder(256)
+    table = _table(builder, OpenProducerTable, request)
+    return _request(builder, request_id, RequestBody.OpenProducer, table)
+
+
+def encode_close_producer(request_id: int, request: CloseProducer) -> bytes:
+    """Return the frame of a request to end a producer."""
+    builder = flatbuffers.Builder(128)
+    table = _table(builder, CloseProducerTable, request)
+    return _request(builder, request_id, RequestBody.CloseProducer, table)
 
 
 def encode_reply(request_id: int, status: int, reply: Reply) -> bytes:
@@ -149,6 +199,19 @@ def decode_cold_request(frame: bytes) -> ColdRequest:
     if kind != RequestBody.Hello:
         raise ValueError(f"request body {kind} is not Python's")
     return ColdRequest(request.RequestId(), _value(Hello, request, HelloTable, NAME_BYTES_MAX))
+
+
+def decode_service_request(frame: bytes) -> ServiceRequest | None:
+    """Return a verified request to a write service, None if it is none of this module's."""
+    request = RequestTable.Request.GetRootAs(frame, LENGTH_BYTES)
+    kind = request.BodyType()
+    if kind == RequestBody.Hello:
+        return _value(Hello, request, HelloTable, NAME_BYTES_MAX)
+    if kind == RequestBody.OpenProducer:
+        return _value(OpenProducer, request, OpenProducerTable)
+    if kind == RequestBody.CloseProducer:
+        return _value(CloseProducer, request, CloseProducerTable)
+    return None
 
 
 def decode_reply(frame: bytes) -> tuple[int, int, Reply | None]:
@@ -185,11 +248,12 @@ _REPLIES: dict[type[Reply], tuple[int, Untyped]] = {
     HelloReply: (ResponseBody.HelloReply, HelloReplyTable),
     InfoReply: (ResponseBody.InfoReply, InfoReplyTable),
     ErrorReply: (ResponseBody.ErrorReply, ErrorTable),
+    OpenProducerReply: (ResponseBody.OpenProducerReply, OpenProducerReplyTable),
 }
-_LEFT_OUT_IF_EMPTY = ("auth_method", "auth_payload", "frozen")
+_LEFT_OUT_IF_EMPTY = ("auth_method", "auth_payload", "frozen", "name")
 """Fields that former versions do not know."""
-_AUTH_PAYLOAD_OFFSETS = {HelloTable: 12, HelloReplyTable: 18}
-"""Where a table's `auth_payload` stands in its vtable: the generated code returns it byte by byte."""
+_BYTES_OFFSETS = {HelloTable: 12, HelloReplyTable: 18, OpenProducerTable: 6}
+"""Where a table's vector of bytes stands in its vtable: the generated code returns it byte by byte."""
 
 
 def _request(builder: Untyped, request_id: int, kind: int, body: int) -> bytes:
@@ -206,7 +270,7 @@ def _generated(field: str) -> str:
     return field.title().replace("_", "")
 
 
-def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
+def _table(builder: Untyped, module: Untyped, message: ServiceRequest | Reply) -> int:
     """Write a table, its texts first."""
     values = {}
     for name in message.__struct_fields__:
@@ -226,7 +290,7 @@ def _stored(builder: Untyped, value: str | bytes | int) -> int:
     return int(builder.CreateByteVector(value)) if isinstance(value, bytes) else value
 
 
-def _auth_payload(table: Untyped, offset: int) -> bytes:
+def _bytes_field(table: Untyped, offset: int) -> bytes:
     """Return at most one byte more than may be there: whoever reads it refuses that."""
     at = table.Offset(offset)
     if not at:
@@ -245,7 +309,7 @@ def _value(
     values: dict[str, Any] = {}
     for name, type_name in kind.__annotations__.items():
         if type_name == "bytes":
-            values[name] = _auth_payload(table._tab, _AUTH_PAYLOAD_OFFSETS[module])
+            values[name] = _bytes_field(table._tab, _BYTES_OFFSETS[module])
             continue
         value = getattr(table, _generated(name))()
         if type_name == "str":

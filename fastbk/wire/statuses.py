@@ -6,7 +6,7 @@ import enum
 
 
 class Status(enum.IntEnum):
-    """What a bookie answers; the meanings are in wire/schema/protocol.fbs."""
+    """What a bookie or a write service answers; the meanings are in wire/schema/protocol.fbs."""
 
     OK = 0
     BAD_REQUEST = 1
@@ -25,6 +25,13 @@ class Status(enum.IntEnum):
     OTHER_CREATION = 27
     FORBIDDEN = 28
     IO_ERROR = 30
+    MOVED = 40
+    NOT_NEXT = 41
+    PRODUCER_EXPIRED = 42
+    PRODUCER_FENCED = 43
+    TOO_MANY_PRODUCERS = 44
+    WRONG_KIND = 45
+    NO_STREAM = 46
 
 
 _FOR_PEOPLE = {

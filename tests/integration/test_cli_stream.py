@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -131,6 +132,45 @@ def test_resume_is_refused_where_others_have_appended(cli: Cli, cluster: LocalCl
     assert cli.json("stream", "append", "resumed/c", "--resume")["records"] == 0, (
         "no lines, nothing to tell"
     )
+
+
+def test_a_producers_lines_are_resumed_whoever_else_appends(cli: Cli) -> None:
+    """README's order of commands: `--resume`, others, more lines with `--resume`."""
+    cli("namespace", "create", "produced", "--exist-ok")
+    words = ("stream", "append", "produced/a", "--producer")
+    assert cli(*words, "import", "--create", "--resume", stdin=b"1\n2\n3\n") == "1.1.2\n"
+    found = cli.json(*words, "other", stdin=b"x\ny\n")
+    assert (found["producer"], found["last_number"]) == ("other", 2)
+    found = cli.json(*words, "import", "--resume", stdin=b"1\n2\n3\n4\n5\n")
+    assert (found["records"], found["passed_over"], found["last_number"]) == (2, 3, 5)
+    # A first attempt without it has numbered its lines in the same way.
+    found = cli.json(*words, "other", "--resume", stdin=b"x\ny\nz\n")
+    assert (found["records"], found["passed_over"]) == (1, 2)
+    text = cli("stream", "read", "produced/a", "--payload")
+    assert text.split() == ["1", "2", "3", "x", "y", "4", "5", "z"]
+    lines = cli("stream", "read", "produced/a", "--json").encode()
+    found = cli.json(*words, "copy", "--json-lines", "--resume", stdin=lines)
+    assert (found["records"], found["last_number"]) == (8, 7)
+    assert cli.json(*words, "copy", "--json-lines", "--resume", stdin=lines)["passed_over"] == 8
+    said = cli.fails(*words, "copy", "--json-lines", "--resume", code=2,
+                     stdin=b'{"payload": "a", "txid": 8}\n{"payload": "b", "txid": 8}\n')  # fmt: skip
+    assert "line 2" in said and "1 record, 1 B appended before it" in said
+    assert "printable text" in cli.fails(*words, "~a", stdin=b"", code=2)
+    said = cli.fails("stream", "append", "produced/a", stdin=b"x\n", code=2)
+    assert "producers" in said
+
+
+def test_several_processes_append_lines_at_once(cli: Cli) -> None:
+    cli("namespace", "create", "produced", "--exist-ok")
+    cli("stream", "create", "produced/b")
+    text = "".join(f"{number}\n" for number in range(1, 2001))
+    words = ("stream", "append", "produced/b", "--producer")
+    running = [cli.start(*words, name) for name in ("a", "b", "c")]
+    with ThreadPoolExecutor(len(running)) as pool:
+        list(pool.map(lambda process: process.communicate(text), running))
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert cli("stream", "read", "produced/b", "--payload").split().count("2000") == 3
+    assert cli.json(*words, "d", stdin=b"")["records"] == 0
 
 
 def test_lines_of_json_are_resumed_only_behind_the_last_record(

@@ -21,6 +21,9 @@ from fastbk.devcluster import is_alive
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import crowd, wait_until
 
+SERVICES = 3
+"""Janitor, AutoRecovery and the write service."""
+
 
 class Dev:
     """A running `fastbk dev`."""
@@ -120,7 +123,7 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(three
     assert uri == f"sqlite:{dev.ready_file.parent}/data/metadata.sqlite"
     ledger_id = asyncio.run(write(uri, 10, copies=3))
     assert len(asyncio.run(read(uri, ledger_id))) == 10
-    assert len(dev.pids()) == 3 * 5 + 2
+    assert len(dev.pids()) == 3 * 5 + SERVICES
     assert dev.process.stdout is not None
     answer = json.loads(dev.process.stdout.readline())
     assert answer["metadata"] == uri
@@ -136,6 +139,7 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(three
     wait_until(
         lambda: page_has("janitor", "fastbk_janitor_passes_total"), "the janitor's page", 30.0
     )
+    wait_until(lambda: page_has("serve", "fastbk_serve_frames_total"), "the service's page", 30.0)
     wait_until(
         lambda: page_has("autorecovery", "fastbk_autorecovery_elections_total 1"),
         "an auditor",
@@ -165,7 +169,7 @@ def test_a_killed_bookie_is_started_again_and_kill_9_of_all_leaves_no_orphan_and
         async with fastbk.connect(uri) as client:
             return sum(bookie.writable for bookie in await client.list_bookies())
 
-    wait_until(lambda: len(dev.pids()) == 5 + 2, "all processes again", 30.0)
+    wait_until(lambda: len(dev.pids()) == 5 + SERVICES, "all processes again", 30.0)
     wait_until(lambda: asyncio.run(writable()) == 1, "a writable bookie", 30.0)
     assert len(asyncio.run(read(uri, ledger_id))) == 1000
     pids = dev.pids()
@@ -188,7 +192,7 @@ def test_a_cluster_of_one_bookie_is_made_for_its_owner_alone(tmp_path: Path) -> 
     out = ""
     try:
         one.wait_ready()
-        assert len(one.pids()) == 5 + 2
+        assert len(one.pids()) == 5 + SERVICES
         open_to_others = [
             f"{path}: {path.stat().st_mode:o}"
             for path in (tmp_path / "data", *(tmp_path / "data").rglob("*"), one.ready_file)

@@ -92,6 +92,7 @@ def use_streams(run: Recorder, folder: Path) -> None:
     run("namespace info", "shop")
     run("stream create", "shop/orders", "shop/old")
     run("stream append", "shop/orders", stdin=b"a\nb\n\xff\n")
+    run("stream append", "shop/produced", "--create", "--producer", "import", stdin=b"a\n")
     with (
         fastbk.sync.connect(run._cli._environment["FASTBK_METADATA"]) as client,
         client.namespace("shop").stream("orders").cursor("billing", start="earliest") as cursor,

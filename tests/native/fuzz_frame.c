@@ -37,6 +37,19 @@ read_request(const uint8_t *frame, uint32_t size, bool is_valid)
 }
 
 static void
+read_service_request(const uint8_t *frame, uint32_t size, bool is_valid)
+{
+    struct fbk_produce produce;
+    uint64_t request_id;
+    const int32_t kind = fbk_wire_read_service_request(frame, size, &request_id, &produce);
+    FBK_ASSERT((kind >= 0) == is_valid);
+    if (kind != FBK_REQUEST_BODY_PRODUCE)
+        return;
+    touch(produce.numbers, 8ull * produce.number_count);
+    touch(produce.records, produce.records_bytes);
+}
+
+static void
 read_response(const uint8_t *frame, uint32_t size, bool is_valid)
 {
     struct fbk_response response;
@@ -63,8 +76,10 @@ try_one(const uint8_t *frame, uint32_t size, int is_response)
         FBK_ASSERT((fbk_oracle_verify(frame, size, is_response) != 0) == is_valid);
     if (is_response)
         read_response(frame, size, is_valid);
-    else
+    else {
         read_request(frame, size, is_valid);
+        read_service_request(frame, size, is_valid);
+    }
 }
 
 int

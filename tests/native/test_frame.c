@@ -70,6 +70,12 @@ requests(void)
     golden("request_list", fbk_wire_put_list_request(out, 10, 5, 0, 1000));
     golden("request_info", fbk_wire_put_info(out, 11));
     golden("request_ping", fbk_wire_put_ping(out, 12));
+    static const int64_t numbers[] = {7, 9};
+    static const uint8_t records[] = {0, 1, 0, 0, 'a', 1, 2, 0, 0, 'b', 'c'};
+    golden("request_produce",
+           fbk_wire_put_produce(out, 13, 3, 5, 7, 2, NULL, records, sizeof records));
+    golden("request_produce_numbers",
+           fbk_wire_put_produce(out, 14, 3, -1, 7, 2, numbers, records, sizeof records));
 }
 
 static void
@@ -94,6 +100,7 @@ responses(void)
     golden("response_read_lac_empty",
            fbk_wire_put_read_lac(out, 7, FBK_S_OK, -1, false, NULL, 0, -1, NULL, 0, NULL));
     const int64_t ranges[] = {0, 3, 7, 7};
+    golden("response_produce", fbk_wire_put_produce_reply(out, 13, 2, 77, 4));
     golden("response_list", fbk_wire_put_list(out, 10, FBK_S_OK, -1, ranges, 2));
 }
 

@@ -198,6 +198,7 @@ FUZZERS: list[Fuzzer] = [
         "fuzz_stream_columns.c", ("stream/codec.c", "stream/columns.c"), corpus="stream_columns"
     ),
     Fuzzer("fuzz_stream_gather.c", ("stream/gather.c", "stream/codec.c")),
+    Fuzzer("fuzz_serve.c", ("serve/serve.c", "stream/codec.c", *WIRE_SOURCES), corpus="frames"),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations", cost=4),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
     Fuzzer("fuzz_journal_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_journal_log"),

@@ -202,6 +202,51 @@ test_responses(void)
     }
 }
 
+/* As a write service reads it, with numbers and without; a bookie knows nothing of it. */
+static void
+test_produce(void)
+{
+    for (uint32_t count = 0; count < 40; count++) {
+        uint8_t records[300];
+        int64_t numbers[40];
+        const uint32_t records_bytes = count * 7;
+        test_fill(records, records_bytes, count);
+        for (uint32_t i = 0; i < count; i++)
+            numbers[i] = (int64_t)i * 3;
+        for (uint32_t with_numbers = 0; with_numbers < 2; with_numbers++) {
+            const uint32_t number_count = with_numbers ? count : 0;
+            memset(out, 0xff, 2048);
+            const uint32_t bytes =
+                fbk_wire_put_produce(out, UINT64_MAX, 3, -1, INT64_MAX, count,
+                                     with_numbers ? numbers : NULL, records, records_bytes);
+            CHECK_EQUAL(bytes, fbk_wire_produce_size(number_count, records_bytes));
+            struct fbk_request request = request_of(bytes, count % 9);
+            CHECK(request.request_id == UINT64_MAX && request.body_type == 0);
+            struct fbk_produce produce;
+            uint64_t request_id;
+            CHECK_EQUAL(fbk_wire_read_service_request(out, bytes, &request_id, &produce),
+                        FBK_REQUEST_BODY_PRODUCE);
+            CHECK(request_id == UINT64_MAX && produce.producer == 3 && produce.follows == -1);
+            CHECK(produce.first_number == INT64_MAX && produce.record_count == count);
+            CHECK_EQUAL(produce.number_count, number_count);
+            CHECK(number_count == 0 || memcmp(produce.numbers, numbers, 8ull * count) == 0);
+            CHECK(number_count == 0 || (produce.numbers - out) % 8 == 0);
+            CHECK_EQUAL(produce.records_bytes, records_bytes);
+            CHECK(memcmp(produce.records, records, records_bytes) == 0);
+            CHECK_EQUAL(fbk_wire_read_service_request(out, bytes - 1, &request_id, &produce),
+                        FBK_E_PROTOCOL);
+        }
+    }
+    struct fbk_response response;
+    const uint32_t bytes =
+        fbk_wire_put_produce_reply(out, UINT64_MAX - 1, UINT32_MAX, INT64_MAX, UINT32_MAX - 2);
+    CHECK_EQUAL(fbk_wire_read_response(out, bytes, &response), 0);
+    CHECK(response.request_id == UINT64_MAX - 1 && response.status == 0 &&
+          response.body_type == FBK_RESPONSE_BODY_PRODUCE_REPLY);
+    CHECK(response.segment == UINT32_MAX && response.entry_id == INT64_MAX &&
+          response.slot == UINT32_MAX - 2);
+}
+
 static void
 test_list_responses(void)
 {
@@ -315,6 +360,7 @@ main(void)
     test_small_requests();
     test_responses();
     test_list_responses();
+    test_produce();
     test_digests();
     return 0;
 }

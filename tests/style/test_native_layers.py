@@ -24,6 +24,7 @@ USES: dict[str, set[str]] = {
     "worker": {"base", "wire", "apache"},
     "client": {"base", "wire", "apache"},
     "stream": {"base"},
+    "serve": {"base", "wire", "stream"},
     "load": {"base", "wire", "apache"},
 }
 # Its files still call each other both ways.

@@ -35,8 +35,9 @@ int64_t fbk_client_encode_add_batch(const struct fbk_client_ledger *ledger, uint
 #define FBK_CLIENT_EVENT_WORDS 8
 /* 0: kind (FBK_RESPONSE_BODY_* of the answer, 0 = a status alone) | status << 16 | fenced << 32 |
  * add_wait_us << 33 1: request id   2: how many statuses of consecutive request ids this is   3:
- * entry id   4: lac 5: entry bytes: offset << 32 | size    6: entry sizes (offset << 32 | count) or
- * LAC body or ranges 7: the whole frame: offset << 32 | size.  Offsets count from `bytes`. */
+ * entry id   4: lac; of a ProduceReply segment << 32 | slot   5: entry bytes: offset << 32 | size
+ * 6: entry sizes (offset << 32 | count) or LAC body or ranges 7: the whole frame: offset << 32 |
+ * size.  Offsets count from `bytes`. */
 /* Parses whole frames of `bytes` into at most event_count_max events; consecutive equal statuses
  * become one. Returns the number of events, or FBK_E_PROTOCOL. *consumed: bytes of the frames
  * parsed; *wanted: the whole size of the frame that begins there, 0 when not even its length is
@@ -101,3 +102,12 @@ uint32_t fbk_client_put_list(uint8_t *out, uint64_t request_id, int64_t ledger_i
                              int64_t first_entry_id, uint32_t range_count_max);
 uint32_t fbk_client_put_info(uint8_t *out, uint64_t request_id);
 uint32_t fbk_client_put_ping(uint8_t *out, uint64_t request_id);
+
+#define FBK_CLIENT_PRODUCE_RECORDS_MAX 100000000
+/* Bytes of a Produce, 0 for too much.  number_count 0: its numbers follow each other. */
+uint64_t fbk_client_produce_size(uint32_t number_count, uint64_t records_bytes);
+/* numbers: NULL, or record_count of them.  Returns the bytes written. */
+uint32_t fbk_client_put_produce(uint8_t *out, uint64_t request_id, uint32_t producer,
+                                int64_t follows, int64_t first_number, uint32_t record_count,
+                                const int64_t *numbers, const uint8_t *records,
+                                uint32_t records_bytes);

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fastbk.client.async_tools import TAKEN_AWAY, SharedEnd, may_end_quietly
 from fastbk.client.ledger_writer import called_by
@@ -513,6 +513,27 @@ class StreamWriter:
                 self.abort()
 
 
+class Bounded(Protocol):
+    """What takes appends, and ends by its first failure: a writer's engine, or a producer's."""
+
+    failure: Error | None
+
+    @property
+    def queue(self) -> HasRoom:
+        """What was taken."""
+
+    def unsent(self) -> Error:
+        """Return the error of an append that was never sent, of one that has ended."""
+
+
+class HasRoom(Protocol):
+    """What counts bytes that are not acknowledged."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether they are within their bound."""
+
+
 class Backpressure:
     """Room for an opened writer's appends: who waits for it, in which order, and for how long.
 
@@ -524,7 +545,7 @@ class Backpressure:
         waiting: appends that wait for room.
     """
 
-    def __init__(self, engine: AppendEngine, progress: asyncio.Event, name: str) -> None:
+    def __init__(self, engine: Bounded, progress: asyncio.Event, name: str) -> None:
         """`progress`: set when there may be room again, or the engine has ended. `name`: the stream's."""
         self._engine = engine
         self._progress = progress
@@ -543,9 +564,7 @@ class Backpressure:
         if self.waiting:
             raise BufferFull(f"{self.waiting} appends wait for room: await ready()")
 
-    async def append(
-        self, take: Callable[[], asyncio.Future[DLSN]], timeout_s: float | None
-    ) -> DLSN:
+    async def append(self, take: Callable[[], asyncio.Future[T]], timeout_s: float | None) -> T:
         """Call `take`, now or when its turn has come and there is room, and await what it returns.
 
         Raises BufferFull where too many wait, QuorumTimeout.
@@ -564,11 +583,11 @@ class Backpressure:
                 outcome="not_written" if taken is None else "unknown",
             ) from None
 
-    async def taken(self, take: Callable[[], asyncio.Future[DLSN]]) -> asyncio.Future[DLSN]:
+    async def taken(self, take: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
         """Call `take`, now or when its turn has come and there is room; return what it returns."""
         return self._taken_now(take) or await self._taken_in_turn(take)
 
-    def _taken_now(self, take: Callable[[], asyncio.Future[DLSN]]) -> asyncio.Future[DLSN] | None:
+    def _taken_now(self, take: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T] | None:
         """Call `take`; None where it has to wait: for others, for room, or since it is larger than what is left."""
         if not self.may_pass:
             return None
@@ -577,9 +596,7 @@ class Backpressure:
         except BufferFull:
             return None
 
-    async def _taken_in_turn(
-        self, take: Callable[[], asyncio.Future[DLSN]]
-    ) -> asyncio.Future[DLSN]:
+    async def _taken_in_turn(self, take: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
         self.waiting += 1
         try:
             async with self._gate:

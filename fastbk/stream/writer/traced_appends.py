@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import RecordTooLarge
 from fastbk.observe.tracing import HEADER_NAMES, Attributes, Span, Tracer
-from fastbk.stream.positions import DLSN
 from fastbk.stream.records import get_headers, put_headers
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class TracedAppends:
         txid: int | None,
         key: bytes | None,
         headers: bytes,
-        future: asyncio.Future[DLSN],
+        future: asyncio.Future[Any],
     ) -> None:
         """Do as the queue's `put`, whose errors it raises. The record that is traced names its span in a header."""
         span = self._begin({"messaging.message.body.size": len(data)})
@@ -59,7 +58,7 @@ class TracedAppends:
         txids: Sequence[int] | None,
         keys: Sequence[bytes | None] | None,
         headers: Sequence[bytes] | None,
-        future: asyncio.Future[DLSN],
+        future: asyncio.Future[Any],
     ) -> None:
         """Do as the queue's `put_batch`. The span is one for all, and the first record names it."""
         span = self._begin({"messaging.batch.message_count": len(payloads)})
@@ -84,7 +83,7 @@ class TracedAppends:
             return None
         return self.tracer.begin(self._name, "producer", {**self._attributes, **attributes})
 
-    def _taken(self, span: Span, future: asyncio.Future[DLSN]) -> None:
+    def _taken(self, span: Span, future: asyncio.Future[Any]) -> None:
         group = self._queue.groups[-1]
         if group.span is None:
             group.span = span
@@ -100,7 +99,7 @@ def _with_span(headers: bytes, span: Span) -> bytes:
     return headers + put_headers(span.headers())
 
 
-def _end(span: Span, future: asyncio.Future[DLSN]) -> None:
+def _end(span: Span, future: asyncio.Future[Any]) -> None:
     if future.cancelled():
         span.fail("its caller waits no more; the record stays in its place")
         return
@@ -108,6 +107,9 @@ def _end(span: Span, future: asyncio.Future[DLSN]) -> None:
     if error is not None:
         span.fail(f"{type(error).__name__}: {error}")
         return
-    segment, entry, slot = future.result()
-    span.set({"fastbk.segment": segment, "fastbk.entry.id": entry, "fastbk.slot": slot})
+    place = future.result()
+    if place is not None:
+        span.set(
+            dict(zip(("fastbk.segment", "fastbk.entry.id", "fastbk.slot"), place, strict=True))
+        )
     span.end()

@@ -15,3 +15,6 @@ class RequestBody(object):
     ListEntries = 9
     Info = 10
     Ping = 11
+    OpenProducer = 12
+    Produce = 13
+    CloseProducer = 14

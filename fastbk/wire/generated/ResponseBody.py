@@ -11,3 +11,5 @@ class ResponseBody(object):
     ListEntriesReply = 5
     InfoReply = 6
     ErrorReply = 7
+    OpenProducerReply = 8
+    ProduceReply = 9

@@ -20,3 +20,10 @@ class Status(object):
     OTHER_CREATION = 27
     FORBIDDEN = 28
     IO_ERROR = 30
+    MOVED = 40
+    NOT_NEXT = 41
+    PRODUCER_EXPIRED = 42
+    PRODUCER_FENCED = 43
+    TOO_MANY_PRODUCERS = 44
+    WRONG_KIND = 45
+    NO_STREAM = 46

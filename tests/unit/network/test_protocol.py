@@ -10,19 +10,23 @@ import flatbuffers
 import pytest
 
 from fastbk.model.entry import DigestType
-from fastbk.native.client_codec import LedgerCodec
+from fastbk.native.client_codec import LedgerCodec, put_produce
 from fastbk.native.worker import BAD_VERSION
 from fastbk.wire.generated import AddBatch, MasterKey
 from fastbk.wire.generated.RequestBody import RequestBody
 from fastbk.wire.messages import (
     MAGIC,
+    CloseProducer,
     ErrorReply,
     Hello,
     HelloReply,
     InfoReply,
+    OpenProducer,
     decode_reply,
+    encode_close_producer,
     encode_hello,
     encode_info,
+    encode_open_producer,
 )
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, Layout, answer_of, entry_bytes
@@ -259,6 +263,15 @@ BAD = {
     "a second hello": (encode_hello(2, Hello()), BAD_REQUEST),
     "unknown operation": (frames.unknown(2), UNSUPPORTED),
     "no operation": (frames.unknown(2, 0), UNSUPPORTED),
+    "an opening of a producer": (
+        encode_open_producer(2, OpenProducer(stream="shop/orders", name=b"till-1")),
+        UNSUPPORTED,
+    ),
+    "records of a producer": (
+        bytes(put_produce(2, 1, -1, 0, 1, b"\0\1\0\0a")),
+        UNSUPPORTED,
+    ),
+    "the end of a producer": (encode_close_producer(2, CloseProducer(producer=1)), UNSUPPORTED),
 }
 
 

@@ -10,7 +10,7 @@ from fastbk.errors import StorageError
 from fastbk.meta.records import VersionedRecord
 from fastbk.stream.services import (
     LEASE_S,
-    LOOK_S_MAX,
+    UPDATE_S_MAX,
     Beats,
     OwnerService,
     ServiceRecord,
@@ -89,26 +89,26 @@ def test_another_owner_is_no_service(owner: str) -> None:
 # --- beats ----------------------------------------------------------------------------------------
 
 
-def looked(beats: Beats, now_s: float, *services: ServiceRecord) -> None:
-    beats.look(services, now_s)
+def updated(beats: Beats, now_s: float, *services: ServiceRecord) -> None:
+    beats.update(services, now_s)
 
 
 def test_a_beat_that_stands_still_is_given_up() -> None:
     beats = Beats()
     for second in range(4):
-        looked(beats, float(second), service("a", beat=5), service("b", beat=second))
+        updated(beats, float(second), service("a", beat=5), service("b", beat=second))
         assert beats.is_alive("a") == (second < LEASE_S)
         assert beats.is_alive("b")
-    looked(beats, 4.0, service("a", beat=6), service("b", beat=4))
+    updated(beats, 4.0, service("a", beat=6), service("b", beat=4))
     assert beats.is_alive("a")
 
 
 def test_who_is_not_there_is_not_alive() -> None:
     beats = Beats()
     assert not beats.is_alive("a")
-    looked(beats, 0.0, service("a"))
+    updated(beats, 0.0, service("a"))
     assert beats.still_s("a") == 0.0
-    looked(beats, 1.0)
+    updated(beats, 1.0)
     assert beats.still_s("a") is None
     assert not beats.is_alive("a")
 
@@ -116,18 +116,18 @@ def test_who_is_not_there_is_not_alive() -> None:
 def test_another_life_of_a_service_begins_anew() -> None:
     beats = Beats()
     for second in range(4):
-        looked(beats, float(second), service("a", beat=0, started_ms=1))
+        updated(beats, float(second), service("a", beat=0, started_ms=1))
     assert not beats.is_alive("a")
-    looked(beats, 4.0, service("a", beat=0, started_ms=2))
+    updated(beats, 4.0, service("a", beat=0, started_ms=2))
     assert beats.is_alive("a")
 
 
 def test_a_pause_of_metadata_or_of_the_looker_gives_nobody_up() -> None:
     """INV-S38: the service could not write its beat, or we could not see it."""
     beats = Beats()
-    looked(beats, 0.0, service("a", beat=1))
-    looked(beats, 600.0, service("a", beat=1))
-    assert beats.still_s("a") == LOOK_S_MAX < LEASE_S
+    updated(beats, 0.0, service("a", beat=1))
+    updated(beats, 600.0, service("a", beat=1))
+    assert beats.still_s("a") == UPDATE_S_MAX < LEASE_S
     assert beats.is_alive("a")
 
 
@@ -138,6 +138,6 @@ def test_a_service_is_given_up_only_after_enough_looks(steps: list[tuple[float, 
         now_s += step_s
         beat += is_moving
         still = 0 if is_moving else still + 1
-        looked(beats, now_s, service("a", beat=beat))
+        updated(beats, now_s, service("a", beat=beat))
         if not beats.is_alive("a"):
-            assert still * LOOK_S_MAX >= LEASE_S
+            assert still * UPDATE_S_MAX >= LEASE_S

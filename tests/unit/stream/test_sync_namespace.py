@@ -17,6 +17,8 @@ from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.pattern.cursor import PatternCursor
 from fastbk.stream.pattern.reader import PatternReader
 from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.producer.producer import Producer
+from fastbk.stream.producer.sync_producer import SyncProducer
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.stream import Stream
@@ -43,6 +45,7 @@ def public(kind: type) -> dict[str, object]:
         (SyncNamespace, Namespace, set()),
         (SyncStream, Stream, {"context"}),
         (SyncStreamWriter, StreamWriter, {"failure"}),
+        (SyncProducer, Producer, {"failure"}),
         # What a blocking read_chunks asks for between two turns to the loop.
         (SyncStreamReader, StreamReader, {"at_hand"}),
         # What the reader's figures leave out, on the loop.

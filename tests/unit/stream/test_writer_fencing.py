@@ -22,7 +22,8 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.stream.options import WriterOptions
-from fastbk.stream.sync import PendingRecord, SyncStreamWriter
+from fastbk.stream.sync import SyncStreamWriter
+from fastbk.stream.sync_appends import PendingRecord
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (

@@ -14,6 +14,8 @@ from fastbk.wire.generated import (
     Force,
     ListEntries,
     ListEntriesReply,
+    Produce,
+    ProduceReply,
     Read,
     ReadBatch,
     ReadBatchReply,
@@ -54,7 +56,7 @@ def vector(body: Any, name: str) -> bytes:
 
 def test_every_file_is_a_valid_frame() -> None:
     files = list(GOLDEN.glob("*.bin"))
-    assert len(files) == 24
+    assert len(files) == 27
     for file in files:
         frame = file.read_bytes()
         assert (is_response if file.name.startswith("response") else is_request)(frame), file.name
@@ -143,3 +145,18 @@ def test_answers_without_entries() -> None:
     _, body = table("response_list", ListEntriesReply.ListEntriesReply)
     ranges = [(body.Ranges(i).First(), body.Ranges(i).Last()) for i in range(body.RangesLength())]
     assert (body.NextEntryId(), ranges) == (-1, [(0, 3), (7, 7)])
+
+
+def test_what_producers_send_and_are_answered() -> None:
+    root, body = table("request_produce", Produce.Produce)
+    assert (root.RequestId(), body.Producer(), body.Follows(), body.FirstNumber()) == (13, 3, 5, 7)
+    assert (body.RecordCount(), body.NumbersIsNone()) == (2, True)
+    records = vector(body, "Records")
+    assert records == b"\0\1\0\0a\1\2\0\0bc"
+    root, body = table("request_produce_numbers", Produce.Produce)
+    assert (root.RequestId(), body.Follows(), body.RecordCount()) == (14, -1, 2)
+    assert [body.Numbers(i) for i in range(body.NumbersLength())] == [7, 9]
+    assert vector(body, "Records") == records
+    root, body = table("response_produce", ProduceReply.ProduceReply)
+    assert (root.RequestId(), root.Status()) == (13, 0)
+    assert (body.Segment(), body.Entry(), body.Slot()) == (2, 77, 4)

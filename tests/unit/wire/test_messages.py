@@ -7,15 +7,21 @@ import pytest
 from fastbk.wire import messages
 from fastbk.wire.messages import (
     MAGIC,
+    CloseProducer,
     ErrorReply,
     Hello,
     HelloReply,
     InfoReply,
+    OpenProducer,
+    OpenProducerReply,
     Reply,
     decode_cold_request,
     decode_reply,
+    decode_service_request,
+    encode_close_producer,
     encode_hello,
     encode_info,
+    encode_open_producer,
     encode_reply,
     error_text,
 )
@@ -66,12 +72,45 @@ def test_info_there_and_back() -> None:
         ),
         InfoReply(software="s", bookie_id="b", incarnation=1, writable=True, frozen="journal"),
         ErrorReply(message="why", version_min=1, version_max=2),
+        OpenProducerReply(
+            producer=2**32 - 1,
+            incarnation=2**64 - 1,
+            last_number=-1,
+            entry_bytes_max=1 << 20,
+            pending_bytes_max=4 << 20,
+        ),
     ],
 )
 def test_replies_there_and_back(reply: Reply) -> None:
     frame = encode_reply(3, 2, reply)
     assert is_response(frame)
     assert decode_reply(frame) == (3, 2, reply)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        OpenProducer(stream="shop/orders", name=b"till-1"),
+        OpenProducer(stream="s", name=bytes(64), incarnation=2**64 - 1, timeout_ms=2**32 - 1),
+        OpenProducer(stream=""),
+    ],
+)
+def test_openings_of_producers_there_and_back(request_: OpenProducer) -> None:
+    frame = encode_open_producer(2**64 - 1, request_)
+    assert is_request(frame)
+    assert decode_service_request(frame) == request_
+
+
+def test_ends_of_producers_there_and_back() -> None:
+    frame = encode_close_producer(7, CloseProducer(producer=2**32 - 1))
+    assert is_request(frame)
+    assert decode_service_request(frame) == CloseProducer(producer=2**32 - 1)
+
+
+def test_a_write_service_is_asked_for_nothing_else() -> None:
+    assert decode_service_request(encode_hello(1, Hello(client_name="n"))) == Hello(client_name="n")
+    assert decode_service_request(encode_info(1)) is None
+    assert decode_service_request(ping(1)) is None
 
 
 def test_a_name_of_any_length_is_cut() -> None:

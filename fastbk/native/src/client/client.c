@@ -138,7 +138,9 @@ put_event(uint64_t *event, const uint8_t *bytes, const uint8_t *frame, uint32_t 
     event[1] = response->request_id;
     event[2] = 1;
     event[3] = (uint64_t)response->entry_id;
-    event[4] = (uint64_t)response->lac;
+    event[4] = response->body_type == FBK_RESPONSE_BODY_PRODUCE_REPLY
+                   ? (uint64_t)response->segment << 32 | response->slot
+                   : (uint64_t)response->lac;
     event[5] = place(bytes, response->entry, response->entry_bytes);
     if (response->entry_sizes != NULL)
         event[6] = place(bytes, response->entry_sizes, response->entry_count);
@@ -285,4 +287,21 @@ uint32_t
 fbk_client_put_ping(uint8_t *out, uint64_t request_id)
 {
     return fbk_wire_put_ping(out, request_id);
+}
+
+uint64_t
+fbk_client_produce_size(uint32_t number_count, uint64_t records_bytes)
+{
+    if (number_count > FBK_CLIENT_PRODUCE_RECORDS_MAX || records_bytes > INT32_MAX / 2)
+        return 0;
+    return fbk_wire_produce_size(number_count, (uint32_t)records_bytes);
+}
+
+uint32_t
+fbk_client_put_produce(uint8_t *out, uint64_t request_id, uint32_t producer, int64_t follows,
+                       int64_t first_number, uint32_t record_count, const int64_t *numbers,
+                       const uint8_t *records, uint32_t records_bytes)
+{
+    return fbk_wire_put_produce(out, request_id, producer, follows, first_number, record_count,
+                                numbers, records, records_bytes);
 }

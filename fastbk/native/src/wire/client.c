@@ -278,6 +278,83 @@ fbk_wire_put_hello(uint8_t *out, uint64_t request_id, uint32_t version_min, uint
                      SMALL_FRAME_BYTES + 4 + name_bytes + 1);
 }
 
+/* ------------ Produce */
+
+struct produce_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t request_vtable[6];
+    uint16_t produce_vtable[8];
+    int32_t request_vtable_back; /* the Request table, at 36 */
+    uint64_t request_id;
+    uint32_t body;
+    uint8_t body_type;
+    uint8_t padding[3];
+    uint32_t creation_mark;
+    int32_t produce_vtable_back; /* the Produce table, at 60 */
+    int64_t follows;
+    int64_t first_number;
+    uint32_t producer;
+    uint32_t record_count;
+    uint32_t numbers; /* at 88; absent (vtable 0) when they follow each other */
+    uint32_t records; /* at 92 */
+    uint32_t padding2;
+    uint32_t
+        number_count; /* the vector, at 100: its numbers are aligned to 8; then that of bytes */
+};
+#define PRODUCE_HEAD_BYTES 96u
+#define PRODUCE_NUMBERS_AT 100u
+_Static_assert(offsetof(struct produce_frame, request_vtable_back) == 36, "layout");
+_Static_assert(offsetof(struct produce_frame, produce_vtable_back) == 60, "layout");
+_Static_assert(offsetof(struct produce_frame, padding2) == PRODUCE_HEAD_BYTES, "layout");
+_Static_assert(offsetof(struct produce_frame, number_count) == PRODUCE_NUMBERS_AT, "layout");
+
+static uint64_t
+produce_records_at(uint32_t number_count)
+{
+    return number_count == 0 ? PRODUCE_HEAD_BYTES : PRODUCE_NUMBERS_AT + 4 + 8ull * number_count;
+}
+
+uint32_t
+fbk_wire_produce_size(uint32_t number_count, uint32_t records_bytes)
+{
+    return (uint32_t)(produce_records_at(number_count) + 4 + records_bytes);
+}
+
+uint32_t
+fbk_wire_put_produce(uint8_t *out, uint64_t request_id, uint32_t producer, int64_t follows,
+                     int64_t first_number, uint32_t record_count, const int64_t *numbers,
+                     const uint8_t *records, uint32_t records_bytes)
+{
+    const uint32_t number_count = numbers == NULL ? 0 : record_count;
+    const uint64_t records_at = produce_records_at(number_count);
+    const struct produce_frame frame = {
+        .size_bytes = fbk_wire_produce_size(number_count, records_bytes) - 4,
+        .root = 32,
+        .request_vtable = {12, 24, 4, 16, 12, 20},
+        .produce_vtable = {16, 36, 20, 4, 12, 24, number_count == 0 ? 0 : 28, 32},
+        .request_vtable_back = 36 - 8,
+        .request_id = request_id,
+        .body = 60 - 48,
+        .body_type = FBK_REQUEST_BODY_PRODUCE,
+        .produce_vtable_back = 60 - 20,
+        .follows = follows,
+        .first_number = first_number,
+        .producer = producer,
+        .record_count = record_count,
+        .numbers = number_count == 0 ? 0 : PRODUCE_NUMBERS_AT - 88,
+        .records = (uint32_t)records_at - 92,
+        .number_count = number_count,
+    };
+    memcpy(out, &frame, number_count == 0 ? PRODUCE_HEAD_BYTES : sizeof frame);
+    if (number_count != 0)
+        memcpy(out + sizeof frame, numbers, 8ull * number_count);
+    fbk_store_u32(out + records_at, records_bytes);
+    if (records_bytes != 0)
+        memcpy(out + records_at + 4, records, records_bytes);
+    return frame.size_bytes + 4;
+}
+
 /* ------------ responses */
 
 static void
@@ -340,7 +417,7 @@ fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_re
     response->add_wait_us = fbk_table_u32(frame, root, FBK_RESPONSE_ADD_WAIT_US);
     uint32_t table = fbk_table_target(frame, root, FBK_RESPONSE_BODY);
     uint32_t body_type = fbk_table_u8(frame, root, FBK_RESPONSE_BODY_TYPE);
-    if (table == 0 || body_type > FBK_RESPONSE_BODY_ERROR_REPLY)
+    if (table == 0 || body_type > FBK_RESPONSE_BODY_PRODUCE_REPLY)
         return 0;
     response->body_type = body_type;
     switch (body_type) {
@@ -354,7 +431,12 @@ fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_re
         response->ranges =
             fbk_table_vector(frame, table, FBK_LIST_ENTRIES_REPLY_RANGES, &response->range_count);
         break;
-    default: break; /* InfoReply, ErrorReply: texts, read in Python */
+    case FBK_RESPONSE_BODY_PRODUCE_REPLY:
+        response->entry_id = fbk_table_i64(frame, table, FBK_PRODUCE_REPLY_ENTRY);
+        response->segment = fbk_table_u32(frame, table, FBK_PRODUCE_REPLY_SEGMENT);
+        response->slot = fbk_table_u32(frame, table, FBK_PRODUCE_REPLY_SLOT);
+        break;
+    default: break; /* InfoReply, ErrorReply, OpenProducerReply: read in Python */
     }
     return 0;
 }

@@ -53,6 +53,12 @@ uint32_t fbk_wire_put_info(uint8_t *out, uint64_t request_id);
 uint32_t fbk_wire_put_hello(uint8_t *out, uint64_t request_id, uint32_t version_min,
                             uint32_t version_max, const uint8_t *name, uint32_t name_bytes);
 
+uint32_t fbk_wire_produce_size(uint32_t number_count, uint32_t records_bytes);
+/* numbers NULL: they are first_number and the following. */
+uint32_t fbk_wire_put_produce(uint8_t *out, uint64_t request_id, uint32_t producer, int64_t follows,
+                              int64_t first_number, uint32_t record_count, const int64_t *numbers,
+                              const uint8_t *records, uint32_t records_bytes);
+
 /* A response's fields; pointers into the frame.  Which mean something follows from body_type; the
  * others are 0, NULL. */
 struct fbk_response {
@@ -63,7 +69,7 @@ struct fbk_response {
     uint32_t body_type;
     int64_t lac; /* ReadReply, ReadBatchReply, ReadLacReply */
     /* ReadReply: entry_id; ReadBatchReply, ListEntriesReply: next_entry_id; ReadLacReply:
-     * last_entry_id */
+     * last_entry_id; ProduceReply: entry */
     int64_t entry_id;
     /* ReadReply: entry; ReadBatchReply: entries; ReadLacReply: last_entry */
     const uint8_t *entry;
@@ -76,6 +82,8 @@ struct fbk_response {
     uint32_t fenced;
     const uint8_t *ranges; /* ListEntriesReply: pairs of i64, any alignment */
     uint32_t range_count;
+    uint32_t segment; /* ProduceReply; 0: all of it was stored before */
+    uint32_t slot;
     /* HelloReply, and the limits that come with it; names and texts are read in Python */
     uint32_t version;
     uint32_t frame_size_bytes_max;

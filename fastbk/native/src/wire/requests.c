@@ -128,7 +128,8 @@ fbk_wire_read_request(const uint8_t *frame, uint32_t frame_bytes, struct fbk_req
     request->request_id = fbk_table_u64(frame, root, FBK_REQUEST_REQUEST_ID);
     uint32_t table = fbk_table_target(frame, root, FBK_REQUEST_BODY);
     uint32_t body_type = fbk_table_u8(frame, root, FBK_REQUEST_BODY_TYPE);
-    /* A type without its table says nothing, and a table whose type is unknown was not verified. */
+    /* A type without its table says nothing, a table whose type is unknown was not verified, and
+     * what is behind Ping is asked of write services alone. */
     if (table == 0 || body_type > FBK_REQUEST_BODY_PING)
         return 0;
     request->body_type = body_type;
@@ -147,4 +148,29 @@ fbk_wire_read_request(const uint8_t *frame, uint32_t frame_bytes, struct fbk_req
     default: break; /* Hello, Info, Ping: nothing that C looks at */
     }
     return 0;
+}
+
+/* ------------ of write services */
+
+int32_t
+fbk_wire_read_service_request(const uint8_t *frame, uint32_t frame_bytes, uint64_t *request_id,
+                              struct fbk_produce *produce)
+{
+    if (!fbk_verify(frame, frame_bytes, FBK_VERIFY_REQUEST))
+        return FBK_E_PROTOCOL;
+    const uint32_t root = fbk_frame_root(frame);
+    *request_id = fbk_table_u64(frame, root, FBK_REQUEST_REQUEST_ID);
+    const uint32_t table = fbk_table_target(frame, root, FBK_REQUEST_BODY);
+    const uint32_t body_type = fbk_table_u8(frame, root, FBK_REQUEST_BODY_TYPE);
+    if (table == 0 || body_type > FBK_REQUEST_BODY_CLOSE_PRODUCER)
+        return 0;
+    if (body_type != FBK_REQUEST_BODY_PRODUCE)
+        return (int32_t)body_type;
+    produce->producer = fbk_table_u32(frame, table, FBK_PRODUCE_PRODUCER);
+    produce->record_count = fbk_table_u32(frame, table, FBK_PRODUCE_RECORD_COUNT);
+    produce->follows = fbk_table_i64(frame, table, FBK_PRODUCE_FOLLOWS);
+    produce->first_number = fbk_table_i64(frame, table, FBK_PRODUCE_FIRST_NUMBER);
+    produce->numbers = fbk_table_vector(frame, table, FBK_PRODUCE_NUMBERS, &produce->number_count);
+    produce->records = fbk_table_vector(frame, table, FBK_PRODUCE_RECORDS, &produce->records_bytes);
+    return FBK_REQUEST_BODY_PRODUCE;
 }

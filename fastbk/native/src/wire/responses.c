@@ -402,6 +402,43 @@ fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes,
     return end_frame(out, FBK_WIRE_INFO_BYTES);
 }
 
+/* ------------ ProduceReply */
+
+struct produce_reply_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t response_vtable[7];
+    uint16_t body_vtable[5];
+    uint16_t padding[2];
+    struct fbk_response_table response; /* at 36 */
+    int32_t table_vtable;               /* at 60 */
+    int64_t entry_id;
+    uint32_t segment;
+    uint32_t slot;
+};
+_Static_assert(offsetof(struct produce_reply_frame, response) == 36, "layout");
+_Static_assert(offsetof(struct produce_reply_frame, table_vtable) == 60, "layout");
+_Static_assert(sizeof(struct produce_reply_frame) == FBK_WIRE_PRODUCE_REPLY_BYTES, "layout");
+
+uint32_t
+fbk_wire_put_produce_reply(uint8_t *out, uint64_t request_id, uint32_t segment, int64_t entry_id,
+                           uint32_t slot)
+{
+    const struct produce_reply_frame frame = {
+        .size_bytes = FBK_WIRE_PRODUCE_REPLY_BYTES - 4,
+        .root = 32,
+        .response_vtable = FBK_RESPONSE_VTABLE,
+        .body_vtable = {10, 20, 12, 4, 16},
+        .response = response_of(request_id, 0, FBK_RESPONSE_BODY_PRODUCE_REPLY),
+        .table_vtable = 60 - 22,
+        .entry_id = entry_id,
+        .segment = segment,
+        .slot = slot,
+    };
+    memcpy(out, &frame, sizeof frame);
+    return sizeof frame;
+}
+
 #define BODY_TABLE_AT 60u
 
 /* ------------ reading */

@@ -13,6 +13,9 @@
 #define FBK_REQUEST_BODY_LIST_ENTRIES 9
 #define FBK_REQUEST_BODY_INFO 10
 #define FBK_REQUEST_BODY_PING 11
+#define FBK_REQUEST_BODY_OPEN_PRODUCER 12
+#define FBK_REQUEST_BODY_PRODUCE 13
+#define FBK_REQUEST_BODY_CLOSE_PRODUCER 14
 
 #define FBK_RESPONSE_BODY_HELLO_REPLY 1
 #define FBK_RESPONSE_BODY_READ_REPLY 2
@@ -21,6 +24,8 @@
 #define FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY 5
 #define FBK_RESPONSE_BODY_INFO_REPLY 6
 #define FBK_RESPONSE_BODY_ERROR_REPLY 7
+#define FBK_RESPONSE_BODY_OPEN_PRODUCER_REPLY 8
+#define FBK_RESPONSE_BODY_PRODUCE_REPLY 9
 
 #define FBK_STATUS_OK 0
 #define FBK_STATUS_BAD_REQUEST 1
@@ -39,6 +44,13 @@
 #define FBK_STATUS_OTHER_CREATION 27
 #define FBK_STATUS_FORBIDDEN 28
 #define FBK_STATUS_IO_ERROR 30
+#define FBK_STATUS_MOVED 40
+#define FBK_STATUS_NOT_NEXT 41
+#define FBK_STATUS_PRODUCER_EXPIRED 42
+#define FBK_STATUS_PRODUCER_FENCED 43
+#define FBK_STATUS_TOO_MANY_PRODUCERS 44
+#define FBK_STATUS_WRONG_KIND 45
+#define FBK_STATUS_NO_STREAM 46
 
 #define FBK_DIGEST_TYPE_NONE 0
 #define FBK_DIGEST_TYPE_CRC32 1
@@ -94,6 +106,17 @@
 #define FBK_LIST_ENTRIES_LEDGER_ID 4
 #define FBK_LIST_ENTRIES_FIRST_ENTRY_ID 6
 #define FBK_LIST_ENTRIES_RANGE_COUNT_MAX 8
+#define FBK_OPEN_PRODUCER_STREAM 4
+#define FBK_OPEN_PRODUCER_NAME 6
+#define FBK_OPEN_PRODUCER_INCARNATION 8
+#define FBK_OPEN_PRODUCER_TIMEOUT_MS 10
+#define FBK_PRODUCE_PRODUCER 4
+#define FBK_PRODUCE_FOLLOWS 6
+#define FBK_PRODUCE_FIRST_NUMBER 8
+#define FBK_PRODUCE_RECORD_COUNT 10
+#define FBK_PRODUCE_NUMBERS 12
+#define FBK_PRODUCE_RECORDS 14
+#define FBK_CLOSE_PRODUCER_PRODUCER 4
 #define FBK_REQUEST_REQUEST_ID 4
 #define FBK_REQUEST_BODY_TYPE 6
 #define FBK_REQUEST_BODY 8
@@ -121,6 +144,14 @@
 #define FBK_INFO_REPLY_DISK_FREE_BYTES 16
 #define FBK_INFO_REPLY_UPTIME_MS 18
 #define FBK_INFO_REPLY_FROZEN 20
+#define FBK_OPEN_PRODUCER_REPLY_PRODUCER 4
+#define FBK_OPEN_PRODUCER_REPLY_INCARNATION 6
+#define FBK_OPEN_PRODUCER_REPLY_LAST_NUMBER 8
+#define FBK_OPEN_PRODUCER_REPLY_ENTRY_BYTES_MAX 10
+#define FBK_OPEN_PRODUCER_REPLY_PENDING_BYTES_MAX 12
+#define FBK_PRODUCE_REPLY_SEGMENT 4
+#define FBK_PRODUCE_REPLY_ENTRY 6
+#define FBK_PRODUCE_REPLY_SLOT 8
 #define FBK_ERROR_REPLY_MESSAGE 4
 #define FBK_ERROR_REPLY_VERSION_MIN 6
 #define FBK_ERROR_REPLY_VERSION_MAX 8
@@ -218,6 +249,23 @@ static const struct fbk_schema_field fbk_fields_of_ListEntries[] = {
     {6, FBK_FIELD_INLINE, 0, 8, 8},
     {8, FBK_FIELD_INLINE, 0, 4, 4},
 };
+static const struct fbk_schema_field fbk_fields_of_OpenProducer[] = {
+    {4, FBK_FIELD_STRING, 1, 1, 0},
+    {6, FBK_FIELD_VECTOR, 0, 1, 0},
+    {8, FBK_FIELD_INLINE, 0, 8, 8},
+    {10, FBK_FIELD_INLINE, 0, 4, 4},
+};
+static const struct fbk_schema_field fbk_fields_of_Produce[] = {
+    {4, FBK_FIELD_INLINE, 0, 4, 4},
+    {6, FBK_FIELD_INLINE, 0, 8, 8},
+    {8, FBK_FIELD_INLINE, 0, 8, 8},
+    {10, FBK_FIELD_INLINE, 0, 4, 4},
+    {12, FBK_FIELD_VECTOR, 0, 8, 0},
+    {14, FBK_FIELD_VECTOR, 1, 1, 0},
+};
+static const struct fbk_schema_field fbk_fields_of_CloseProducer[] = {
+    {4, FBK_FIELD_INLINE, 0, 4, 4},
+};
 static const struct fbk_schema_field fbk_fields_of_Request[] = {
     {4, FBK_FIELD_INLINE, 0, 8, 8},
     {6, FBK_FIELD_INLINE, 0, 1, 1},
@@ -257,6 +305,18 @@ static const struct fbk_schema_field fbk_fields_of_InfoReply[] = {
     {18, FBK_FIELD_INLINE, 0, 8, 8},
     {20, FBK_FIELD_STRING, 0, 1, 0},
 };
+static const struct fbk_schema_field fbk_fields_of_OpenProducerReply[] = {
+    {4, FBK_FIELD_INLINE, 0, 4, 4},
+    {6, FBK_FIELD_INLINE, 0, 8, 8},
+    {8, FBK_FIELD_INLINE, 0, 8, 8},
+    {10, FBK_FIELD_INLINE, 0, 4, 4},
+    {12, FBK_FIELD_INLINE, 0, 4, 4},
+};
+static const struct fbk_schema_field fbk_fields_of_ProduceReply[] = {
+    {4, FBK_FIELD_INLINE, 0, 4, 4},
+    {6, FBK_FIELD_INLINE, 0, 8, 8},
+    {8, FBK_FIELD_INLINE, 0, 4, 4},
+};
 static const struct fbk_schema_field fbk_fields_of_ErrorReply[] = {
     {4, FBK_FIELD_STRING, 0, 1, 0},
     {6, FBK_FIELD_INLINE, 0, 2, 2},
@@ -282,21 +342,26 @@ static const struct fbk_schema_table fbk_schema_tables[] = {
     {fbk_fields_of_ListEntries, 3}, /* ListEntries */
     {NULL, 0}, /* Info */
     {NULL, 0}, /* Ping */
+    {fbk_fields_of_OpenProducer, 4}, /* OpenProducer */
+    {fbk_fields_of_Produce, 6}, /* Produce */
+    {fbk_fields_of_CloseProducer, 1}, /* CloseProducer */
     {fbk_fields_of_Request, 4}, /* Request */
     {fbk_fields_of_ReadReply, 3}, /* ReadReply */
     {fbk_fields_of_ReadBatchReply, 4}, /* ReadBatchReply */
     {fbk_fields_of_ReadLacReply, 5}, /* ReadLacReply */
     {fbk_fields_of_ListEntriesReply, 2}, /* ListEntriesReply */
     {fbk_fields_of_InfoReply, 9}, /* InfoReply */
+    {fbk_fields_of_OpenProducerReply, 5}, /* OpenProducerReply */
+    {fbk_fields_of_ProduceReply, 3}, /* ProduceReply */
     {fbk_fields_of_ErrorReply, 3}, /* ErrorReply */
     {fbk_fields_of_Response, 5}, /* Response */
 };
-#define FBK_UNION_MEMBERS_MAX 12
+#define FBK_UNION_MEMBERS_MAX 15
 /* The table of each union member; -1 = none. */
 static const int16_t fbk_schema_unions[][FBK_UNION_MEMBERS_MAX] = {
-    {-1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, /* RequestBody */
-    {-1, 1, 13, 14, 15, 16, 17, 18, -1, -1, -1, -1}, /* ResponseBody */
+    {-1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, /* RequestBody */
+    {-1, 1, 16, 17, 18, 19, 20, 23, 21, 22, -1, -1, -1, -1, -1}, /* ResponseBody */
 };
-#define FBK_TABLE_REQUEST 12
-#define FBK_TABLE_RESPONSE 19
+#define FBK_TABLE_REQUEST 15
+#define FBK_TABLE_RESPONSE 24
 #endif

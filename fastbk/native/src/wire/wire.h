@@ -79,3 +79,24 @@ uint32_t fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status,
 #define FBK_WIRE_INFO_BYTES 108u
 uint32_t fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes,
                                  uint64_t free_bytes);
+
+/* A write service's answer to a Produce. */
+#define FBK_WIRE_PRODUCE_REPLY_BYTES 80u
+uint32_t fbk_wire_put_produce_reply(uint8_t *out, uint64_t request_id, uint32_t segment,
+                                    int64_t entry_id, uint32_t slot);
+
+/* A Produce's fields; pointers into the frame.  numbers: number_count of 8 bytes, any alignment. */
+struct fbk_produce {
+    uint32_t producer;
+    uint32_t record_count;
+    int64_t follows;
+    int64_t first_number;
+    const uint8_t *numbers;
+    uint32_t number_count;
+    const uint8_t *records;
+    uint32_t records_bytes;
+};
+/* Returns FBK_REQUEST_BODY_* (0: none, or one that this schema does not know) of a request to a
+ * write service; FBK_E_PROTOCOL when the frame is no valid Request. */
+int32_t fbk_wire_read_service_request(const uint8_t *frame, uint32_t frame_bytes,
+                                      uint64_t *request_id, struct fbk_produce *produce);
