@@ -15,6 +15,7 @@ from tests.rigs import (
     durable,
     mounts,
     outage,
+    rolling,
     shutdown,
     spark_kills,
     strangers,
@@ -40,12 +41,19 @@ def test_no_append_fails_while_zookeeper_is_away(tmp_path: Path, rng: random.Ran
 
 
 @pytest.mark.parametrize("bookies", [3, pytest.param(5, marks=pytest.mark.long)])
-async def test_a_rolling_restart_leaves_no_copy_missing(bookies: int) -> None:
+async def test_a_rolling_restart_leaves_no_copy_missing(
+    bookies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with LocalCluster(bookies) as cluster:
         life = Round(cluster.metadata_uri, bookies, random.Random(bookies))
         await roll(cluster, life, range(3))
         assert life.counts["restarts"] == 3
         assert await judge(cluster, life) == []
+        # A bookie that does not come back is a loss, not an endless wait.
+        monkeypatch.setattr(rolling, "BACK_S", 0.0)
+        await cluster.stop_bookie_async(1)
+        (missing,) = await judge(cluster, life)
+        assert missing.endswith(f": {cluster.bookies[1].name}")
 
 
 async def test_kills_and_partitions_lose_and_alter_nothing(tmp_path: Path, seed: int) -> None:

@@ -6,6 +6,8 @@
 #include "base/segment.h"
 #include "index/write_cache.h"
 
+#include <sys/mman.h>
+
 #define MODEL_MAX 4096
 
 struct model_entry {
@@ -314,11 +316,64 @@ test_refusals(void)
     fbk_cache_free(&cache);
 }
 
+static uint64_t
+resident_pages(const struct fbk_write_cache *cache)
+{
+    static unsigned char pages[4096];
+    const uint64_t count = cache->arena_bytes / FBK_PAGE_BYTES;
+    uint64_t resident = 0;
+    CHECK(count <= sizeof pages && mincore(cache->arena, cache->arena_bytes, pages) == 0);
+    for (uint64_t n = 0; n < count; n++)
+        resident += pages[n] & 1;
+    return resident;
+}
+
+/* What a cache no longer needs goes back, a part at each emptying; what it needs stays. */
+static void
+test_memory_given_back(void)
+{
+    static const uint8_t in_ring[1024];
+    struct fbk_write_cache cache;
+    CHECK(fbk_cache_init(&cache, 4u << 20, 4096, 7) == 0);
+    const uint64_t part = cache.arena_bytes / FBK_CACHE_FORGOTTEN_PART / FBK_PAGE_BYTES + 1;
+    /* Both ends of the arena have been used: one ledger fills chunks, 64 are copied. */
+    CHECK(fill_with_chunks(&cache, 1, 1024, 0, 1) >= 90);
+    CHECK(fill_with_chunks(&cache, 64, 1024, 0, 1) == 0);
+    const uint64_t full = resident_pages(&cache);
+    CHECK(full > 3 * cache.arena_bytes / FBK_PAGE_BYTES / 4);
+    fbk_cache_reset(&cache); /* of an empty cache says nothing about need */
+    CHECK(resident_pages(&cache) == full);
+
+    for (uint64_t resets = 1; resets <= 2 * FBK_CACHE_FORGOTTEN_PART; resets++) {
+        const uint64_t before = resident_pages(&cache);
+        for (int64_t id = 0; id < 200; id++)
+            CHECK(fbk_cache_refer(&cache, 1, id, in_ring, sizeof in_ring, 0));
+        cache.sealed = true;
+        fbk_cache_reset(&cache);
+        CHECK(resident_pages(&cache) + 2 * part >= before); /* of each end */
+    }
+    const uint64_t items_bytes = 200 * sizeof(struct fbk_cache_item);
+    CHECK(resident_pages(&cache) <=
+          FBK_CACHE_KEPT_TIMES * fbk_round_up(items_bytes, FBK_PAGE_BYTES) / FBK_PAGE_BYTES);
+
+    /* It takes memory again, and keeps it while it needs half of it. */
+    CHECK(fill_with_chunks(&cache, 1, 1024, 0, 1) >= 90);
+    const uint64_t again = resident_pages(&cache);
+    model_count = 0;
+    for (int64_t id = 0; cache.used_bytes < cache.capacity_bytes * 5 / 8; id++)
+        CHECK(put(&cache, 1, id, 1024));
+    check_layout(&cache);
+    fbk_cache_reset(&cache);
+    CHECK(resident_pages(&cache) >= again);
+    fbk_cache_free(&cache);
+}
+
 int
 main(void)
 {
     test_against_model();
     test_chunks();
+    test_memory_given_back();
     test_largest_ids();
     test_refusals();
     return 0;

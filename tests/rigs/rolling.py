@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -47,6 +47,8 @@ from tests.rigs.rolling_writers import (
 
 REPAIRS_S = 60.0
 ENDS_S = 60.0
+BACK_S = 60.0
+"""How long a bookie that was started may take until clients see it."""
 SESSION_TIMEOUT_S = 4.0
 """Of clients of ZooKeeper: a bookie that was killed is registered for so long at most."""
 
@@ -127,12 +129,23 @@ async def repaired(
         await asyncio.sleep(0.05)
 
 
+async def _missing_bookies(cluster: LocalCluster, client: Client) -> list[str]:
+    """Wait until all bookies are registered; return those that still are not after BACK_S."""
+    end_s = time.monotonic() + BACK_S
+    while True:
+        there = {info.service.bookie_id for info in await client.list_bookies()}
+        missing = [bookie.name for bookie in cluster.bookies if bookie.name not in there]
+        if not missing or time.monotonic() > end_s:
+            return missing
+        await asyncio.sleep(0.1)
+
+
 async def judge(cluster: LocalCluster, life: Round, *, restarted: bool = True) -> list[str]:
     """Return what is missing, marked or unreadable. `restarted`: all bookies are there, or will be at once."""
     wrong = []
     async with fastbk.connect(life.uri) as client:
-        while restarted and len(await client.list_bookies()) < len(cluster.bookies):
-            await asyncio.sleep(0.1)
+        if restarted and (missing := await _missing_bookies(cluster, client)):
+            return [f"not there {BACK_S:.0f} s after the last restart: {', '.join(missing)}"]
         async for one in under_replicated(client):
             wrong.append(
                 f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}:"
@@ -156,8 +169,12 @@ async def judge(cluster: LocalCluster, life: Round, *, restarted: bool = True) -
 
 
 @asynccontextmanager
-async def metadata_in(folder: Path, kind: str) -> AsyncIterator[str | None]:
-    """Run a cluster's metadata; yield its URI, None for sqlite in the cluster's folder."""
+async def metadata_in(
+    folder: Path,
+    kind: str,
+    make: Callable[[ZooKeeperLocation], object] = zookeeper_admin.init,
+) -> AsyncIterator[str | None]:
+    """Run a cluster's metadata, made by `make`; yield its URI, None for sqlite in the cluster's folder."""
     if kind == "sqlite":
         yield None
         return
@@ -167,7 +184,7 @@ async def metadata_in(folder: Path, kind: str) -> AsyncIterator[str | None]:
     await asyncio.to_thread(server.start)
     try:
         location = ZooKeeperLocation((server.address,), "/rolling/ledgers", None)
-        await asyncio.to_thread(zookeeper_admin.init, location)
+        await asyncio.to_thread(make, location)
         yield location.uri
     finally:
         await asyncio.to_thread(server.stop)

@@ -24,6 +24,7 @@ import fastbk
 from fastbk.devcluster.cluster import find_jars
 from fastbk.errors import ConfigError
 from fastbk.formats import LEVEL_PROPERTY
+from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.testing import LocalCluster
 from fastbk.units import MIB
 from tests.fixtures import released
@@ -202,13 +203,18 @@ async def _versions_wrong(uri: str, *, is_new: bool) -> list[str]:
         ]
 
 
+def _released_metadata(location: ZooKeeperLocation) -> None:
+    """Have the released version make the cluster: this one would give it a level that has no way back."""
+    released.run(released.build(), location.uri, "metadata", "init")
+
+
 async def _run(plan: Plan, report: Report, folder: Path) -> None:
     loads = tuple(load for load in LOADS if re.search(plan.only, load.name))
     rng = random.Random(plan.seed)
     while plan.begins(report.cases):
-        data = folder / f"case-{report.cases}"
+        data, metadata = folder / f"case-{report.cases}", folder / f"metadata-{report.cases}"
         async with (
-            metadata_in(folder / f"metadata-{report.cases}", plan.metadata) as uri,
+            metadata_in(metadata, plan.metadata, _released_metadata) as uri,
             ReleasedCluster(BOOKIES, data=data, metadata_uri=uri) as cluster,
         ):
             life = Round(cluster.metadata_uri, BOOKIES, rng)

@@ -297,3 +297,10 @@ fbk_memory_give_back(void *memory, uint64_t size_bytes)
     if (memory != NULL)
         FBK_ASSERT(munmap(memory, whole_pages(size_bytes)) == 0);
 }
+
+void
+fbk_memory_forget(void *pages, uint64_t size_bytes)
+{
+    /* Where the kernel refuses, the pages stay as they are. */
+    (void)madvise(pages, size_bytes, MADV_DONTNEED);
+}

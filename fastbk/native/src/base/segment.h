@@ -37,3 +37,6 @@ void fbk_segment_unmap_ring(struct fbk_ring *ring);
 void *fbk_memory_take(uint64_t size_bytes);
 void *fbk_memory_grow(void *memory, uint64_t old_size_bytes, uint64_t new_size_bytes);
 void fbk_memory_give_back(void *memory, uint64_t size_bytes);
+/* Whole pages of such memory stay mapped and are the system's until they are touched again, with
+ * zeros. */
+void fbk_memory_forget(void *pages, uint64_t size_bytes);

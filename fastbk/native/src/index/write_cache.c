@@ -149,10 +149,39 @@ fbk_cache_free(struct fbk_write_cache *cache)
     memset(cache, 0, sizeof *cache);
 }
 
+/* How much of an end of the arena that needed `used_bytes` stays in memory. */
+static uint64_t
+kept_bytes(const struct fbk_write_cache *cache, uint64_t used_bytes, uint64_t before_bytes)
+{
+    const uint64_t used = fbk_round_up(used_bytes, FBK_PAGE_BYTES);
+    const uint64_t wanted = FBK_CACHE_KEPT_TIMES * used;
+    const uint64_t part =
+        fbk_round_up(cache->arena_bytes / FBK_CACHE_FORGOTTEN_PART, FBK_PAGE_BYTES);
+    if (wanted >= before_bytes)
+        return used > before_bytes ? used : before_bytes;
+    return before_bytes - wanted > part ? before_bytes - part : wanted;
+}
+
+static void
+forget_unneeded(struct fbk_write_cache *cache)
+{
+    const uint64_t front = kept_bytes(cache, cache->front_bytes, cache->front_kept_bytes);
+    if (front < cache->front_kept_bytes)
+        fbk_memory_forget(cache->arena + front, cache->front_kept_bytes - front);
+    cache->front_kept_bytes = front;
+    const uint64_t back =
+        kept_bytes(cache, cache->arena_bytes - cache->back_bytes, cache->back_kept_bytes);
+    if (back < cache->back_kept_bytes)
+        fbk_memory_forget(cache->arena + cache->arena_bytes - cache->back_kept_bytes,
+                          cache->back_kept_bytes - back);
+    cache->back_kept_bytes = back;
+}
+
 void
 fbk_cache_reset(struct fbk_write_cache *cache)
 {
     if (cache->item_count > 0) {
+        forget_unneeded(cache);
         memset(cache->buckets, 0, ((uint64_t)cache->bucket_mask + 1) * sizeof *cache->buckets);
         clear_ledgers(cache->ledgers, (uint64_t)cache->ledger_mask + 1);
     }

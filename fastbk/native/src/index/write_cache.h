@@ -18,6 +18,10 @@
  * (FBK_CACHE_SPARE), and an entry that finds no room in a chunk of its ledger is put at the back,
  * where it costs what fbk_cache_cost() says.
  *
+ * An arena that is filled again and again keeps its pages: to get one anew costs more than to fill
+ * it.  While the journal's runs need few of them (FBK_CACHE_KEPT_TIMES), each emptying gives back a
+ * part of the rest.
+ *
  * One thread inserts.  Once sealed, items and entries change no more until fbk_cache_reset, so the
  * main loop may read them beside the flush thread without a lock.  The flush thread alone writes
  * what lies between the entries of chunks.
@@ -89,6 +93,9 @@ struct fbk_write_cache {
     uint64_t used_bytes;
     uint64_t front_bytes; /* chunks lie in [0, front) */
     uint64_t back_bytes;  /* items in [back, arena_bytes) */
+    /* of the arena's front and back: what may be in memory since the uses before */
+    uint64_t front_kept_bytes;
+    uint64_t back_kept_bytes;
     uint64_t align_bytes; /* of chunks */
     uint64_t chunk_bytes_min;
     uint64_t item_count;
@@ -113,11 +120,16 @@ struct fbk_write_cache {
 /* What the arena has beyond capacity_bytes. */
 #define FBK_CACHE_SPARE(capacity_bytes) fbk_round_up((capacity_bytes) / 8, FBK_PAGE_BYTES)
 
+/* An end of the arena keeps so many times what it needed last, and gives back no more than
+ * this part of the arena at once: the kernel takes 50 µs for each MiB, and 350 to give it again. */
+#define FBK_CACHE_KEPT_TIMES 2
+#define FBK_CACHE_FORGOTTEN_PART 8
+
 /* align_bytes: a multiple of the page. */
 int32_t fbk_cache_init(struct fbk_write_cache *cache, uint64_t capacity_bytes, uint64_t align_bytes,
                        uint64_t seed);
 void fbk_cache_free(struct fbk_write_cache *cache);
-/* Empties and unseals. */
+/* Empties and unseals, and gives back memory that is not needed now. */
 void fbk_cache_reset(struct fbk_write_cache *cache);
 
 /* Where to copy the entry: NULL when it does not fit (or no memory for a new ledger's slot).  The
