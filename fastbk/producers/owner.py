@@ -368,6 +368,10 @@ class StreamOwner:
         """
         return self._put(name, None, b"")
 
+    def close(self, name: bytes, incarnation: int) -> None:
+        """Take in that a producer was closed, all of it acknowledged: a random name leaves the table."""
+        self._queue.table.close(name, incarnation)
+
     def produce(self, frame: Frame, body: Bytes) -> asyncio.Future[DLSN | None]:
         """Append a frame; return a future of its first new record's position, None where all was stored before.
 

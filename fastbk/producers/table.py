@@ -15,7 +15,8 @@ INV-S25: a frame is taken only if it follows a number up to that last one: none 
 INV-S26: a frame, an opening, and a refusal that ends a producer are answered when all is durable that was sent or taken
 up to then. So a repeat waits for its original, nothing of an earlier opening follows an answered one, and who is not
 the owner any more refuses nobody for good.
-INV-S27: only an opening makes a row, and a row leaves the table only when its name was silent for longer than its age.
+INV-S27: only an opening makes a row, and a row leaves the table only when its name was silent for longer than its age,
+or when a producer with a random name was closed: nobody opens it again, and what comes late of it finds no row.
 
 Why that is exactly once: README.md here.
 """
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fastbk.errors import Error, ProducerExpired, ProducerFenced, TooManyProducers, check_invariant
-from fastbk.stream.provenance import NAME_BYTES_MAX, Provenance, Row
+from fastbk.stream.provenance import NAME_BYTES_MAX, RANDOM_PREFIX, Provenance, Row
 
 NO_NUMBER: Final = -1
 NAMES_MAX: Final = 10_000
@@ -35,6 +36,8 @@ WHOLE_ENTRIES_MAX: Final = 1_000
 WHOLE_BYTES_MAX: Final = 8 * 1024 * 1024
 ROW_BYTES_MAX: Final = 25 + NAME_BYTES_MAX
 AGE_US: Final = 7 * 24 * 3600 * 1_000_000
+RANDOM_AGE_US: Final = 3600 * 1_000_000
+_RANDOM = RANDOM_PREFIX.encode()
 
 
 class NotNext(Error):
@@ -62,6 +65,8 @@ class TableOptions:
     entries_max: int = WHOLE_ENTRIES_MAX
     bytes_max: int = WHOLE_BYTES_MAX
     age_us: int = AGE_US
+    random_age_us: int = RANDOM_AGE_US
+    """Of names that producers drew for themselves."""
 
 
 @dataclass(slots=True)
@@ -157,6 +162,13 @@ class OwnerTable:
         self._owes_entry = False
         return Provenance(rows, self._distance)
 
+    def close(self, name: bytes, incarnation: int) -> None:
+        """Forget a random name whose producer was closed: all that it sent is acknowledged (INV-S27)."""
+        row = self.rows.get(name)
+        is_its_own = row is not None and row.incarnation == incarnation
+        if is_its_own and name.startswith(_RANDOM) and name not in self._changed:
+            del self.rows[name]
+
     def begin_segment(self) -> None:
         """Say that the next entry is the first one of a segment."""
         self._wants_whole = True
@@ -182,5 +194,7 @@ class OwnerTable:
     def _forget(self, now_us: int) -> None:
         """Leave out names that were silent for longer than their age (INV-S27)."""
         for row in list(self.rows.values()):
-            if now_us - row.time_us > self.options.age_us and row.name not in self._changed:
+            is_random = row.name.startswith(_RANDOM)
+            age_us = self.options.random_age_us if is_random else self.options.age_us
+            if now_us - row.time_us > age_us and row.name not in self._changed:
                 del self.rows[row.name]

@@ -28,6 +28,8 @@ from fastbk.stream.context import StreamContext
 SOURCES: Final = 1
 PRODUCERS: Final = 2
 NAME_BYTES_MAX: Final = 64
+RANDOM_PREFIX: Final = "~"
+"""The names of producers that were given none begin with it: nobody opens one again."""
 _BLOCK = struct.Struct("<IBBHII")
 _PRODUCER = struct.Struct("<qqQB")
 _SOURCE = struct.Struct("<QIqI")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.errors import TooManyProducers
+from fastbk.errors import ProducerExpired, TooManyProducers
 from fastbk.producers.table import (
     NO_NUMBER,
     Frame,
@@ -58,3 +58,29 @@ def test_a_frame_that_was_stored_in_part_is_completed() -> None:
     assert table.take(Frame(b"a", 7, 9, (10, 11, 12, 15)), 0) == 4
     with pytest.raises(NotNext):
         table.take(Frame(b"a", 7, 16, (17,)), 0)
+
+
+def test_a_random_name_leaves_the_table_when_its_producer_is_closed() -> None:
+    """INV-S27: what comes late of it is not stored, and no other name goes that way."""
+    table = OwnerTable({}, 1)
+    drawn, named = table.open(b"~drawn", 0), table.open(b"named", 0)
+    table.close(b"~drawn", drawn.incarnation)
+    assert b"~drawn" in table.rows, "its opening is in no entry yet"
+    table.entry(0, 0)
+    table.close(b"~drawn", drawn.incarnation - 1)
+    assert b"~drawn" in table.rows, "another one opened it"
+    table.close(b"~drawn", drawn.incarnation)
+    table.close(b"named", named.incarnation)
+    assert set(table.rows) == {b"named"}
+    with pytest.raises(ProducerExpired):
+        table.take(Frame(b"~drawn", drawn.incarnation, NO_NUMBER, (0,)), 0)
+
+
+def test_a_random_name_is_old_after_an_hour() -> None:
+    table = OwnerTable({}, 1)
+    table.open(b"~drawn", 0)
+    table.open(b"named", 0)
+    table.entry(0, 0)
+    table.begin_segment()
+    provenance = table.entry(0, 3601 * 1_000_000)
+    assert [row.name for row in provenance.rows] == [b"named"]
