@@ -9,11 +9,13 @@ Decision 83.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -45,7 +47,6 @@ from fastbk.errors import (
     RecordTooLarge,
     StreamBusy,
     StreamNotFound,
-    WrongStreamKind,
 )
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.ledger import custom_of_stream
@@ -197,13 +198,10 @@ class Committer:
                 f"there is no stream {self._options.stream}: make it by fastbk stream create {self._options.stream},"
                 ' or have it made: .option("create", "true")'
             ) from error
-        if info.kind != "writer":
-            raise WrongStreamKind(
-                f"stream {info.path} is for producers, and Spark writes as one writer: choose another stream, or run"
-                f" `fastbk stream kind {info.path} writer`"
-            )
         if info.is_sealed:
             raise ConfigError(f"stream {info.path} is sealed: nothing can be written to it")
+        if info.kind == "producers":
+            return  # each task appends beside everybody else
         if info.open_segments and not self._options.is_fencing:
             raise self._busy(info.owner)
 
@@ -247,24 +245,12 @@ class Committer:
         drafts = self._drafts_of(winners)
         attached = self._stream.attached_number(key)
         if batch < attached:
-            raise self._older(key, batch, attached)
+            raise _older(key, batch, attached, self._options.stream)
         if drafts and batch > attached:
             try:
                 self._stream.attach_drafts(drafts, batch, is_fencing=self._options.is_fencing)
             except StreamBusy as error:
                 raise self._busy() from error
-
-    def _older(self, key: str, batch: int, attached: int) -> ConfigError:
-        """Return the error of a batch before the last one that is visible.
-
-        Spark runs nothing but the last batch again. Whoever comes with an older one has lost what the checkpoint said
-        since then, so its rows need not be those that the number stands for: passing them by would lose them.
-        """
-        return ConfigError(
-            f"batch {batch} of {key} comes after batch {attached}, which is in {self._options.stream} already: the"
-            " query's checkpoint is an older copy, or another driver of it goes on. Stop all but one; with an older"
-            " checkpoint begin anew, with another checkpointLocation and startingOffsets behind what was written"
-        )
 
     def _drafts_of(self, winners: Sequence[CommitMessage]) -> list[Draft]:
         """Return the winners' drafts as they are now, none where they were attached. Raises DraftGone."""
@@ -302,6 +288,19 @@ class Committer:
             self._stream.give_up_drafts(some)
         except Error as error:
             _log.warning("spark.sweep_waits", stream=self._options.stream, reason=str(error))
+
+
+def _older(key: str, batch: int, newest: int, stream: str) -> ConfigError:
+    """Return the error of a batch before the last one that is visible.
+
+    Spark runs nothing but the last batch again. Whoever comes with an older one has lost what the checkpoint said
+    since then, so its rows need not be those that the number stands for: passing them by would lose them.
+    """
+    return ConfigError(
+        f"batch {batch} of {key} comes after batch {newest}, which is in {stream} already: the query's checkpoint is"
+        " an older copy, or another driver of it goes on. Stop all but one; with an older checkpoint begin anew, with"
+        " another checkpointLocation and startingOffsets behind what was written"
+    )
 
 
 def prepare_patiently(made: Callable[[], Committer]) -> None:
@@ -396,6 +395,8 @@ class AttemptWriter:
         Raises what writing raises; what was written is given up then, at once if that can be, else by the driver.
         """
         try:
+            if self._stream.info().kind == "producers":
+                return self._produce(batches)
             return self._write(batches)
         except BaseException:
             if self._draft is not None:
@@ -419,6 +420,31 @@ class AttemptWriter:
             return CommitMessage(place, None, was_attached=was_attached)
         ledgers = self._draft.ledgers
         return CommitMessage(place, self._draft.name, ledgers, self._records, self._size_bytes)
+
+    def _produce(self, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
+        """Append all rows by a producer of this query and partition, whose numbers are those of batch and row.
+
+        So a later attempt leaves out what an earlier one appended, and fences it. Rows are visible one by one.
+        """
+        place, columns = self._place, self._options.columns
+        number = place.batch << ROW_BITS
+        with self._stream.producer(producer_name(place)) as producer:
+            if producer.last_number >> ROW_BITS > place.batch:
+                raise _older(
+                    place.key, place.batch, producer.last_number >> ROW_BITS, self._stream.path
+                )
+            for batch in batches:
+                if batch.num_rows:
+                    table_of(batch, columns)  # it refuses what can be no records
+                for value, key, headers in _rows_of(batch, columns):
+                    if number > producer.last_number:
+                        producer.ready()
+                        producer.append_nowait(value, key=key, headers=headers, number=number)
+                        self._records += 1
+                        self._size_bytes += len(value)
+                    number += 1
+            producer.flush()
+        return CommitMessage(place, None, (), self._records, self._size_bytes)
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         table, row = table_of(batch, self._options.columns), 0
@@ -475,6 +501,36 @@ RECORD_BYTES_MAX = 4 * 1024 * 1024
 """Maximum bytes of a record with its key and headers, which a stream's writer takes by default."""
 EPOCH = 0
 """The epoch of entries that no writer of the stream wrote."""
+
+
+ROW_BITS = 32
+"""Of a record's number, where producers append: its row within batch and partition. The batch is above."""
+
+
+def producer_name(place: TaskAttempt) -> str:
+    """Return the name of the producer of a query's partition: the same for all attempts and batches."""
+    query = hashlib.blake2b(place.key.encode(), digest_size=16).hexdigest()
+    return f"spark-{query}-{place.partition}"
+
+
+def _rows_of(
+    batch: pa.RecordBatch, columns: Columns
+) -> Iterator[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]:
+    """Yield value, key and headers of each row."""
+
+    def items(name: str | None) -> Iterable[Any]:
+        return repeat(None) if name is None else _item_array(batch.column(name)).to_pylist()
+
+    def raw(item: bytes | str | None) -> bytes | None:
+        return item.encode() if isinstance(item, str) else item
+
+    lists: Iterable[Any] = repeat(None)
+    if columns.headers is not None:
+        lists = batch.column(columns.headers).to_pylist()
+    rows = zip(batch.column(columns.value).to_pylist(), items(columns.key), lists, strict=False)
+    for value, key, headers in rows:
+        pairs = [(header["key"], header["value"]) for header in headers or ()]
+        yield raw(value) or b"", raw(key), pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 
 import fastbk.sync
 from fastbk.arrow.batches import HEADERS
-from fastbk.errors import StreamBusy
+from fastbk.errors import ConfigError, StreamBusy
 from fastbk.spark.sink import CommitMessage, FastbkBatchWriter, FastbkStreamWriter, TaskAttempt
 from fastbk.spark.source import FastbkSource
 from fastbk.testing import LocalCluster
@@ -113,6 +113,38 @@ def test_a_streaming_query_and_an_ordinary_writer_take_turns(
         writer.abort()
     assert stream.info().records == 11
     assert stream.drafts() == []
+
+
+def test_a_query_appends_to_a_stream_of_producers_beside_others(
+    cluster: LocalCluster, client: fastbk.sync.Client
+) -> None:
+    """A batch that is tried again repeats nothing, and a killed attempt's rows are taken up where it ended."""
+    client.namespace("produced").create()
+    stream = client.namespace("produced").create_stream("orders")
+    with stream.producer("own") as own:
+        own.append(b"own")
+
+        def run(batch: int, rows: slice = slice(0, 3)) -> None:
+            writer = FastbkSource(
+                {"metadata": cluster.metadata_uri, "stream": "produced/orders"}
+            ).streamWriter(SCHEMA, False)
+            assert isinstance(writer, FastbkStreamWriter)
+            given = batch_of(0).slice(rows.start, rows.stop - rows.start)
+            told = writer.attempt(TaskAttempt("spark/query", batch, 0, 0)).write([given])
+            writer.commit([told], batch)
+
+        run(0, slice(0, 2))  # an attempt that did not get further
+        run(0)
+        run(0)
+        own.append(b"own")
+        run(1)
+    with pytest.raises(ConfigError, match="comes after batch 1"):
+        run(0)
+    with stream.reader("earliest", tail=False) as reader:
+        records = list(reader)
+    rows = [b"0.%d" % at * 20 for at in range(3)]
+    assert [record.value for record in records] == [b"own", *rows, b"own", *rows]
+    assert records[2].key == b"1" and records[2].headers == (("n", b"1"),)
 
 
 def test_an_attempt_waits_for_a_bookie_that_is_started_again(
