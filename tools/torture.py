@@ -9,8 +9,8 @@ on a busy machine.
     ROUNDS=500       rounds of the rig `live`, and nothing else; of another one with RIG=
     SEED=n           the same choices again (not the timing of real processes)
     ONLY=regex       of the kill points those whose names match; of RIG=spark its kinds: steps, zombie,
-                     executor, orphan, bookie, metadata
-    METADATA=zookeeper   of RIG=rolling and RIG=roll: ZooKeeper instead of sqlite
+                     executor, orphan, bookie, metadata; of RIG=producers: hard (rolls, truncation, 10,000 names)
+    METADATA=zookeeper   of RIG=rolling, RIG=roll and RIG=producers: ZooKeeper instead of sqlite
     JOBS=2           processes at once, for the rigs that can use them
     DATA=folder      where files go; what is kept after a loss lies there; kill points done there are not done again
 """
@@ -39,6 +39,7 @@ from tests.rigs import (
     outage,
     points,
     power_cut,
+    producers,
     racks,
     rebalance,
     rolling,
@@ -147,6 +148,13 @@ RIGS = {
         "a rack is lost at a random moment: what was acknowledged in two racks is there",
         60.0,
         cases=10,
+        only_named=True,
+    ),
+    "producers": Rig(
+        producers.run,
+        "sixteen producers of one stream: they, services, bookies and ZooKeeper are killed and frozen",
+        600.0,
+        cases=30,
         only_named=True,
     ),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
