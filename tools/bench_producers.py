@@ -23,7 +23,9 @@ import fastbk
 from fastbk.devcluster.processes import cpu_seconds
 from fastbk.native.process import die_with_parent
 from fastbk.stream.client import Client
+from fastbk.stream.services import read_services
 from fastbk.testing import LocalCluster
+from tests.fixtures.wait import wait_until_async
 from tests.fixtures.zookeeper import free_ports
 from tests.rigs.producers import Worker, service_command
 from tools.benchmark.cases import Append
@@ -191,9 +193,9 @@ async def takeovers(cluster: LocalCluster, folder: Path, times: int) -> dict[str
         async with fastbk.connect(uri) as client:
             stream = await client.namespace(NAMESPACE).create_stream("takeovers")
             async with stream.producer("one") as producer:
-                for what in ("kill -9", "SIGSTOP", "planned stop"):
+                for what in ("planned stop", "kill -9", "SIGSTOP"):
                     pauses_us = [
-                        await _pause(stream, producer, services, what) for _ in range(times)
+                        await _pause(client, stream, producer, services, what) for _ in range(times)
                     ]
                     found[f"takeover, {what}"] = latencies_us(pauses_us)
     finally:
@@ -202,10 +204,23 @@ async def takeovers(cluster: LocalCluster, folder: Path, times: int) -> dict[str
     return found
 
 
+async def _are_all_there(client: Client, services: list[Worker]) -> bool:
+    """Whether each service counts on in metadata: only then the others name it."""
+    found = {
+        known.service.address: known.service.beat for known in await read_services(client.records)
+    }
+    return all(found.get(service.command[-1], 0) > 2 for service in services)
+
+
 async def _pause(
-    stream: fastbk.Stream, producer: fastbk.Producer, services: list[Worker], what: str
+    client: Client,
+    stream: fastbk.Stream,
+    producer: fastbk.Producer,
+    services: list[Worker],
+    what: str,
 ) -> float:
     """Have the stream's service fail while a producer appends; return its longest wait in microseconds."""
+    await wait_until_async(lambda: _are_all_there(client, services), "both services", 60.0)
     await producer.append(RECORD)
     owner = (await stream.info()).owner
     service = next(one for one in services if one.command[-1] in owner)
@@ -234,7 +249,6 @@ async def _pause(
     if what != "SIGSTOP":
         await asyncio.to_thread(service.process.wait, 30)
         service.start()
-        await asyncio.sleep(1.0)  # its beat has to be known before it can be named
     return longest_s * 1e6
 
 
