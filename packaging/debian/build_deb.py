@@ -58,7 +58,7 @@ PRERM = """#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl stop 'fastbk-bookie@*.service' fastbk-janitor.service fastbk-autorecovery.service \
-        fastbk-gateway.service fastbk-console.service
+        fastbk-gateway.service fastbk-serve.service fastbk-console.service
 fi
 """
 POSTRM = """#!/bin/sh

@@ -53,6 +53,7 @@ from tests.fixtures.mounts import SmallDisk, run, small_disk
 from tests.fixtures.pages import page_at
 from tests.fixtures.prometheus import Prometheus, faster, program
 from tests.fixtures.wait import wait_until
+from tests.fixtures.write_services import ServiceProcess
 from tests.rigs import mounts
 
 WAIT_S = 120.0
@@ -82,13 +83,16 @@ def test_every_name_that_is_used_is_on_a_page(tmp_path: Path) -> None:
         cluster.start_bookie(0)
         bookie, services = cluster.bookies[0], dev_services(tmp_path, cluster.metadata_uri)
         gateway = WatchedGateway(tmp_path / "gateway", cluster.metadata_uri, None)
+        write_service = ServiceProcess(tmp_path / "serve", cluster.metadata_uri, "one")
         try:
             for service in services:
                 service.start()
+            write_service.start()
             gateway.start()
             gateway.request()
             assert bookie.http_port is not None
-            ports = [bookie.http_port, gateway.page_port, *(one.http_port for one in services)]
+            ports = [bookie.http_port, gateway.page_port, write_service.http_port]
+            ports += [one.http_port for one in services]
             text = "fastbk_supervisor_condition{"
             wait_until(lambda: text in page_at(ports[0], "/metrics")[1], "the condition", WAIT_S)
             wait_until(lambda: all(map(answers, ports)), "all pages", WAIT_S)
@@ -96,6 +100,7 @@ def test_every_name_that_is_used_is_on_a_page(tmp_path: Path) -> None:
         finally:
             for service in services:
                 service.stop()
+            write_service.kill()
             gateway.stop()
     types |= {name.metric: name.kind for name in NAMES if name.is_own and name.is_limit}
     endings = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}

@@ -181,7 +181,11 @@ directories = ["{tmp_path}/ledgers"]
     (tmp_path / "gateway.toml").write_text(
         f'[gateway]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{uri}"\n'
     )
+    (tmp_path / "serve.toml").write_text(
+        f'[serve]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{uri}"\n'
+    )
     commands = {
+        "fastbk-serve.service": ("serve", "--config", str(tmp_path / "serve.toml")),
         "fastbk-bookie@.service": ("bookie", "--config", str(tmp_path / "bookie.toml")),
         "fastbk-gateway.service": ("gateway", "--config", str(tmp_path / "gateway.toml")),
         "fastbk-janitor.service": ("janitor", "--metadata", uri),

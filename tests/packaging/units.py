@@ -23,6 +23,7 @@ SERVICES = (
     "fastbk-janitor.service",
     "fastbk-autorecovery.service",
     "fastbk-gateway.service",
+    "fastbk-serve.service",
     "fastbk-console.service",
 )
 
