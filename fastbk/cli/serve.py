@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where producers reach it, in place of [serve] listen (127.0.0.1:3183); port 0 takes a free one",
     )
     parser.add_argument(
+        "--advertised",
+        metavar="HOST[:PORT]",
+        help="what others reach it by, in place of [serve] advertised; default: what it listens on",
+    )
+    parser.add_argument(
         "--http",
         metavar="HOST:PORT",
         help="serve /metrics, /livez and /readyz there, in place of [http] listen",
@@ -70,6 +75,8 @@ def _config(options: argparse.Namespace) -> ServeConfig:
         config = replace(config, metadata=replace(config.metadata, uri=metadata_uri(options)))
     if options.listen is not None:
         config = replace(config, serve=replace(config.serve, listen=options.listen))
+    if options.advertised is not None:
+        config = replace(config, serve=replace(config.serve, advertised=options.advertised))
     if options.http is not None:
         config = replace(config, http=replace(config.http, listen=options.http))
     check(config, "fastbk serve" if options.config is None else str(options.config))

@@ -6,7 +6,7 @@ One call everything that a socket gave, one call all answers of a turn. Nothing 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastbk.errors import ProtocolError
 from fastbk.native._client import ffi, lib
@@ -47,6 +47,25 @@ class RequestBuffer(AnswerBuffer):
     _call = staticmethod(lib.fbk_serve_parse)
     _event_words = REQUEST_WORDS
     _complaint = "this is no valid request"
+
+    def __init__(
+        self, size_bytes: int = 64 * 1024, may_grow: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """`may_grow`: returns whether the buffer may have so many bytes, for a request that is larger."""
+        super().__init__(size_bytes)
+        self._may_grow = may_grow
+        self.is_starved = False
+        """Whether a request has begun that the buffer may not grow for: call `parse` again when it may."""
+
+    def _make_room(self, wanted: int) -> None:
+        self.is_starved = wanted > len(self._view) and not self._may_grow(wanted)
+        if not self.is_starved:
+            super()._make_room(wanted)
+
+    def shrink(self) -> None:
+        """Give memory back that the last request needed, unless the next one has begun."""
+        if self._end == self._start and len(self._view) > self._base_size:
+            self._allocate(self._base_size)
 
     @property
     def size_bytes(self) -> int:

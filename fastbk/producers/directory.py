@@ -44,6 +44,7 @@ class Directory:
     Attributes:
         me: its own record.
         services: all that metadata had at the last look, dead ones among them.
+        updates: how many looks there were.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Directory:
     ) -> None:
         self.me = me
         self.services: tuple[ServiceRecord, ...] = ()
+        self.updates = 0
         self._records = records
         self._path = service_path(me.service_id)
         self._clock_s = clock_s
@@ -161,6 +163,7 @@ class Directory:
         listed = await read_services(self._records)
         self.services = tuple(service.service for service in listed)
         self._beats.update(self.services, now_s)
+        self.updates += 1
         for service in listed:
             if (self._beats.still_s(service.service.service_id) or 0.0) >= FORGET_S:
                 path = service_path(service.service.service_id)

@@ -18,7 +18,7 @@ from fastbk.client.connecting import open_connection
 from fastbk.client.connection import Connection
 from fastbk.client.ensembles import client_name
 from fastbk.config import split_address
-from fastbk.errors import ConfigError, Error, ProtocolError, os_errors_as
+from fastbk.errors import ConfigError, Error, ProtocolError, Unauthorized, os_errors_as
 from fastbk.limits import allow_descriptors
 from fastbk.meta.zookeeper.security import use_file
 from fastbk.native import client_codec
@@ -106,6 +106,7 @@ async def serve(config: ServeConfig) -> None:
         if pages is not None:
             http_host, _ = split_address(config.http.listen, "[http] listen")
             directory.describe(http=f"{http_host}:{pages}")
+        stack.push_async_callback(directory.end)
         await directory.begin()
         logs.info(
             "serve.started",
@@ -189,9 +190,13 @@ async def _working(
                 refreshed_s = time.monotonic()
                 admission.files.has_changed()
             service.sweep()
+
+    async def release_idle() -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
             await service.streams.sweep()
 
-    work = [asyncio.create_task(directory.run()), asyncio.create_task(sweep())]
+    work = [asyncio.create_task(job()) for job in (directory.run, sweep, release_idle)]
     for task in work:
         task.add_done_callback(lambda _: stop.set())  # it never ends by itself
     try:
@@ -233,6 +238,8 @@ class ServicePeers:
             connection = await self._connect(service.address, service.service_id, timeout_s)
         except ProtocolError:
             return False  # it is another one
+        except Unauthorized:
+            return True  # whom it serves is another question
         except Error as error:
             return False if isinstance(error.__cause__, ConnectionRefusedError) else None
         connection.close()
@@ -339,7 +346,7 @@ def metric_lines(service: Service) -> list[str]:
         ("connections", "Connections of producers.", len(service.connections)),
         ("pending_bytes", "Records that are received and not answered.", service.memory.bytes),
         ("waiting_connections", "Connections not read for want of memory.",
-         len(service.memory.waiting)),
+         len(service.memory.waiting) + len(service.memory.starved)),
     )  # fmt: skip
     counters = (
         ("frames", "Frames that were stored.", figures.frames),

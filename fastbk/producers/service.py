@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import enum
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from fastbk import __version__
@@ -81,6 +83,12 @@ SWEEP_INTERVAL_S: Final = 1.0
 LINGER_S: Final = 2.0
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 RESUME_SHARE: Final = 0.875
+STARVED_AT_ONCE: Final = 8
+FRAMES_MAX: Final = 4096
+"""Frames of one connection that are not answered; beyond it nothing more is read from it."""
+FRAME_BYTES: Final = 1024
+"""What a frame takes beside its records, about."""
+OPENINGS_OF_ALL_MAX: Final = 4096
 APPEND_BUCKETS_S: Final = tuple(0.0005 * 2**step for step in range(15))
 
 
@@ -115,30 +123,58 @@ class Figures:
 
 
 class Memory:
-    """Bytes that are received and not answered, and connections that wait until there are fewer (INV-S43)."""
+    """Bytes that are received and not answered, and connections that wait until there are fewer (INV-S43).
+
+    Records that wait for bookies count in `bytes`, and when these are as many as there may be nobody begins another
+    frame. What connections have beyond their `RECEIVE_BYTES` for frames that have begun counts in `grown_bytes`: each
+    of them gets to its end, as its time is limited, too.
+    """
 
     def __init__(self, bytes_max: int) -> None:
-        self.bytes = 0
+        self.bytes = self.grown_bytes = 0
         self.waiting: dict[ProducerConnection, None] = {}
-        """The one that waits longest comes first."""
+        """Those that begin no frame, for want of room for records. The one that waits longest comes first."""
+        self.starved: dict[ProducerConnection, None] = {}
+        """Those that have begun one that is larger than their buffer, and get no larger one yet."""
         self._bytes_max = bytes_max
+        self._grown_bytes_max = max(bytes_max // 4, FRAME_SIZE_BYTES_MAX)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be read."""
+        """Whether nobody is to begin a frame."""
         return self.bytes >= self._bytes_max
 
     def take(self, size_bytes: int) -> None:
-        """Count bytes that are there."""
+        """Count records that are there."""
         self.bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Count bytes that are answered; connections go on when there is room again."""
+        """Count records that are answered; connections go on when there is room again."""
         self.bytes -= size_bytes
-        while self.waiting and self.bytes < RESUME_SHARE * self._bytes_max:
-            connection = next(iter(self.waiting))
-            del self.waiting[connection]
+        if self.waiting and self.bytes < RESUME_SHARE * self._bytes_max:
+            waiting, self.waiting = self.waiting, {}
+            for connection in waiting:
+                connection.go_on()
+
+    def grow(self, size_bytes: int) -> bool:
+        """Return whether a connection may have so many bytes more, and count them."""
+        if self.grown_bytes + size_bytes > self._grown_bytes_max:
+            return False
+        self.grown_bytes += size_bytes
+        return True
+
+    def shrink(self, size_bytes: int) -> None:
+        """Count bytes that a connection needs no more."""
+        self.grown_bytes -= size_bytes
+        # Who finds no room yet waits again, behind the others: as long as there is none, another one shrinks later.
+        for connection in list(islice(self.starved, STARVED_AT_ONCE)):
+            del self.starved[connection]
             connection.go_on()
+
+    def leave(self, connection: ProducerConnection) -> None:
+        """A connection is gone."""
+        self.waiting.pop(connection, None)
+        self.starved.pop(connection, None)
 
 
 class Service:
@@ -173,6 +209,8 @@ class Service:
         self._wall_clock_s = wall_clock_s
         self._refused = LimitLog("serve.client_refused")
         self.faults = LimitLog("serve.connection_failed", level="error")
+        self.openings = 0
+        """Requests to open a producer that are under way."""
 
     def protocol(self) -> ProducerConnection:
         """Return the protocol of a new connection."""
@@ -230,6 +268,15 @@ class Producer:
     is_allowed: bool = True
 
 
+class _Hold(enum.Flag):
+    """Why nothing is read from a connection."""
+
+    ANSWERS = enum.auto()
+    """It does not read its answers."""
+    MEMORY = enum.auto()
+    FRAMES = enum.auto()
+
+
 class ProducerConnection(asyncio.BufferedProtocol):
     """The connection of one client.
 
@@ -246,13 +293,16 @@ class ProducerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._requests = RequestBuffer(RECEIVE_BYTES)
+        self._requests = RequestBuffer(RECEIVE_BYTES, self._may_grow)
         self._requests.frame_size_bytes_max = HELLO_BYTES_MAX
         self._grown_bytes = 0
         self._has_magic = False
         self._began_s = service.clock_s()
         self._frame_began_s: float | None = None
-        self._is_paused = self._is_ending = False
+        self._holds = _Hold(0)
+        self._frames = 0
+        """Those that are not answered."""
+        self._is_ending = False
         self._numbers = 0
         self._openings: set[asyncio.Task[None]] = set()
         self._answers = array("Q")
@@ -297,21 +347,20 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Read nothing more from a client that does not read its answers."""
-        self._pause()
+        self._hold(_Hold.ANSWERS)
 
     def resume_writing(self) -> None:
         """Go on."""
-        if self not in self._service.memory.waiting:
-            self.go_on()
+        self._release(_Hold.ANSWERS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back what it has. What is on its way to bookies goes on."""
         self._transport = None
         self._is_ending = True
         self._service.connections.discard(self)
-        self._service.memory.waiting.pop(self, None)
-        self._service.memory.give_back(self._grown_bytes)
-        self._grown_bytes = 0
+        self._service.memory.leave(self)
+        grown_bytes, self._grown_bytes = self._grown_bytes, 0
+        self._service.memory.shrink(grown_bytes)
         for task in self._openings:
             task.cancel()
         for producer in self.producers.values():
@@ -322,20 +371,30 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     # --- its bounds ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read from it, for want of room, or since it does not read its answers."""
+        return bool(self._holds)
+
     def go_on(self) -> None:
-        """Read on: there is room again."""
-        if self._transport is None or self._is_ending or not self._is_paused:
+        """Read on: there is memory again."""
+        self._release(_Hold.MEMORY)
+
+    def _hold(self, hold: _Hold) -> None:
+        if self._transport is not None and not self._holds:
+            self._transport.pause_reading()
+        self._holds |= hold
+
+    def _release(self, hold: _Hold) -> None:
+        if hold not in self._holds:
             return
-        self._is_paused = False
+        self._holds &= ~hold
+        if self._holds or self._transport is None or self._is_ending:
+            return
         if self._frame_began_s is not None:
             self._frame_began_s = self._service.clock_s()
         self._transport.resume_reading()
         self._loop.call_soon(self._parse)
-
-    def _pause(self) -> None:
-        if self._transport is not None and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
 
     def check(self, now_s: float, wall_s: float) -> None:
         """End it if its time is over, or its client is not accepted any more."""
@@ -348,7 +407,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
             return
         if (
             self._frame_began_s is not None
-            and not self._is_paused
+            and not self.is_paused
             and now_s - self._frame_began_s >= FRAME_TIMEOUT_S
         ):
             self._service.limits.note("frame_timeout", address=self.client.address)
@@ -387,7 +446,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
     # --- requests -----------------------------------------------------------------------------------------------
 
     def _parse(self) -> None:
-        if self._transport is None or self._is_ending or self._is_paused:
+        if self._transport is None or self._is_ending or self.is_paused:
             return
         try:
             self._take_all()
@@ -404,23 +463,35 @@ class ProducerConnection(asyncio.BufferedProtocol):
             self._has_magic = requests.take_magic(MAGIC)
             if not self._has_magic:
                 return
+        requests.is_starved = False
         while not self._is_ending and (words := requests.parse()):
             for offset in range(0, len(words), REQUEST_WORDS):
                 self._take(words, offset)
+        requests.shrink()
         grown_bytes = max(0, requests.size_bytes - RECEIVE_BYTES)
-        if grown_bytes != self._grown_bytes:
+        if grown_bytes < self._grown_bytes:
             before, self._grown_bytes = self._grown_bytes, grown_bytes
-            if grown_bytes > before:
-                memory.take(grown_bytes - before)
-            else:
-                memory.give_back(before - grown_bytes)
+            memory.shrink(before - grown_bytes)
         if not requests.has_part:
             self._frame_began_s = None
-            if memory.is_full:  # only between two frames: who has begun one ends it
-                self._pause()
-                memory.waiting[self] = None
         elif self._frame_began_s is None:
             self._frame_began_s = self._service.clock_s()
+        if requests.is_starved:
+            memory.starved[self] = None
+            self._hold(_Hold.MEMORY)
+        elif memory.is_full and not requests.has_part:
+            memory.waiting[self] = None
+            self._hold(_Hold.MEMORY)
+        if self._frames >= FRAMES_MAX:
+            self._hold(_Hold.FRAMES)
+
+    def _may_grow(self, size_bytes: int) -> bool:
+        """Return whether the buffer may have so many bytes; it does then."""
+        more_bytes = size_bytes - RECEIVE_BYTES - self._grown_bytes
+        if more_bytes > 0 and not self._service.memory.grow(more_bytes):
+            return False
+        self._grown_bytes += max(0, more_bytes)
+        return True
 
     def _take(self, words: list[int], offset: int) -> None:
         kind, request_id = words[offset] & 0xFFFF, words[offset + serve_codec.WORD_REQUEST_ID]
@@ -522,7 +593,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     def _begin_opening(self, request_id: int, request: OpenProducer) -> None:
         most = self._service.options.producers_max
-        if len(self._openings) >= OPENINGS_MAX or len(self.producers) >= most:
+        is_full = self._service.openings >= OPENINGS_OF_ALL_MAX
+        if is_full or len(self._openings) >= OPENINGS_MAX or len(self.producers) >= most:
             self._service.limits.note("producers", address=self.client.address)
             text = f"a connection has at most {most} producers, and {OPENINGS_MAX} that are being opened"
             self._refuse(request_id, Status.TOO_MANY_REQUESTS, text)
@@ -532,6 +604,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
         task.add_done_callback(self._openings.discard)
 
     async def _open(self, request_id: int, request: OpenProducer) -> None:
+        self._service.openings += 1
         try:
             reply = await self._opened(request)
         except Moved as moved:
@@ -545,6 +618,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
             self._refuse(request_id, Status.NOT_READY, f"a fault of the service: {error!r}")
         else:
             self._reply(request_id, Status.OK, reply)
+        finally:
+            self._service.openings -= 1
 
     async def _opened(self, request: OpenProducer) -> OpenProducerReply:
         namespace, _ = split_stream_path(request.stream)
@@ -585,7 +660,10 @@ class ProducerConnection(asyncio.BufferedProtocol):
         if producer is None:
             self._refuse(request_id, Status.BAD_REQUEST)
             return
-        producer.owned.producers -= 1
+        owned = producer.owned
+        owned.producers -= 1
+        if owned.end is None and not owned.is_moving and not producer.pending_bytes:
+            owned.owner.close(producer.name, producer.incarnation)
         self._status(request_id, Status.OK)
 
     # --- frames -------------------------------------------------------------------------------------------------
@@ -602,8 +680,9 @@ class ProducerConnection(asyncio.BufferedProtocol):
         elif producer.owned.end is not None:
             self._refuse_end(request_id, producer.owned)
         elif producer.owned.is_moving:  # INV-S41
+            self._frames += 1
             owned = producer.owned
-            owned.on_end.append(lambda: self._refuse_end(request_id, owned))
+            owned.on_end.append(lambda: self._refuse_kept(request_id, owned))
         else:
             self._append(producer, request_id, words, offset)
 
@@ -622,7 +701,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
         numbers = self._requests.numbers(words, offset)
         began_s = service.clock_s()
         producer.pending_bytes += size_bytes
-        service.memory.take(size_bytes)
+        service.memory.take(size_bytes + FRAME_BYTES)
+        self._frames += 1
         frame = Frame(producer.name, producer.incarnation, follows, numbers)
         count = len(numbers)
 
@@ -634,9 +714,19 @@ class ProducerConnection(asyncio.BufferedProtocol):
                 self._stored(request_id, future.result())
             else:
                 self._refuse(request_id, status_of(error))
-            service.memory.give_back(size_bytes)
+            service.memory.give_back(size_bytes + FRAME_BYTES)
+            self._answered()
 
         producer.owned.owner.produce(frame, body).add_done_callback(answered)
+
+    def _refuse_kept(self, request_id: int, owned: Owned) -> None:
+        self._refuse_end(request_id, owned)
+        self._answered()
+
+    def _answered(self) -> None:
+        self._frames -= 1
+        if self._frames <= FRAMES_MAX // 2:
+            self._release(_Hold.FRAMES)
 
     # --- answers ------------------------------------------------------------------------------------------------
 

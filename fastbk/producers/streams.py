@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -87,6 +86,9 @@ class Owner(Protocol):
 
     def produce(self, frame: Frame, body: bytes | memoryview) -> asyncio.Future[DLSN | None]:
         """Append a frame."""
+
+    def close(self, name: bytes, incarnation: int) -> None:
+        """Take in that a producer has ended: a random name leaves the table."""
 
     async def release(self) -> None:
         """End as planned."""
@@ -198,6 +200,20 @@ class Streams:
         Raises Moved, NotReady; StreamNotFound, WrongStreamKind and what else `take_over` raises.
         """
         path = "/".join(split_stream_path(path)).lstrip("/")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    owned = await asyncio.shield(self._task_of(path, timeout_s))
+                    if owned.is_moving:
+                        await _until_end(owned)
+                    if owned.end is None:
+                        return owned
+                    if isinstance(owned.end, Moved) or self._is_stopping or not owned.is_moving:
+                        raise owned.end
+        except TimeoutError:
+            raise NotReady(f"stream {path} is being taken over: try again") from None
+
+    def _task_of(self, path: str, timeout_s: float) -> asyncio.Task[Owned]:
         task = self._opening.get(path)
         if task is None:
             task = asyncio.get_running_loop().create_task(
@@ -205,17 +221,7 @@ class Streams:
             )
             self._opening[path] = task
             task.add_done_callback(lambda ended: self._found_out(path, ended))
-        try:
-            async with asyncio.timeout(timeout_s):
-                owned = await asyncio.shield(task)
-        except TimeoutError:
-            raise NotReady(f"stream {path} is being taken over: try again") from None
-        if owned.is_moving:
-            await _until_end(owned, timeout_s)
-            raise owned.end or NotReady(f"stream {path} is being handed over: try again")
-        if owned.end is not None:
-            raise owned.end
-        return owned
+        return task
 
     def _found_out(self, path: str, task: asyncio.Task[Owned]) -> None:
         del self._opening[path]
@@ -260,20 +266,24 @@ class Streams:
 
     async def _check_owner(self, context: StreamContext, end_s: float) -> None:
         """Return when the stream may be taken over. Raises Moved where its owner lives, NotReady where it may."""
-        first_beat: int | None = None
         known: OwnerService | None = None
+        since = 0
+        first_beat: int | None = None
         while True:
             service = service_of_owner((await context.store.read()).chain.owner)
             if service is None or service.service_id == self._directory.me.service_id:
                 return
             if service != known:
-                known, first_beat = service, self._directory.beat_of(service.service_id)
+                known, since, first_beat = service, self._directory.updates, None
             answer = await self._peers.is_there(service, PROBE_TIMEOUT_S)
             if answer is False:
                 return
             beat = self._directory.beat_of(service.service_id)
             if answer or (first_beat is not None and beat not in (None, first_beat)):
                 raise Moved(service.address)
+            # A look that had begun before this may bring a beat from before a freeze.
+            if first_beat is None and self._directory.updates >= since + 2:
+                first_beat = beat
             if not self._directory.is_alive(service.service_id):
                 return
             if self._clock_s() >= end_s:
@@ -397,12 +407,9 @@ class Streams:
             self._end(owned, self._elsewhere(owned.path))
 
 
-async def _until_end(owned: Owned, timeout_s: float) -> None:
-    """Wait until a stream is handed over."""
-    if owned.end is not None:
-        return
-    ended = asyncio.Event()
-    owned.on_end.append(ended.set)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await ended.wait()
+async def _until_end(owned: Owned) -> None:
+    """Wait until a stream is handed over, or given up."""
+    if owned.end is None:
+        ended = asyncio.Event()
+        owned.on_end.append(ended.set)
+        await ended.wait()

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fastbk
+from fastbk.devcluster import DevTls
+from fastbk.errors import Unauthorized
 from fastbk.native.client_codec import PRODUCE_REPLY
+from fastbk.safe_files import write_text
+from fastbk.security.credentials import Credentials
+from fastbk.security.tokens import TokenKey
 from fastbk.stream.services import read_services
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.pages import page_at
+from tests.fixtures.wait import wait_until_async
 from tests.fixtures.write_services import (
     ServiceProcess,
     hand_producer,
     refusal_of,
 )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Bookies without a write service: each test has its own."""
+    with LocalCluster(write_services=0) as running:
+        yield running
 
 
 @pytest.fixture
@@ -210,3 +224,53 @@ async def test_pages_have_its_figures(
             assert line in lines
         assert page_at(one.http_port, "/livez")[0] == 200
         assert page_at(one.http_port, "/readyz")[0] == 200
+
+
+async def test_a_token_without_add_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    """INV-S42, over TLS: who may only read, who is of another namespace, and who is revoked later."""
+    path = await make_stream(cluster, "guarded")
+    key = TokenKey.generate("k1")
+    files = DevTls(tmp_path / "tls")
+    (tmp_path / "keys.json").write_text(key.public_text())
+    (tmp_path / "revoked").write_text("")
+    service = ServiceProcess(
+        tmp_path,
+        cluster.metadata_uri,
+        "guarded",
+        f'[tls]\nmode = "require"\ncertificate_file = "{tmp_path}/tls/bookie/tls.crt"\n'
+        f'key_file = "{tmp_path}/tls/bookie/tls.key"\n[authentication]\nmethods = ["token"]\n'
+        f'token_keys_file = "{tmp_path}/keys.json"\nrevoked_file = "{tmp_path}/revoked"\n'
+        'refresh_interval = "1s"',
+    )
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        audience = await client.call_store(lambda store: store.instance_id())
+
+    def credentials(name: str, operation: str, namespace: str) -> Credentials:
+        token = key.sign(name, [operation], audience, lifetime_s=600, namespaces=(namespace,))
+        write_text(tmp_path / f"{name}.token", token)
+        return Credentials(token_file=str(tmp_path / f"{name}.token"))
+
+    tls = replace(files.options, certificate_file="", key_file="")
+    service.start()
+    try:
+        with pytest.raises(Unauthorized, match="authenticated clients only"):
+            async with hand_producer(service, tls=tls):
+                pass
+        for number, (operation, namespace) in enumerate((("read", "shop"), ("add", "bank"))):
+            other = credentials(f"other-{number}", operation, namespace)
+            async with hand_producer(service, tls=tls, credentials=other) as hand:
+                status, text = refusal_of(await hand.ask(path, b"till-1"))
+                assert status == Status.FORBIDDEN
+                assert "needs the operation add" in text
+        own = credentials("till", "add", "shop")
+        async with hand_producer(service, tls=tls, credentials=own) as hand:
+            opened = await hand.open(path, b"till-1")
+            assert (await hand.produce(opened.producer, [b"0"], 0)).status == Status.OK
+            (tmp_path / "revoked").write_text("token:till\n")
+            await wait_until_async(lambda: not hand.connection.is_open, "the client is sent away")
+        assert await contents(cluster, path, 1) == [b"0"]
+        lines = service.audit_file.read_text()
+        for event in ("client.refused", "request.denied", "client.authenticated", "client.ended"):
+            assert f'"{event}"' in lines
+    finally:
+        service.kill()
