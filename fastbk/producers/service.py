@@ -593,6 +593,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     def _begin_opening(self, request_id: int, request: OpenProducer) -> None:
         most = self._service.options.producers_max
+        if request.incarnation:
+            self._drop(request.name, request.incarnation, request.stream.strip("/"))
         is_full = self._service.openings >= OPENINGS_OF_ALL_MAX
         if is_full or len(self._openings) >= OPENINGS_MAX or len(self.producers) >= most:
             self._service.limits.note("producers", address=self.client.address)
@@ -602,6 +604,17 @@ class ProducerConnection(asyncio.BufferedProtocol):
         task = self._loop.create_task(self._open(request_id, request), name="fastbk open producer")
         self._openings.add(task)
         task.add_done_callback(self._openings.discard)
+
+    def _drop(self, name: bytes, incarnation: int, path: str) -> None:
+        """Forget the number of a producer that lost its owner, and goes on."""
+        for producer in list(self.producers.values()):
+            if (producer.name, producer.incarnation, producer.owned.path) == (
+                name,
+                incarnation,
+                path,
+            ):
+                del self.producers[producer.number]
+                producer.owned.producers -= 1
 
     async def _open(self, request_id: int, request: OpenProducer) -> None:
         self._service.openings += 1

@@ -429,6 +429,23 @@ async def test_frames_of_a_stream_that_moves_wait_for_its_end() -> None:
         assert not world.owner.frames
 
 
+async def test_a_producer_that_goes_on_has_one_number() -> None:
+    """It lost its owner: only the number that it got last counts, and is of use."""
+    async with world_of(producers_max=2) as world, world.producer() as hand:
+        first = await hand.open(PATH, b"till-1", 9)
+        other = await hand.open(PATH, b"till-1", 10)
+        for _ in range(3):
+            again = await hand.open(PATH, b"till-1", 9)
+        assert world.streams.owned.producers == 2
+        assert not world.owner.closed
+        for number, status in (
+            (first.producer, Status.BAD_REQUEST),
+            (other.producer, Status.OK),
+            (again.producer, Status.OK),
+        ):
+            assert (await hand.produce(number, [b"a"], 0)).status == status
+
+
 # --- bounds -----------------------------------------------------------------------------------------
 
 
