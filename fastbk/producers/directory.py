@@ -103,6 +103,8 @@ class Directory:
 
     async def end(self) -> None:
         """Delete the record, so that producers go elsewhere, and look who is there. What fails is logged."""
+        if self._is_ended:
+            return
         self._is_ended = True
         try:
             service, version = await self._own()

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 DESCRIPTORS_BESIDE = 512
 """Descriptors that it needs for bookies, metadata and pages."""
 HANDSHAKES_MAX = 256
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 45.0
 """How long a planned stop takes at most; systemd's unit allows more."""
 
 

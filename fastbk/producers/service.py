@@ -584,6 +584,10 @@ class ProducerConnection(asyncio.BufferedProtocol):
             self._denied(producer.owned.path)
         producer.is_allowed = is_allowed
 
+    def _check_right(self, namespace: str, path: str) -> None:
+        if not may_add(self.client.principal, namespace):
+            raise _Denied(self._denied(path))
+
     def _denied(self, path: str) -> str:
         reason = f"{self.client.principal.name} may not append to {path}: that needs the operation add there"
         self._service.note("request.denied", self.client, operation="add", reason=reason[:500])
@@ -638,10 +642,10 @@ class ProducerConnection(asyncio.BufferedProtocol):
         namespace, _ = split_stream_path(request.stream)
         if len(request.name) > NAME_BYTES_MAX:
             raise ConfigError(f"a producer's name has at most {NAME_BYTES_MAX} bytes")
-        if not may_add(self.client.principal, namespace):
-            raise _Denied(self._denied(request.stream))
+        self._check_right(namespace, request.stream)
         timeout_s = min(request.timeout_ms / 1e3 or OPEN_TIMEOUT_S, OPEN_TIMEOUT_S_MAX)
         owned = await self._service.streams.find(request.stream, timeout_s)
+        self._check_right(namespace, request.stream)  # its token may have ended meanwhile (INV-S42)
         incarnation, number, last_number = 0, 0, -1
         if request.name:
             if request.incarnation:

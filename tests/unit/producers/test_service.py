@@ -352,6 +352,18 @@ async def test_a_client_that_is_revoked_loses_its_connection() -> None:
         assert "client.ended" in world.notes
 
 
+async def test_a_right_that_ends_while_a_stream_is_taken_over_opens_nothing() -> None:
+    """INV-S42: opening a name fences another producer."""
+    async with world_of(is_open=False) as world, world.producer("add shop") as hand:
+        world.streams.gate = asyncio.Event()
+        opening = asyncio.ensure_future(hand.ask(PATH, b"till-1"))
+        await until(lambda: world.service.openings == 1)
+        await hand.connection.renew("test", 10.0, FakeCredentials("read shop").login())  # type: ignore[arg-type]
+        world.streams.gate.set()
+        assert (await opening).status == Status.FORBIDDEN
+        assert world.service.producers == 0
+
+
 def test_who_may_add() -> None:
     assert may_add(ANYBODY, "shop")
     assert not may_add(NOBODY, "shop")
