@@ -38,7 +38,7 @@ POLL_S = 0.2
 AGAIN_S_MAX = 2.0
 """Longest pause before a stream whose owner failed here is taken over again."""
 FAILURES_KEPT_S = 60.0
-AT_ONCE = 8
+AT_ONCE = 16
 """Streams that are handed over at once."""
 RELEASE_TIMEOUT_S = 15.0
 TAKE_TIMEOUT_S = 5.0
@@ -403,6 +403,7 @@ class Streams:
         for task in self._opening.values():
             task.cancel()
         for owned in self.owned:
+            owned.is_moving = True
             owned.owner.abandon()
             self._end(owned, self._elsewhere(owned.path))
 

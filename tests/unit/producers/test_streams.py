@@ -62,6 +62,7 @@ class FakeOwner:
 
     def abandon(self) -> None:
         self.events.append("abandon")
+        self.fail(OwnerEnded("abandoned"))
 
 
 @dataclass
@@ -342,3 +343,13 @@ async def test_the_last_service_that_stops_says_so(world: World) -> None:
     assert isinstance(owned.end, NotReady)
     with pytest.raises(NotReady, match="fastbk serve"):
         await world.find()
+
+
+async def test_a_stream_that_is_abandoned_sends_its_producers_on(world: World) -> None:
+    await begin(world)
+    owned = await world.find()
+    await world.directory_of("a").begin()
+    await world.directory.step()
+    world.streams.abandon()
+    assert isinstance(owned.end, Moved) and owned.end.address == "a:1"
+    assert (world.streams.owned, world.streams.lost) == ((), 0)
