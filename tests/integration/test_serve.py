@@ -266,9 +266,14 @@ async def test_a_token_without_add_is_refused(cluster: LocalCluster, tmp_path: P
         async with hand_producer(service, tls=tls, credentials=own) as hand:
             opened = await hand.open(path, b"till-1")
             assert (await hand.produce(opened.producer, [b"0"], 0)).status == Status.OK
+            async with (
+                fastbk.connect(cluster.metadata_uri, tls=tls, credentials=own) as client,
+                client.namespace("shop").stream("guarded").producer("till-2") as producer,
+            ):
+                await producer.append(b"1")
             (tmp_path / "revoked").write_text("token:till\n")
             await wait_until_async(lambda: not hand.connection.is_open, "the client is sent away")
-        assert await contents(cluster, path, 1) == [b"0"]
+        assert await contents(cluster, path, 2) == [b"0", b"1"]
         lines = service.audit_file.read_text()
         for event in ("client.refused", "request.denied", "client.authenticated", "client.ended"):
             assert f'"{event}"' in lines
