@@ -230,7 +230,7 @@ def disks() -> list[Panel]:
 
 
 def streams() -> list[Panel]:
-    """Return the panels of cursors and of the janitor of streams."""
+    """Return the panels of cursors, of the janitor of streams, and of write services."""
     name = "{{stream}} {{cursor}}"
 
     def cursors(metric: str) -> str:
@@ -270,6 +270,17 @@ def streams() -> list[Panel]:
             of_all("fastbk_janitor_reclaimed_bytes_total"), "bytes"),
         one("Idle segments ended", "Segments whose writer died.", "ops", of_all("fastbk_janitor_rolled_total"),
             "segments"),
+        one("Records of producers", "That write services stored.", "ops",
+            f"rate(fastbk_serve_records_total{{{CLUSTER}}}{PER})"),
+        Panel("Time of a producer's frame", "From its arrival at the write service to its answer.", "s", tuple(
+            Query(f"histogram_quantile({share}, sum by (instance, le)"
+                  f" (rate(fastbk_serve_append_seconds_bucket{{{CLUSTER}}}{PER})))", f"{{{{instance}}}} {name}")
+            for share, name in ((0.5, "p50"), (0.99, "p99"))
+        )),
+        one("Streams of each write service", "One that started later has fewer.", "none",
+            f"fastbk_serve_streams{{{CLUSTER}}}"),
+        one("Producers refused", "By reason.", "ops",
+            f"sum by (reason) (rate(fastbk_serve_refusals_total{{{CLUSTER}}}{PER}))", "{{reason}}"),
     ]  # fmt: skip
 
 
@@ -341,6 +352,6 @@ DASHBOARDS = (
     _dashboard("cluster", "All bookies at a glance.", cluster(), "cluster", "instance"),
     _dashboard("bookie", "Requests, journal and index.", bookie(), "cluster", "instance"),
     _dashboard("disks", "Disks, garbage collection, damage.", disks(), "cluster", "instance"),
-    _dashboard("streams", "Cursors and the janitor.", streams(), "cluster", "stream"),
+    _dashboard("streams", "Cursors, the janitor and write services.", streams(), "cluster", "stream"),
     _dashboard("healing", "AutoRecovery.", healing(), "cluster"),
 )

@@ -257,7 +257,13 @@ def may_add(principal: Principal, namespace: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One opening of a name, on one connection. `end`: what its frames are answered with from now on."""
+    """One opening of a name, on one connection.
+
+    Attributes:
+        number: on this connection.
+        pending_bytes: of records that are not answered.
+        is_allowed: its client has `add` on the namespace now (INV-S42).
+    """
 
     number: int
     name: bytes
