@@ -29,6 +29,7 @@ from fastbk.errors import (
     ProducerFenced,
     QuorumTimeout,
     StreamNotFound,
+    Unauthorized,
     WriterFailed,
     WrongType,
 )
@@ -58,6 +59,7 @@ from fastbk.stream.producer.service_links import (
     text_of,
 )
 from fastbk.stream.producer.window import ProducerFrame, Window, WindowBounds
+from fastbk.stream.provenance import RANDOM_PREFIX
 from fastbk.stream.records import HeadersLike
 from fastbk.stream.writer.stream_writer import (
     Backpressure,
@@ -73,8 +75,6 @@ from fastbk.wire.statuses import Status
 Place: TypeAlias = DLSN | None
 """Where a record is; None: it was stored before, by an append whose answer was lost."""
 NAME_BYTES_MAX = 64
-RANDOM_PREFIX = "~"
-"""The names of producers that were given none begin with it."""
 FRAMES_MAX = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
@@ -363,7 +363,8 @@ class ProducerEngine:
             while self.failure is None:
                 try:
                     session = await self._search.attempt(self.incarnation, self._limit_s)
-                except _MAY_PASS as error:
+                except (*_MAY_PASS, Unauthorized) as error:
+                    # A token that has just ended is renewed: it was good when this was opened.
                     self._trouble = error
                     await asyncio.sleep(retry.pause_s())
                 else:

@@ -19,6 +19,7 @@ from fastbk.errors import (
     QuorumTimeout,
     RecordTooLarge,
     StreamNotFound,
+    Unauthorized,
     WriterFailed,
     WrongStreamKind,
     WrongType,
@@ -244,6 +245,23 @@ async def test_an_append_that_is_not_acknowledged_in_time_ends_the_producer() ->
         with pytest.raises(WriterFailed):
             await producer.close()
         assert stored(stream) == [0]
+
+
+async def test_a_token_that_has_ended_is_waited_for() -> None:
+    """It was good when the producer was opened: the application has a new one in a moment."""
+    async with fake_services() as (client, (service,), stream, _):
+        async with producer_of(client) as producer:
+            service.opening = Status.FORBIDDEN, "the token has ended"
+            service.cut()
+            appending = producer.append_nowait(b"")
+            asked = len(service.asked)
+            await wait_until_async(lambda: len(service.asked) > asked + 1, "it is refused")
+            service.opening = None
+            await appending
+        assert stored(stream) == [0]
+        service.opening = Status.FORBIDDEN, "no right to add"
+        with pytest.raises(Unauthorized, match="no right to add"):
+            await producer_of(client).open()
 
 
 async def test_a_caller_may_stop_waiting() -> None:
