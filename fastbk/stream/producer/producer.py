@@ -59,7 +59,7 @@ from fastbk.stream.producer.service_links import (
     text_of,
 )
 from fastbk.stream.producer.window import ProducerFrame, Window, WindowBounds
-from fastbk.stream.provenance import RANDOM_PREFIX
+from fastbk.stream.provenance import NAME_BYTES_MAX, RANDOM_PREFIX
 from fastbk.stream.records import HeadersLike
 from fastbk.stream.writer.stream_writer import (
     Backpressure,
@@ -74,7 +74,6 @@ from fastbk.wire.statuses import Status
 
 Place: TypeAlias = DLSN | None
 """Where a record is; None: it was stored before, by an append whose answer was lost."""
-NAME_BYTES_MAX = 64
 FRAMES_MAX = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
