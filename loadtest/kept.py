@@ -112,12 +112,12 @@ class Kept:
     def _check_stream(self, client: fastbk.sync.Client, found: Audit) -> None:
         """A record that was appended again after a failure may occur twice, unless its user gave it a number."""
         missing = set(range(self.count)) - set(self.failed)
-        seen: set[int] = set()
+        stored: set[int] = set()
         try:
             for number, payload in self._records(client):
-                if self.is_exact and number in seen:
+                if self.is_exact and number in stored:
                     found.lose(1, f"{self.name} record {number}: it is there twice")
-                seen.add(number)
+                stored.add(number)
                 if number in missing:
                     missing.discard(number)
                     found.entries += 1
