@@ -6,6 +6,9 @@ import asyncio
 from itertools import chain as chained
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fastbk
 from fastbk.errors import (
@@ -334,3 +337,24 @@ async def test_the_end_of_a_block() -> None:
         with pytest.raises(ClientClosed):
             producer.append_nowait(b"")
         assert stored(stream) == [0]
+
+
+async def test_traced_appends_have_spans() -> None:
+    """Also where nobody knows the place."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = fastbk.Tracing(ratio=1.0, tracer_provider=provider)
+    async with fake_services(tracing=tracing) as (client, (service,), stream, _):
+        async with producer_of(client) as producer:
+            assert await producer.append(b"x") == DLSN(1, 0, 0)
+            service.loses_answers = True
+            lost = producer.append_batch_nowait([b"y", b"z"])
+            await wait_until_async(lambda: len(stream.log) == 2, "it is stored")
+            service.loses_answers = False
+            service.cut()
+            assert await lost is None
+        spans = [span for span in exporter.get_finished_spans() if span.name == "send shop/orders"]
+    known, unknown = (span.attributes or {} for span in spans)
+    assert (known["fastbk.segment"], known["fastbk.entry.id"], known["fastbk.slot"]) == (1, 0, 0)
+    assert unknown["messaging.batch.message_count"] == 2 and "fastbk.segment" not in unknown
+    assert all(span.status.is_ok or span.status.is_unset for span in spans)
