@@ -70,6 +70,8 @@ class Kept:
     count: int = 0
     failed: list[int] = field(default_factory=list)
     audit: Audit | None = None
+    is_exact: bool = False
+    """No record is there twice."""
 
     def data(self, number: int) -> bytes:
         """Return the bytes of entry `number`."""
@@ -108,10 +110,14 @@ class Kept:
             found.lose(rest, f"{self.name}: ends before entry {found.entries}")
 
     def _check_stream(self, client: fastbk.sync.Client, found: Audit) -> None:
-        """A record that was appended again after a failure may occur twice."""
+        """A record that was appended again after a failure may occur twice, unless its user gave it a number."""
         missing = set(range(self.count)) - set(self.failed)
+        stored: set[int] = set()
         try:
             for number, payload in self._records(client):
+                if self.is_exact and number in stored:
+                    found.lose(1, f"{self.name} record {number}: it is there twice")
+                stored.add(number)
                 if number in missing:
                     missing.discard(number)
                     found.entries += 1

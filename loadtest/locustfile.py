@@ -27,7 +27,7 @@ from loadtest import chaos, thresholds, web
 from loadtest.kept import write_notes
 from loadtest.latency import bucket_of, top_of
 from loadtest.run import BROKEN, NOT_DONE, Plan, Run
-from loadtest.stream_users import Cursors, StreamAppends
+from loadtest.stream_users import Cursors, ProducerAppends, StreamAppends
 from loadtest.users import (
     BatchAppends,
     CatchUp,
@@ -42,8 +42,8 @@ from loadtest.users import (
 )
 
 __all__ = [
-    "BatchAppends", "CatchUp", "Cursors", "LargeAppends", "LedgerChurn", "MediumAppends", "RandomReads",
-    "SmallAppends", "StreamAppends", "Tailing",
+    "BatchAppends", "CatchUp", "Cursors", "LargeAppends", "LedgerChurn", "MediumAppends", "ProducerAppends",
+    "RandomReads", "SmallAppends", "StreamAppends", "Tailing",
 ]  # fmt: skip
 
 ERRORS_MAX = 20

@@ -14,6 +14,8 @@ class OnStream(LoadUser):
     """Has a stream of its own, and writes to it."""
 
     abstract = True
+    is_exact = False
+    """Each record has to be there once, after failures, too."""
 
     def begin(self) -> None:
         """Create the stream, or take it over again after a failure."""
@@ -22,7 +24,11 @@ class OnStream(LoadUser):
             namespace.create(exist_ok=True)
             name = f"{os.getpid()}-{self.random.getrandbits(48):x}"
             self.stream = namespace.create_stream(name)
-            self.kept = self.note(stream=name)
+            self.kept = self.note(stream=name, is_exact=self.is_exact)
+        self.open()
+
+    def open(self) -> None:
+        """Open what appends."""
         self.writer = self.opened.enter_context(self.stream.writer())
 
     def append(self, kind: str) -> bool:
@@ -48,6 +54,36 @@ class StreamAppends(OnStream):
         """Append a record."""
         self.roll()
         self.append("stream append")
+
+
+class ProducerAppends(OnStream):
+    """Appends one record after the other by a producer, and goes on behind its last number after a failure."""
+
+    is_exact = True
+
+    def open(self) -> None:
+        """Open the producer; what it had appended before, its number says."""
+        self.producer = self.opened.enter_context(self.stream.producer("load"))
+        self.kept.count = self.producer.last_number + 1
+        self.kept.failed.clear()
+
+    @task
+    def write(self) -> None:
+        """Append a record."""
+        self.roll()
+        number = self.kept.count
+        self.kept.count += 1
+        self.kept.failed.append(number)
+        payload = self.kept.record(number)
+
+        def append() -> bool:
+            self.producer.append(payload, number=number)
+            return True
+
+        if self.measure("producer append", len(payload), append) is None:
+            self.begin_again()
+        else:
+            self.kept.failed.remove(number)
 
 
 class Cursors(OnStream):

@@ -42,8 +42,8 @@ SETTINGS = {
 PATIENCE_S = 120
 """Beyond the run's own seconds: locust's start and end."""
 KINDS = (
-    "SmallAppends", "MediumAppends", "LargeAppends", "BatchAppends", "StreamAppends", "Tailing", "CatchUp",
-    "RandomReads", "LedgerChurn", "Cursors",
+    "SmallAppends", "MediumAppends", "LargeAppends", "BatchAppends", "StreamAppends", "ProducerAppends", "Tailing",
+    "CatchUp", "RandomReads", "LedgerChurn", "Cursors",
 )  # fmt: skip
 
 

@@ -106,7 +106,8 @@ class Stream:
         from fastbk.stream.options import writer_options_of
         from fastbk.stream.writer.stream_writer import StreamWriter
 
-        return StreamWriter(self._made(create=create), writer_options_of(options))
+        late = LateContext(self.path, self._make) if create else self._late()
+        return StreamWriter(late, writer_options_of(options))
 
     def producer(
         self,
@@ -118,28 +119,26 @@ class Stream:
         """Return a producer: any number append to a stream at once, through a write service (`fastbk serve`).
 
         `async with` opens it, and fences only who has the same name; None: a random one. Options: `ProducerOptions`.
-        `create`: as of `writer`. Raises ConfigError.
+        `create`: as of `writer`; else the service looks the stream up, and no right to read is needed. Raises
+        ConfigError.
         """
         from fastbk.stream.options import producer_options_of
         from fastbk.stream.producer.producer import Producer, checked_name
 
-        known = producer_options_of(options)
-        return Producer(self._made(create=create), checked_name(name), known)
+        known, make = producer_options_of(options), self._make if create else None
+        return Producer(self._catalog.client, self.path, checked_name(name), known, make)
 
-    def _made(self, *, create: bool) -> LateContext:
-        """Return the context; `create`: of the stream that is made if it is not there."""
+    async def _make(self) -> StreamContext:
+        """Make the stream if it is not there."""
         from fastbk.stream.namespace.namespace import Namespace
 
-        async def made() -> StreamContext:
-            namespace = Namespace(self._catalog, "/".join(self.namespace))
-            try:
-                await namespace.create_stream(self.name, exist_ok=True)
-            except StreamNotFound:
-                await namespace.create(exist_ok=True)
-                await namespace.create_stream(self.name, exist_ok=True)
-            return await self.context()
-
-        return LateContext(self.path, made) if create else self._late()
+        namespace = Namespace(self._catalog, "/".join(self.namespace))
+        try:
+            await namespace.create_stream(self.name, exist_ok=True)
+        except StreamNotFound:
+            await namespace.create(exist_ok=True)
+            await namespace.create_stream(self.name, exist_ok=True)
+        return await self.context()
 
     async def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `drafts.py`."""

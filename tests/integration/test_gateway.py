@@ -55,6 +55,7 @@ from tests.fixtures.guarded_cluster import KEY, GuardedCluster
 from tests.fixtures.metadata import metadata
 from tests.fixtures.stream_owners import produced
 from tests.fixtures.wait import beats, wait_until, wait_until_async
+from tests.fixtures.write_services import ServiceProcess
 
 OTHER_KEY = TokenKey.generate("other")
 WRITER = ("read", "add", "recover")
@@ -90,6 +91,58 @@ def token(guarded: GuardedCluster, tmp_path: Path) -> Callable[..., Credentials]
         return guarded.token(tmp_path / name, *operations, **named)
 
     return of
+
+
+async def test_producers_append_through_a_service_behind_gateways(
+    guarded: GuardedCluster,
+    uri: str,
+    tls: TlsOptions,
+    token: Callable[..., Credentials],
+    tmp_path: Path,
+) -> None:
+    """The producer's token has `add` alone; the service's is its own."""
+    service_token = token(
+        "read", "add", "recover", "serve", name="service-token", subject="service"
+    )
+    files, ca_file = guarded.cluster.data / "tls" / "bookie", tls.ca_file
+    service = ServiceProcess(
+        tmp_path / "serve",
+        uri,
+        "serve-1",
+        f"""
+        [client]
+        token_file = "{service_token.token_file}"
+        ca_file = "{ca_file}"
+        [tls]
+        mode = "require"
+        certificate_file = "{files / "tls.crt"}"
+        key_file = "{files / "tls.key"}"
+        [authentication]
+        methods = ["token"]
+        token_keys_file = "{guarded.folder / "public" / "keys.json"}"
+        """,
+    )
+    admin = token("read", "add", "admin", name="admin", subject="operator")
+    async with fastbk.connect(uri, tls=tls, credentials=admin) as client:
+        tills = client.namespace("tills")
+        await tills.create()
+        await tills.create_stream("orders")
+    await asyncio.to_thread(service.start)
+    try:
+        adding = token("add", name="adding", namespaces=("tills",))
+        async with fastbk.connect(uri, tls=tls, credentials=adding) as client:
+            stream = client.namespace("tills").stream("orders")
+            async with stream.producer("till-1") as producer:
+                await producer.append_many([b"%d" % number for number in range(100)])
+        reading = token("read", name="reading", namespaces=("tills",))
+        async with fastbk.connect(uri, tls=tls, credentials=reading) as client:
+            stream = client.namespace("tills").stream("orders")
+            payloads = [bytes(record.payload) async for record in stream.reader(tail=False)]
+            assert payloads == [b"%d" % number for number in range(100)]
+            with pytest.raises(Unauthorized, match="refuses this client"):
+                await stream.producer("till-2").open()
+    finally:
+        service.kill()
 
 
 async def test_a_client_with_a_token_and_no_way_to_zookeeper_writes_and_reads(

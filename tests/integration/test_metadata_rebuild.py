@@ -141,7 +141,9 @@ def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Pat
     """Twice: what holds of all ledgers holds of those that only their holders know, too."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
-    with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+    with LocalCluster(
+        BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c", write_services=0
+    ) as cluster:
         world = World(cluster, uri)
         asyncio.run(world.fill())
         for bookie in cluster.bookies:
@@ -220,7 +222,9 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
     """Streams come from the backup, ledgers that are newer from the bookies; newer segments are attached by hand."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
-    with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+    with LocalCluster(
+        3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c", write_services=0
+    ) as cluster:
         world = World(cluster, uri)
         asyncio.run(world.write(2))
         deleted = min(world.acked)
@@ -310,7 +314,9 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
     """No backup: namespaces, streams, positions, sequence numbers and transaction ids come out of the ledgers."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
-    with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+    with LocalCluster(
+        3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c", write_services=0
+    ) as cluster:
         world, cli = World(cluster, uri), Cli(uri)
         lines = b"".join(b"%d\n" % one for one in range(300))
         cli("namespace", "create", "shop/eu")
@@ -372,7 +378,9 @@ def test_wiped_zookeeper_is_made_anew(
     def wipe() -> None:
         peek.delete(zookeeper.path(), recursive=True)
 
-    with LocalCluster(1, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+    with LocalCluster(
+        1, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c", write_services=0
+    ) as cluster:
         cli, world = Cli(uri), World(cluster, uri, (1, 1, 1))
         instance_id = cli.json("metadata", "show")["instance_id"]
         asyncio.run(world.write(3))

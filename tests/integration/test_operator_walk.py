@@ -171,7 +171,9 @@ class Walk:
 def test_an_operator_walks_from_a_backup_to_a_roll(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble:
         uri, data = ensemble.uri, tmp_path / "c"
-        with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=data) as cluster:
+        with LocalCluster(
+            3, settings=SETTINGS, metadata_uri=uri, data=data, write_services=0
+        ) as cluster:
             walk = Walk(cluster, ensemble, tmp_path)
             walk.loses_all_metadata()
             walk.has_a_damaged_journal()

@@ -108,7 +108,9 @@ def machines(tmp_path: Path) -> Iterator[Callable[..., Machines]]:
             bookies: int, *, zookeeper: ZooKeeperServer | None = None, **options: object
         ) -> Machines:
             data = tmp_path / "data"
-            cluster = stack.enter_context(LocalCluster(bookies, data=data, **options))  # type: ignore[arg-type]
+            # A write service's beats would be news that a copy of the metadata lacks.
+            given = {"data": data, "write_services": 0, **options}
+            cluster = stack.enter_context(LocalCluster(bookies, **given))  # type: ignore[arg-type]
             made = Machines(cluster, tmp_path, zookeeper)
             stack.callback(made.healer.stop)
             made.healer.start()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from fastbk.client.async_tools import TAKEN_AWAY, SharedEnd, may_end_quietly
+from fastbk.client.client import Client
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_writer import called_by
 from fastbk.errors import (
@@ -29,6 +30,7 @@ from fastbk.errors import (
     ProducerFenced,
     QuorumTimeout,
     StreamNotFound,
+    Unauthorized,
     WriterFailed,
     WrongType,
 )
@@ -45,7 +47,7 @@ from fastbk.observe.meter import (
 from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout
 from fastbk.retry import Retry
-from fastbk.stream.context import ContextLike, StreamContext, as_error, context_of
+from fastbk.stream.context import as_error
 from fastbk.stream.options import ProducerOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.producer.service_links import (
@@ -58,6 +60,7 @@ from fastbk.stream.producer.service_links import (
     text_of,
 )
 from fastbk.stream.producer.window import ProducerFrame, Window, WindowBounds
+from fastbk.stream.provenance import NAME_BYTES_MAX, RANDOM_PREFIX
 from fastbk.stream.records import HeadersLike
 from fastbk.stream.writer.stream_writer import (
     Backpressure,
@@ -72,9 +75,6 @@ from fastbk.wire.statuses import Status
 
 Place: TypeAlias = DLSN | None
 """Where a record is; None: it was stored before, by an append whose answer was lost."""
-NAME_BYTES_MAX = 64
-RANDOM_PREFIX = "~"
-"""The names of producers that were given none begin with it."""
 FRAMES_MAX = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
@@ -134,7 +134,8 @@ class ProducerEngine:
 
     def __init__(
         self,
-        context: StreamContext,
+        client: Client,
+        stream: str,
         options: ProducerOptions,
         name: str,
         session: Session,
@@ -142,7 +143,7 @@ class ProducerEngine:
         progress: asyncio.Event,
     ) -> None:
         """`progress` is set when there may be room again, or the producer has ended."""
-        reply, config = session.reply, context.client.config
+        reply, config = session.reply, client.config
         self.failure: Error | None = None
         self.last_dlsn: DLSN | None = None
         self.window = Window(
@@ -154,14 +155,14 @@ class ProducerEngine:
         )
         tracer = tracer_of(config.tracing)
         if tracer is not None:
-            self.window.intake = TracedAppends(tracer, self.window.queue, context.name)
+            self.window.intake = TracedAppends(tracer, self.window.queue, stream)
         self.clock = AppendClock()
         self.incarnation = reply.incarnation
-        self._stream = context.name
+        self._stream = stream
         self._name = name
-        self._links: ServiceLinks = links_of(context.client)
+        self._links: ServiceLinks = links_of(client)
         self._links.producers.add(self)
-        self._unsettled = context.client.unsettled
+        self._unsettled = client.unsettled
         self._unsettled.add(self)
         self._limit_s = config.append_timeout
         self._loop = asyncio.get_running_loop()
@@ -363,7 +364,8 @@ class ProducerEngine:
             while self.failure is None:
                 try:
                     session = await self._search.attempt(self.incarnation, self._limit_s)
-                except _MAY_PASS as error:
+                except (*_MAY_PASS, Unauthorized) as error:
+                    # A token that has just ended is renewed: it was good when this was opened.
                     self._trouble = error
                     await asyncio.sleep(retry.pause_s())
                 else:
@@ -515,10 +517,20 @@ class Producer:
     The first append that fails ends the producer. Cancelling the await of an append's future withdraws nothing.
     """
 
-    def __init__(self, context: ContextLike, name: str, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        name: str,
+        options: ProducerOptions,
+        make_stream: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """`stream`: its path, which the service looks up: no right to read metadata is needed."""
         self.name = name
         """Also of a random one."""
-        self._given: ContextLike = context
+        self._client = client
+        self._stream = stream
+        self._make_stream = make_stream
         self._options = options
         self._engine: ProducerEngine | None = None
         self._is_closed = False
@@ -551,7 +563,7 @@ class Producer:
         return self._opened().stats(self._backpressure.waiting)
 
     def __repr__(self) -> str:
-        engine, what = self._engine, f"{self.name} of {self._given.name}"
+        engine, what = self._engine, f"{self.name} of {self._stream}"
         if engine is None or self._is_closed:
             return f"<Producer {what}, {'closed' if self._is_closed else 'not open'}>"
         unacked_bytes = engine.window.queue.unacked_bytes
@@ -560,7 +572,7 @@ class Producer:
 
     def _opened(self) -> ProducerEngine:
         if self._engine is None:
-            raise ClientClosed(f"the producer of {self._given.name} is not open: use `async with`")
+            raise ClientClosed(f"the producer of {self._stream} is not open: use `async with`")
         return self._engine
 
     def _check(self) -> ProducerEngine:
@@ -569,7 +581,7 @@ class Producer:
         if engine.failure is not None:
             raise engine.unsent()
         if self._is_closed:
-            raise ClientClosed(f"the producer of {self._given.name} is closed")
+            raise ClientClosed(f"the producer of {self._stream} is closed")
         return engine
 
     async def open(self) -> None:
@@ -580,11 +592,13 @@ class Producer:
         """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(
-                f"the producer of {self._given.name} was opened before: make another one"
+                f"the producer of {self._stream} was opened before: make another one"
             )
-        context = await context_of(self._given)
-        limit_s = context.client.config.append_timeout
-        search = OwnerSearch(links_of(context.client), context.name, self.name.encode())
+        if self._make_stream is not None:
+            await self._make_stream()
+        client = self._client
+        limit_s = client.config.append_timeout
+        search = OwnerSearch(links_of(client), self._stream, self.name.encode())
         retry = Retry(PAUSE_S_MIN, PAUSE_S_MAX, give_up_s=limit_s)
         while True:
             try:
@@ -595,8 +609,10 @@ class Producer:
                 break
         self._loop = asyncio.get_running_loop()
         progress = asyncio.Event()
-        engine = ProducerEngine(context, self._options, self.name, session, search, progress)
-        self._backpressure = Backpressure(engine, progress, context.name)
+        engine = ProducerEngine(
+            client, self._stream, self._options, self.name, session, search, progress
+        )
+        self._backpressure = Backpressure(engine, progress, self._stream)
         self._engine = engine
 
     # --- appending ----------------------------------------------------------------------------------------------
@@ -805,7 +821,7 @@ class Producer:
                 await engine.until_settled()
         except TimeoutError:
             raise QuorumTimeout(
-                f"{self._given.name}: not all was acknowledged within {timeout:g} s"
+                f"{self._stream}: not all was acknowledged within {timeout:g} s"
             ) from None
         if engine.failure is not None:
             self._is_reported = True
@@ -829,7 +845,7 @@ class Producer:
             async with asyncio.timeout(limit_s):
                 await self._end.reach(lambda: self._close(engine), self.abort)
         except TimeoutError:
-            raise QuorumTimeout(f"{self._given.name}: not closed within {timeout:g} s") from None
+            raise QuorumTimeout(f"{self._stream}: not closed within {timeout:g} s") from None
 
     async def _close(self, engine: ProducerEngine) -> None:
         try:
@@ -841,7 +857,7 @@ class Producer:
         """Take no more appends and wait for nothing: what is under way is decided by the stream's owner."""
         self._is_closed = True
         if self._engine is not None:
-            self._engine.fail(WriterFailed(f"{self._given.name}: the producer was aborted"))
+            self._engine.fail(WriterFailed(f"{self._stream}: the producer was aborted"))
 
     async def __aenter__(self) -> Producer:
         await self.open()

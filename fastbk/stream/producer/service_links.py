@@ -362,7 +362,7 @@ def refusal(answer: Answer, stream: str, name: bytes) -> Error:
     """Return what a service's refusal means."""
     status, text = answer.status, text_of(answer)
     producer = f"{stream}: producer {name.decode(errors='replace')}"
-    if status == Status.NOT_READY:
+    if status in (Status.NOT_READY, Status.TOO_MANY_REQUESTS):
         return NotReady(f"{stream}: the write service is not ready: {text or 'no reason given'}")
     if status == Status.PRODUCER_FENCED:
         return ProducerFenced(

@@ -6,6 +6,9 @@ import asyncio
 from itertools import chain as chained
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fastbk
 from fastbk.errors import (
@@ -19,6 +22,7 @@ from fastbk.errors import (
     QuorumTimeout,
     RecordTooLarge,
     StreamNotFound,
+    Unauthorized,
     WriterFailed,
     WrongStreamKind,
     WrongType,
@@ -246,6 +250,23 @@ async def test_an_append_that_is_not_acknowledged_in_time_ends_the_producer() ->
         assert stored(stream) == [0]
 
 
+async def test_a_token_that_has_ended_is_waited_for() -> None:
+    """It was good when the producer was opened: the application has a new one in a moment."""
+    async with fake_services() as (client, (service,), stream, _):
+        async with producer_of(client) as producer:
+            service.opening = Status.FORBIDDEN, "the token has ended"
+            service.cut()
+            appending = producer.append_nowait(b"")
+            asked = len(service.asked)
+            await wait_until_async(lambda: len(service.asked) > asked + 1, "it is refused")
+            service.opening = None
+            await appending
+        assert stored(stream) == [0]
+        service.opening = Status.FORBIDDEN, "no right to add"
+        with pytest.raises(Unauthorized, match="no right to add"):
+            await producer_of(client).open()
+
+
 async def test_a_caller_may_stop_waiting() -> None:
     """QuorumTimeout of one call, or a cancelled one: the record is stored all the same, in its place."""
     async with fake_services() as (client, (service,), stream, _):
@@ -316,3 +337,24 @@ async def test_the_end_of_a_block() -> None:
         with pytest.raises(ClientClosed):
             producer.append_nowait(b"")
         assert stored(stream) == [0]
+
+
+async def test_traced_appends_have_spans() -> None:
+    """Also where nobody knows the place."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing = fastbk.Tracing(ratio=1.0, tracer_provider=provider)
+    async with fake_services(tracing=tracing) as (client, (service,), stream, _):
+        async with producer_of(client) as producer:
+            assert await producer.append(b"x") == DLSN(1, 0, 0)
+            service.loses_answers = True
+            lost = producer.append_batch_nowait([b"y", b"z"])
+            await wait_until_async(lambda: len(stream.log) == 2, "it is stored")
+            service.loses_answers = False
+            service.cut()
+            assert await lost is None
+        spans = [span for span in exporter.get_finished_spans() if span.name == "send shop/orders"]
+    known, unknown = (span.attributes or {} for span in spans)
+    assert (known["fastbk.segment"], known["fastbk.entry.id"], known["fastbk.slot"]) == (1, 0, 0)
+    assert unknown["messaging.batch.message_count"] == 2 and "fastbk.segment" not in unknown
+    assert all(span.status.is_ok or span.status.is_unset for span in spans)
