@@ -127,6 +127,19 @@ def test_the_journal_s_ring_is_given_back_when_nothing_points_there(harness: Ind
     assert released(harness) == harness.tail.written, "what is not in a run is copied"
 
 
+def test_a_run_whose_record_lies_across_the_ring_s_end_is_taken_in(harness: IndexHarness) -> None:
+    harness.tail.written = TAIL_BYTES - 4096
+    # The first run ends 48 bytes before the ring's end: half of a record.
+    payload = bytes(4096 - 48 - (88 + 96) - (72 + 24) - 32)
+    harness.add(1, 0, payload)
+    first = (1, {0: entry(1, 0, payload)})
+    harness.publish(runs=[first, add_run(harness, 2, 0, 39)])
+    harness.run()
+    for ledger_id, data in ((1, payload), (2, bytes([0]) * KIB)):
+        assert harness.ask_one(harness.read(ledger_id, 0)).entry == entry(ledger_id, 0, data)
+    assert flushed(harness)[0] == []
+
+
 def test_a_flush_is_due_when_a_third_of_the_ring_is_in_use(harness: IndexHarness) -> None:
     reasons, batches = 0, 0
     while not reasons & FLUSH:

@@ -118,9 +118,11 @@ run_at(const struct fbk_index *index, uint64_t n)
 /* The entries of a run are known by where they lie in the journal's ring.  Nothing of them is read:
  * the journal has checked them, and its record in front of the run has their ledger's key. */
 static int32_t
-refer_to_run(struct fbk_index *index, const struct fbk_run_summary *run, const uint8_t *bytes)
+refer_to_run(struct fbk_index *index, const struct fbk_run_summary *run, uint64_t place)
 {
     struct fbk_record record;
+    /* From the record on: it may lie across the ring's end, in front of a run at its beginning. */
+    const uint8_t *bytes = fbk_ring_at(&index->tail, place - sizeof record) + sizeof record;
     memcpy(&record, bytes - sizeof record, sizeof record);
     if (record.ledger_id != run->ledger_id)
         return FBK_E_PROTOCOL;
@@ -179,7 +181,7 @@ adopt(struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
         if (!run_lies_in(descriptor, &run))
             return FBK_E_PROTOCOL;
         const uint64_t place = begin + (run.offset_bytes - descriptor->offset_bytes);
-        int32_t rc = refer_to_run(index, &run, fbk_ring_at(&index->tail, place));
+        int32_t rc = refer_to_run(index, &run, place);
         if (rc < 0)
             return rc;
         fbk_adopted_add(adopted, &(struct fbk_location){
