@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.observe.meter import Latency
     from fastbk.observe.tracing import Tracing, links_of
+    from fastbk.pipelines.pipeline import Output, Pipeline, PipelineStats, pipeline
     from fastbk.placement.config import PlacementConfig
     from fastbk.security.credentials import Credentials
     from fastbk.security.tls import TlsOptions
@@ -148,9 +149,12 @@ __all__ = [
     "NoSuchLedger",
     "NoWriteService",
     "NotEnoughBookies",
+    "Output",
     "PatternCursor",
     "PatternCursorInfo",
     "PatternReader",
+    "Pipeline",
+    "PipelineStats",
     "PlacementConfig",
     "PolicyInvalid",
     "PolicyPatch",
@@ -199,6 +203,7 @@ __all__ = [
     "__version__",
     "connect",
     "links_of",
+    "pipeline",
 ]
 _HOMES = {
     "client.config": "ClientConfig ClientOptions",
@@ -206,6 +211,7 @@ _HOMES = {
     "client.ledger_writer": "LedgerWriter WriterStats",
     "meta.api": "BookieRegistration",
     "model.ledger": "LedgerMetadata",
+    "pipelines.pipeline": "Output Pipeline PipelineStats pipeline",
     "placement.config": "PlacementConfig",
     "stream.client": "Client connect",
     "stream.cursor.backlog": "Backlog",

@@ -25,7 +25,7 @@ LEVELS = {
     2: "the same formats; every process reads the cluster's level and leaves a cluster whose level it lacks",
     3: "cursors of patterns of streams, which every janitor has to honour",
     4: "journal files that stay as entry logs; policies of namespaces and streams that place their segments;"
-    " streams of producers",
+    " streams of producers, and sinks of pipelines",
 }
 """What each level adds to the one below."""
 

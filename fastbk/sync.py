@@ -27,6 +27,8 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client as AsyncClient
 
 if TYPE_CHECKING:
+    from fastbk.pipelines.sync_pipeline import SyncPipeline as Pipeline
+    from fastbk.pipelines.sync_pipeline import sync_pipeline as pipeline
     from fastbk.stream.cursor.sync_cursor import PendingAck
     from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
     from fastbk.stream.cursor.sync_cursor import SyncPatternCursor as PatternCursor
@@ -40,18 +42,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "PatternCursor",
-    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Producer", "Stream",
-    "StreamReader", "StreamWriter", "connect",
+    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Pipeline", "Producer", "Stream",
+    "StreamReader", "StreamWriter", "connect", "pipeline",
 ]  # fmt: skip
 _HOMES = {
-    "Namespace": "sync.SyncNamespace", "Stream": "sync.SyncStream",
-    "Cursor": "cursor.sync_cursor.SyncCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
-    "PatternCursor": "cursor.sync_cursor.SyncPatternCursor",
-    "PatternReader": "cursor.sync_cursor.SyncPatternReader",
-    "StreamReader": "reader.sync_reader.SyncStreamReader",
-    "StreamWriter": "sync.SyncStreamWriter",
-    "PendingRecord": "sync_appends.PendingRecord",
-    "Producer": "producer.sync_producer.SyncProducer",
+    "Namespace": "stream.sync.SyncNamespace", "Stream": "stream.sync.SyncStream",
+    "Cursor": "stream.cursor.sync_cursor.SyncCursor",
+    "PendingAck": "stream.cursor.sync_cursor.PendingAck",
+    "PatternCursor": "stream.cursor.sync_cursor.SyncPatternCursor",
+    "PatternReader": "stream.cursor.sync_cursor.SyncPatternReader",
+    "StreamReader": "stream.reader.sync_reader.SyncStreamReader",
+    "StreamWriter": "stream.sync.SyncStreamWriter",
+    "PendingRecord": "stream.sync_appends.PendingRecord",
+    "Producer": "stream.producer.sync_producer.SyncProducer",
+    "Pipeline": "pipelines.sync_pipeline.SyncPipeline",
+    "pipeline": "pipelines.sync_pipeline.sync_pipeline",
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -169,13 +174,13 @@ def connect(uri: str | MetadataStore | None = None, **options: Unpack[ClientOpti
 
 
 def __getattr__(name: str) -> object:
-    """Return what streams are made of here, imported at its first use."""
+    """Return what streams and pipelines are made of here, imported at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fastbk.sync' has no attribute {name!r}")
     from importlib import import_module
 
     module, _, kind = _HOMES[name].rpartition(".")
-    return getattr(import_module(f"fastbk.stream.{module}"), kind)
+    return getattr(import_module(f"fastbk.{module}"), kind)
 
 
 def __dir__() -> list[str]:

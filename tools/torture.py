@@ -37,6 +37,7 @@ from tests.rigs import (
     healing,
     live,
     outage,
+    pipelines,
     points,
     power_cut,
     producers,
@@ -105,6 +106,9 @@ RIGS = {
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(
         takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4
+    ),
+    "pipeline": Rig(
+        pipelines.run, "pipelines are killed, and the next goes on: outputs are exact", 8.0, cases=4
     ),
     "visibility": Rig(
         visibility.run,

@@ -4,7 +4,7 @@
     get_producers(entry).rows                   # of an entry's data; None: it has no such block
 
 A block says either which producers appended what up to and with this entry (a table of rows, whole or only what
-changed), or which record of a source was the last one whose outputs are there (pipelines). README.md here has the
+changed), or up to where the outputs of each source's records are there (pipelines). README.md here has the
 bytes; fastbk/producers/README.md says why a log that has its table in itself stores each record exactly once.
 
 INV-S36: the table that `read_table` returns is that of all entries of the log, whatever of it was truncated: each
@@ -24,6 +24,7 @@ from fastbk.errors import ProtocolError, StorageError
 from fastbk.native.stream_codec import HEAD_BYTES, KIND_INDEX, PROVENANCE_BYTES_MIN, read_head
 from fastbk.stream.chain import Chain
 from fastbk.stream.context import StreamContext
+from fastbk.stream.positions import DLSN
 
 SOURCES: Final = 1
 PRODUCERS: Final = 2
@@ -32,7 +33,7 @@ RANDOM_PREFIX: Final = "~"
 """The names of producers that were given none begin with it: nobody opens one again."""
 _BLOCK = struct.Struct("<IBBHII")
 _PRODUCER = struct.Struct("<qqQB")
-_SOURCE = struct.Struct("<QIqI")
+_SOURCE = struct.Struct("<QIqIq")
 READ_AT_ONCE = 128
 
 
@@ -63,13 +64,24 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """The last record of one source, all of whose outputs are in this entry, or in one before."""
+    """Where a pipeline goes on in one source: all outputs of the records before are in this entry, or in one before.
+
+    A position, as a cursor's mark: behind the last of these records.
+    """
 
     stream: int
     """The source's id."""
     segment: int
     entry: int
     slot: int
+    seq: int
+    """Number of the record that will lie there; -1: not known. With it a restart tells records that were truncated
+    unread from the end of a segment that is gone."""
+
+    @property
+    def dlsn(self) -> DLSN:
+        """The position."""
+        return DLSN(self.segment, self.entry, self.slot)
 
 
 def put_producers(provenance: Provenance) -> bytes:
@@ -80,7 +92,7 @@ def put_producers(provenance: Provenance) -> bytes:
 
 def put_sources(rows: Sequence[SourceRow]) -> bytes:
     """Return the block of an entry that a pipeline writes: all its sources, each time."""
-    packed = [_SOURCE.pack(row.stream, row.segment, row.entry, row.slot) for row in rows]
+    packed = [_SOURCE.pack(row.stream, row.segment, row.entry, row.slot, row.seq) for row in rows]
     return _block(SOURCES, 0, len(rows), b"".join(packed))
 
 

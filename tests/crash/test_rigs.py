@@ -15,6 +15,7 @@ from tests.rigs import (
     durable,
     mounts,
     outage,
+    pipelines,
     rolling,
     shutdown,
     spark_kills,
@@ -102,6 +103,34 @@ def test_writers_that_are_killed_lose_and_repeat_nothing(
     report = takeovers.run(Plan(rng.getrandbits(30), 5, 60.0, tmp_path), cluster.metadata_uri)
     assert report.losses == []
     assert report.counts["acknowledged"] and report.counts["opened"]
+
+
+@pytest.mark.timeout(300)
+def test_pipelines_that_are_killed_lose_and_repeat_nothing(
+    tmp_path: Path, rng: random.Random, cluster: LocalCluster
+) -> None:
+    """The rig `pipeline`: INV-S44, INV-S45, INV-S46."""
+    report = pipelines.run(Plan(rng.getrandbits(30), 6, 60.0, tmp_path), cluster.metadata_uri)
+    assert report.losses == []
+    assert report.counts["outputs"] and report.counts["opened"]
+
+
+def test_outputs_that_are_lost_repeated_or_reordered_are_found() -> None:
+    numbers = [number for number in range(40) if number % 7]
+    one = [pipelines.payload_of("orders", number) + b"%8d" % number for number in numbers]
+    good = [
+        pipelines.payload_of("orders", number)
+        for number in range(40)
+        if "good" in pipelines.sinks_of(number)
+    ]
+    counts = {"orders": 40}
+    assert pipelines.judge({"all": one, "good": good}, counts) == []
+    for sink, outputs in (("all", one), ("good", good)):
+        assert pipelines.judge({sink: outputs[:-1]}, counts), "lost at the end"
+        assert pipelines.judge({sink: outputs[:3] + outputs[4:]}, counts), "lost in the middle"
+        assert pipelines.judge({sink: outputs[:3] + outputs[2:]}, counts), "repeated"
+        assert pipelines.judge({sink: [outputs[1], outputs[0], *outputs[2:]]}, counts), "reordered"
+        assert pipelines.judge({sink: [*outputs[:-1], outputs[-1] + b"?"]}, counts), "other bytes"
 
 
 def test_what_is_lost_repeated_or_reordered_is_found() -> None:

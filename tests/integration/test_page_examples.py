@@ -22,13 +22,14 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.wait import wait_until_async
 from tests.style.tree import ROOT
 
-README, STREAMS, TESTING, METRICS = (
+README, STREAMS, TESTING, METRICS, PIPELINES = (
     "README.md",
     "docs/streams.md",
     "docs/testing.md",
     "docs/client-metrics.md",
+    "docs/pipelines.md",
 )
-COUNTS = {README: 2, STREAMS: 5, TESTING: 2, METRICS: 2}
+COUNTS = {README: 2, STREAMS: 5, TESTING: 2, METRICS: 2, PIPELINES: 3}
 """Examples in Python: a new one wants a test here."""
 
 
@@ -184,3 +185,27 @@ async def test_figures_of_a_writer(
     assert (int(records), int(in_flight)) == (1, 0) and float(p99_s) > 0
     monkeypatch.setenv("FASTBK_METADATA", cluster.metadata_uri)
     await run(example(METRICS, 1), {"fastbk": fastbk})
+
+
+async def test_pipelines(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's first example twice: the second one goes on behind the first."""
+    monkeypatch.setenv("FASTBK_METADATA", cluster.metadata_uri)
+    for _ in range(2):
+        await asyncio.to_thread(exec, example(PIPELINES, 0), {"__name__": "example"})
+        assert capsys.readouterr().out == "3 orders, 2 invoices\n"
+    async with fastbk.connect() as client:
+        shop = client.namespace("billing")
+        await shop.create_streams(["returns", "good", "bad", "loud"])
+        async with shop.stream("returns").writer() as writer:
+            await writer.append(b"torn")
+        await run(example(PIPELINES, 1), {"fastbk": fastbk, "shop": shop})
+        await asyncio.to_thread(exec, example(PIPELINES, 2), {"fastbk": fastbk})
+        counts = {
+            name: len([record async for record in shop.stream(name).reader(tail=False)])
+            for name in ("orders", "invoices", "good", "bad", "loud")
+        }
+        (bad,) = [record.value async for record in shop.stream("bad").reader(tail=False)]
+    assert counts == {"orders": 6, "invoices": 4, "good": 6, "bad": 1, "loud": 6}
+    assert bad == b"torn"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from fastbk.client.async_tools import TAKEN_AWAY, SharedEnd, may_end_quietly
 from fastbk.client.ledger_writer import called_by
@@ -39,7 +39,7 @@ from fastbk.stream.options import WriterOptions
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
 from fastbk.stream.writer.engine import AppendEngine, StreamWriterStats
-from fastbk.stream.writer.queue import WriterQueue
+from fastbk.stream.writer.queue import EntryQueue, WriterQueue
 from fastbk.stream.writer.traced_appends import TracedAppends
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -139,20 +139,31 @@ class StreamWriter:
                 self._context.check_room()  # before anybody is fenced for nothing
             await check_bookies(self._context, policy)
             known = await self._open_chain()
+            queue = await self._queue_for(known)
             # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
             await delete_pending(self._context, known)
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
         progress = asyncio.Event()
-        options, last_txid = self._options, known.chain.last_txid
-        queue = WriterQueue(
-            options.entry_bytes_max, options.batch_bytes, options.unacked_bytes_max, last_txid
-        )
         tracer = tracer_of(self._context.client.config.tracing)
-        self._intake = queue if tracer is None else TracedAppends(tracer, queue, self._context.name)
-        engine = AppendEngine(self._context, options, known, policy, progress.set, queue, tracer)
+        engine = AppendEngine(
+            self._context, self._options, known, policy, progress.set, queue, tracer
+        )
         self._backpressure = Backpressure(engine, progress, self._context.name)
         self._engine = engine
+
+    async def _queue_for(self, known: VersionedChain) -> EntryQueue:
+        """Return the queue of appends behind what the stream has; all its segments are closed."""
+        options, name = self._options, self._context.name
+        queue = WriterQueue(
+            options.entry_bytes_max,
+            options.batch_bytes,
+            options.unacked_bytes_max,
+            known.chain.last_txid,
+        )
+        tracer = tracer_of(self._context.client.config.tracing)
+        self._intake = queue if tracer is None else TracedAppends(tracer, queue, name)
+        return queue
 
     async def _open_chain(self) -> VersionedChain:
         client, store, owner = self._context.client, self._context.store, new_owner()
@@ -489,7 +500,7 @@ class StreamWriter:
         if self._engine is not None:
             self._engine.fail(WriterFailed(f"{self._context.name}: the writer was aborted"))
 
-    async def __aenter__(self) -> StreamWriter:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 

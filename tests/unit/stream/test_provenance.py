@@ -49,7 +49,7 @@ provenances = st.builds(
 )
 sources = st.lists(
     st.builds(SourceRow, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), NUMBERS,
-              st.integers(0, 2**32 - 1)),
+              st.integers(0, 2**32 - 1), st.integers(-1, 2**62)),
     min_size=1, max_size=5,
 )  # fmt: skip
 
@@ -179,7 +179,7 @@ def test_what_level_4_wrote_stays_readable() -> None:
     folder = Path(__file__).parents[2] / "golden" / "stream_provenance"
     table = Provenance((Row(b"till-1", 1 << 32 | 1, 6, 1_700_000_000_000_000),), 3)
     opened = Provenance((Row(b"till-2", 1 << 32 | 2, -1, 1_700_000_000_000_001),), 0)
-    source = (SourceRow(0xAB54A98CEB1F0AD2, 3, 120, 7),)
+    source = (SourceRow(0xAB54A98CEB1F0AD2, 3, 120, 7, 1_000_000),)
     golden = {
         "records": entry_with(put_producers(table), [b"one", b"two"], 5),
         "opening": entry_with(put_producers(opened), [], 7),

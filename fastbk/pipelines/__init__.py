@@ -1,0 +1,3 @@
+"""Pipelines: consume, transform, produce, exactly once. README.md says how."""
+
+from __future__ import annotations
