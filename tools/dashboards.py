@@ -352,6 +352,8 @@ DASHBOARDS = (
     _dashboard("cluster", "All bookies at a glance.", cluster(), "cluster", "instance"),
     _dashboard("bookie", "Requests, journal and index.", bookie(), "cluster", "instance"),
     _dashboard("disks", "Disks, garbage collection, damage.", disks(), "cluster", "instance"),
-    _dashboard("streams", "Cursors, the janitor and write services.", streams(), "cluster", "stream"),
+    _dashboard(
+        "streams", "Cursors, the janitor and write services.", streams(), "cluster", "stream"
+    ),
     _dashboard("healing", "AutoRecovery.", healing(), "cluster"),
 )

@@ -16,6 +16,7 @@ from tests.rigs import (
     mounts,
     outage,
     pipelines,
+    producers,
     rolling,
     shutdown,
     spark_kills,
@@ -131,6 +132,32 @@ def test_outputs_that_are_lost_repeated_or_reordered_are_found() -> None:
         assert pipelines.judge({sink: outputs[:3] + outputs[2:]}, counts), "repeated"
         assert pipelines.judge({sink: [outputs[1], outputs[0], *outputs[2:]]}, counts), "reordered"
         assert pipelines.judge({sink: [*outputs[:-1], outputs[-1] + b"?"]}, counts), "other bytes"
+
+
+def test_producers_lose_and_repeat_nothing_while_all_under_them_fails(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """The rig `producers`: INV-S23 to INV-S27, INV-S31, INV-S32."""
+    report = producers.run(Plan(rng.getrandbits(30), 4, 120.0, tmp_path))
+    assert report.losses == []
+    assert report.cases == 4 and report.counts["names"] == 16
+
+
+def test_what_a_producer_lost_repeated_or_reordered_is_found() -> None:
+    def judged(*numbers: int) -> producers.Judge:
+        judge = producers.Judge()
+        for number in numbers:
+            judge.take(producers.payload_of("a", number))
+        return judge
+
+    good = judged(0, 1, 2)
+    assert good.wrong == [] and good.missing({"a": 2}) == []
+    assert good.missing({"a": 3}) and good.missing({"b": 0}), "lost at the end"
+    for numbers in ((0, 2), (0, 1, 1), (1, 0)):
+        assert judged(*numbers).wrong, numbers
+    other = producers.Judge()
+    other.take(producers.payload_of("a", 0) + b"?")
+    assert other.wrong, "other bytes"
 
 
 def test_what_is_lost_repeated_or_reordered_is_found() -> None:

@@ -115,12 +115,12 @@ class Worker:
             self.process.kill()
             self.process.wait()
 
-    async def freeze(self, seconds: float) -> None:
+    async def freeze(self, rng: random.Random, most_s: float) -> None:
         """Stop it for a while."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(rng.uniform(0.5, most_s))
         finally:
             self.process.send_signal(signal.SIGCONT)
 
@@ -196,10 +196,11 @@ class Chaos:
 
     async def step(self) -> None:
         """Have something fail, and bring it back."""
-        what = self._rng.choice(self._kinds)
+        rng = self._rng
+        what = rng.choice(self._kinds)
         self._report.counts[what] += 1
         await getattr(self, f"_{what}")()
-        await asyncio.sleep(self._rng.uniform(0.1, 1.5))
+        await asyncio.sleep(rng.uniform(0.1, 1.5))
 
     async def _kill_producer(self) -> None:
         worker = self._rng.choice(self._producers)
@@ -207,12 +208,13 @@ class Chaos:
         worker.start()
 
     async def _freeze_producer(self) -> None:
-        await self._rng.choice(self._producers).freeze(self._rng.uniform(0.5, 3))
+        await self._rng.choice(self._producers).freeze(self._rng, 3)
 
     async def _kill_service(self) -> None:
-        worker = self._rng.choice(self._services)
+        rng = self._rng
+        worker = rng.choice(self._services)
         worker.kill()
-        await asyncio.sleep(self._rng.uniform(0, 2))
+        await asyncio.sleep(rng.uniform(0, 2))
         worker.start()
 
     async def _stop_service(self) -> None:
@@ -223,23 +225,26 @@ class Chaos:
         worker.start()
 
     async def _freeze_service(self) -> None:
-        await self._rng.choice(self._services).freeze(self._rng.uniform(0.5, 6))
+        await self._rng.choice(self._services).freeze(self._rng, 6)
 
     async def _kill_bookie(self) -> None:
-        bookie = self._rng.randrange(BOOKIES)
+        rng = self._rng
+        bookie = rng.randrange(BOOKIES)
         await self._cluster.kill_async(bookie)
-        await asyncio.sleep(self._rng.uniform(0, 2))
+        await asyncio.sleep(rng.uniform(0, 2))
         await self._cluster.start_bookie_async(bookie)
 
     async def _freeze_bookie(self) -> None:
-        async with self._cluster.frozen(self._rng.randrange(BOOKIES)):
-            await asyncio.sleep(self._rng.uniform(0.5, 3))
+        rng = self._rng
+        async with self._cluster.frozen(rng.randrange(BOOKIES)):
+            await asyncio.sleep(rng.uniform(0.5, 3))
 
     async def _freeze_metadata(self) -> None:
+        rng = self._rng
         assert self._metadata is not None
         os.kill(self._metadata.pid, signal.SIGSTOP)
         try:
-            await asyncio.sleep(self._rng.uniform(0.5, 8))
+            await asyncio.sleep(rng.uniform(0.5, 8))
         finally:
             os.kill(self._metadata.pid, signal.SIGCONT)
 

@@ -218,6 +218,27 @@ def test_a_large_batch_waits_without_await(cluster: Cluster, loop: LoopThread[An
         assert writer.last_txid == 59
 
 
+def test_who_was_told_of_an_acknowledgement_has_its_room(
+    cluster: Cluster, loop: LoopThread[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is quicker than the loop, which has told of the record and not counted it yet."""
+    options = WriterOptions(unacked_bytes_max=1000, entry_bytes_max=10_000)
+    make = functools.partial(StreamWriter, context_of(cluster.client()), options)
+    counted, goes_on = SyncStreamWriter._settled, threading.Event()
+
+    def late(writer: SyncStreamWriter, given_bytes: int, future: object) -> None:
+        writer._changed.notify()  # others' news, as of a record behind it
+        goes_on.wait(0.2)
+        counted(writer, given_bytes, future)
+
+    monkeypatch.setattr(SyncStreamWriter, "_settled", late)
+    with SyncStreamWriter(loop, make, options) as writer:
+        for _ in range(3):
+            writer.append_batch([b"y" * 2000] * 2)
+            writer.append_nowait(b"x" * 100).result()
+        goes_on.set()
+
+
 def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits is told, and nothing is sent behind what was not."""
     writer = blocking()
