@@ -417,7 +417,7 @@ async def test_a_service_owns_a_stream_by_its_token_and_the_kind_is_changed_back
     """INV-W3, INV-W11, INV-S29: also where a dead owner's segment ends with an entry without records."""
     service, writer = token(*WRITER, "serve", name="service"), token(*WRITER)
     async with fastbk.connect(uri, tls=tls, credentials=service) as client:
-        space = client.namespace("tills")
+        space = client.namespace("counters")
         await space.create()
         stream = await space.create_stream("sales")
         for life, count in enumerate((0, 3, 0)):
@@ -432,7 +432,7 @@ async def test_a_service_owns_a_stream_by_its_token_and_the_kind_is_changed_back
         )
         await client.records.change(Change(service_path("s1"), one))
     async with fastbk.connect(uri, tls=tls, credentials=writer) as client:
-        stream = client.namespace("tills").stream("sales")
+        stream = client.namespace("counters").stream("sales")
         assert [one.service.service_id for one in await read_services(client.records)] == ["s1"]
         with pytest.raises(Unauthorized, match="needs the operation"):
             await client.records.change(Change(service_path("s2"), other))

@@ -17,7 +17,7 @@ from tests.fixtures.wait import wait_until
 
 USER = 65_534
 """Of a process that root starts: whether it is dumpable shows in whose its files of /proc are."""
-SERVICES = ("janitor", "autorecovery", "console", "gateway", "bookie")
+SERVICES = ("janitor", "autorecovery", "console", "gateway", "serve", "bookie")
 
 
 def test_this_list_is_whole() -> None:
@@ -49,6 +49,7 @@ def test_a_service_is_not_dumpable(name: str, tmp_path: Path) -> None:
         options = {
             "gateway": ["--config", str(config)],
             "bookie": ["--config", str(config)],
+            "serve": ["--listen", "127.0.0.1:0"],
             "console": ["--listen", "127.0.0.1:0", "--audit", str(tmp_path / "audit.jsonl")],
         }
         command = [sys.executable, "-m", "fastbk.cli", name, *options.get(name, [])]

@@ -167,7 +167,11 @@ async def test_a_stream_of_a_service_that_answers_is_its_own(world: World) -> No
     assert not world.owners
 
 
-@pytest.mark.parametrize("owner", ["janitor xyz", owner_name("me", "me:1"), owner_name("x", "x:1")])
+@pytest.mark.parametrize(
+    "owner",
+    ["janitor xyz", owner_name("me", "me:1"), owner_name("x", "x:1")],
+    ids=["janitor", "me", "gone"],  # each name of an owner is drawn
+)
 async def test_a_stream_of_nobody_who_lives_is_taken_over(world: World, owner: str) -> None:
     """A janitor's, a former life's, or one of a service whose port refuses connections."""
     await begin(world)
