@@ -2,8 +2,8 @@
 
 Two sources are written all the time. One kind of pipeline has one sink and a transform whose outputs are never the
 same; the other one has two sinks. Each life is a process of its own. Some are killed while they open, some while the
-next one has the sinks already. At the end each sink must have each output once, in the order of each source.
-INV-S44, INV-S45, INV-S46.
+next one has the sinks already, some while a bookie is dead. At the end each sink must have each output once, in the
+order of each source. INV-S44, INV-S45, INV-S46.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ KINDS = {"one": (ALL,), "two": (GOOD, BAD)}
 ROLL_BYTES = 100_000
 WRITE_EVERY_S, BURST = 0.02, 20
 PATIENCE_S = 60.0
+BOOKIES, BOOKIE_EVERY = 4, 10
 CONNECTED, OPENED = b"connected\n", b"opened\n"
 
 
@@ -114,14 +115,21 @@ class Life:
         self.process.wait()
 
 
-async def lives(plan: Plan, report: Report, metadata_uri: str, folder: Path) -> None:
-    """Begin and kill pipelines."""
+async def lives(
+    plan: Plan, report: Report, metadata_uri: str, folder: Path, cluster: LocalCluster | None
+) -> None:
+    """Begin and kill pipelines; under every tenth one a bookie of the cluster, too."""
     rng = random.Random(plan.seed)
     overtaken: Life | None = None
     kind = "one"
     while plan.begins(report.cases):
         if overtaken is None:
             kind = rng.choice(list(KINDS))
+        bookie = None
+        if cluster is not None and report.cases % BOOKIE_EVERY == BOOKIE_EVERY - 1:
+            bookie = report.cases // BOOKIE_EVERY % BOOKIES
+            await cluster.kill_async(bookie)
+            report.counts["bookies_killed"] += 1
         life = Life(metadata_uri, kind, folder / f"{report.cases}.notes")
         try:
             manner = rng.random()
@@ -138,6 +146,8 @@ async def lives(plan: Plan, report: Report, metadata_uri: str, folder: Path) -> 
                 report.counts["overtaken_alive"] += 1
             else:
                 life.kill()
+        if cluster is not None and bookie is not None:
+            await cluster.start_bookie_async(bookie)
         report.cases += 1
     if overtaken is not None:
         overtaken.kill()
@@ -198,14 +208,16 @@ def _differences(what: str, stored: Sequence[bytes], wanted: Sequence[int]) -> l
     return [f"{what}: {len(numbers)} for {len(wanted)}, {len(lost)} lost, {twice} twice"]
 
 
-async def _run(plan: Plan, report: Report, folder: Path, uri: str) -> None:
+async def _run(
+    plan: Plan, report: Report, folder: Path, uri: str, cluster: LocalCluster | None
+) -> None:
     async with fastbk.connect(uri) as client:
         namespace = client.namespace(NAMESPACE)
         await namespace.create(PolicyPatch(roll_bytes=ROLL_BYTES))
         await namespace.create_streams([*SOURCES, ALL, GOOD, BAD])
         writing = asyncio.get_running_loop().create_task(write_sources(namespace))
         try:
-            await lives(plan, report, uri, folder)
+            await lives(plan, report, uri, folder, cluster)
         finally:
             writing.cancel()
             await writing
@@ -230,13 +242,15 @@ async def _segments(client: Client) -> int:
 def run(plan: Plan, uri: str = "") -> Report:
     """Kill `plan.cases` pipelines; the folder is kept when something is lost.
 
-    `uri`: of a cluster's metadata that nobody else uses now; empty: of three bookies that this starts.
+    `uri`: of a cluster's metadata that nobody else uses now; empty: of bookies that this starts, and kills.
     """
     report = Report("pipeline")
     with report.folder(plan) as folder, ExitStack() as stack:
+        cluster = None
         if not uri:
-            uri = stack.enter_context(LocalCluster(3, data=folder / "cluster")).metadata_uri
-        asyncio.run(_run(plan, report, folder, uri))
+            cluster = stack.enter_context(LocalCluster(BOOKIES, data=folder / "cluster"))
+            uri = cluster.metadata_uri
+        asyncio.run(_run(plan, report, folder, uri, cluster))
     return report
 
 
