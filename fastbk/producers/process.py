@@ -30,6 +30,7 @@ from fastbk.producers.directory import Directory
 from fastbk.producers.owner import StreamOwner
 from fastbk.producers.service import (
     APPEND_BUCKETS_S,
+    STRANGERS_MAX,
     SWEEP_INTERVAL_S,
     Service,
     ServiceOptions,
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
 
     from fastbk.producers.configuration import ServeConfig
 
-DESCRIPTORS_BESIDE = 512
-"""Descriptors that it needs for bookies, metadata and pages."""
+DESCRIPTORS_BESIDE = 512 + STRANGERS_MAX
+"""Descriptors that it needs for bookies, metadata, pages, and who has not said hello."""
 HANDSHAKES_MAX = 256
 STOP_TIMEOUT_S = 45.0
 """How long a planned stop takes at most; systemd's unit allows more."""
@@ -376,7 +377,15 @@ def metric_lines(service: Service) -> list[str]:
     return lines + _append_lines(service)
 
 
-LIMITS = ("connections", "producers", "pending_bytes", "hello_timeout", "frame_timeout", "bad_frame")  # fmt: skip
+LIMITS = (
+    "connections",
+    "strangers",
+    "producers",
+    "pending_bytes",
+    "hello_timeout",
+    "frame_timeout",
+    "bad_frame",
+)
 
 
 def _append_lines(service: Service) -> list[str]:

@@ -45,6 +45,7 @@ from fastbk.security.rights import NOBODY, Principal, Right
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.provenance import NAME_BYTES_MAX
+from fastbk.web.server import Places
 from fastbk.wire.messages import (
     MAGIC,
     TOKEN,
@@ -89,6 +90,8 @@ FRAMES_MAX: Final = 4096
 FRAME_BYTES: Final = 1024
 """What a frame takes beside its records, about."""
 OPENINGS_OF_ALL_MAX: Final = 4096
+STRANGERS_MAX: Final = 512
+"""Connections before their hello; for another one the oldest of the address that has the most is closed."""
 APPEND_BUCKETS_S: Final = tuple(0.0005 * 2**step for step in range(15))
 
 
@@ -97,6 +100,7 @@ class ServiceOptions:
     """Bounds of one service."""
 
     connections_max: int = 4096
+    """Of clients whose hello was accepted."""
     producers_max: int = 1024
     """Of one connection."""
     pending_bytes_max: int = 4 * 1024 * 1024
@@ -211,10 +215,23 @@ class Service:
         self.faults = LimitLog("serve.connection_failed", level="error")
         self.openings = 0
         """Requests to open a producer that are under way."""
+        self.greeted = 0
+        """Connections whose hello was accepted."""
+        self._strangers = Places(STRANGERS_MAX)
 
     def protocol(self) -> ProducerConnection:
         """Return the protocol of a new connection."""
         return ProducerConnection(self)
+
+    def meet(self, transport: asyncio.BaseTransport) -> None:
+        """A connection came: it has a place until its hello, if need be that of another one."""
+        if self._strangers.enter(cast("asyncio.Transport", transport)):
+            self.limits.note("strangers")
+
+    def forget(self, transport: asyncio.Transport | None) -> None:
+        """A connection has sent its hello, or is gone."""
+        if transport is not None:
+            self._strangers.leave(transport)
 
     def note(self, event: str, client: Client, **values: object) -> None:
         """Write a line of the audit log."""
@@ -325,14 +342,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
         self.client.address = str(peer[0]) if isinstance(peer, tuple) else ""
         self.client.is_secure = transport.get_extra_info("ssl_object") is not None
         service = self._service
-        if len(service.connections) >= service.options.connections_max:
-            service.limits.note("connections", address=self.client.address)
-            reason = (
-                f"this service has {len(service.connections)} connections already: try again later"
-            )
-            self._reply(0, Status.TOO_MANY_REQUESTS, ErrorReply(message=reason))
-            self._end()
-            return
+        service.meet(transport)
         service.connections.add(self)
         certificate = transport.get_extra_info("peercert") or b"" if self.client.is_secure else None
         service.admission.meet(self.client, certificate)
@@ -361,6 +371,8 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back what it has. What is on its way to bookies goes on."""
+        self._service.forget(self._transport)
+        self._service.greeted -= self.client.is_greeted
         self._transport = None
         self._is_ending = True
         self._service.connections.discard(self)
@@ -568,7 +580,13 @@ class ProducerConnection(asyncio.BufferedProtocol):
             self._refuse(request_id, Status.UNAUTHORIZED, str(refused))
             self._end()
             return
-        client.is_greeted = True
+        if not client.is_greeted and not self._take_place():
+            reason = (
+                f"this service has {self._service.greeted} connections already: try again later"
+            )
+            self._refuse(request_id, Status.TOO_MANY_REQUESTS, reason)
+            self._end()
+            return
         self._requests.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
         for producer in self.producers.values():
             self._judge(producer)
@@ -582,6 +600,17 @@ class ProducerConnection(asyncio.BufferedProtocol):
             pending_requests_max=0,
         )
         self._reply(request_id, Status.OK, reply)
+
+    def _take_place(self) -> bool:
+        """Return whether there is room for one more client whom the service knows; it has it then."""
+        service = self._service
+        if service.greeted >= service.options.connections_max:
+            service.limits.note("connections", address=self.client.address)
+            return False
+        service.greeted += 1
+        service.forget(self._transport)
+        self.client.is_greeted = True
+        return True
 
     def _judge(self, producer: Producer) -> None:
         """Say whether a producer may go on with the token that its client has now."""

@@ -574,9 +574,26 @@ async def test_connections_and_producers_are_bounded() -> None:
             await hand.open(PATH, b"till-1")
         status, text = refusal_of(await hand.ask(PATH, b"till-1"))
         assert status == Status.TOO_MANY_REQUESTS and "at most 2 producers" in text
-        answered = await raw(world)
+        answered = await raw(world, MAGIC, put_hello(7, "x"))
         request_id, status_number, _ = decode_reply(answered)
-        assert (request_id, status_number) == (0, Status.TOO_MANY_REQUESTS)
+        assert (request_id, status_number) == (7, Status.TOO_MANY_REQUESTS)
+        assert world.service.greeted == 1
+    assert world.service.greeted == 0
+
+
+async def test_who_says_nothing_takes_no_place_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service_module, "STRANGERS_MAX", 3)
+    async with world_of() as world, world.producer() as hand:
+        silent = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(6)]
+        await until(lambda: len(world.service.connections) == 4)
+        assert (await hand.open(PATH, b"till-1")).producer == 1
+        async with world.producer() as other:
+            assert (await other.open(PATH, b"till-2")).producer == 1
+        assert world.service.limits.counts["strangers"] >= 3
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_a_hello_has_its_time_and_so_has_a_frame() -> None:
