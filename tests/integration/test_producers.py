@@ -167,21 +167,21 @@ def test_a_service_that_comes_back_is_used_again() -> None:
     with LocalCluster() as cluster, fastbk.sync.connect(cluster.metadata_uri) as client:
         stream = client.namespace("shop").stream("orders")
         with stream.producer("till", create=True) as producer:
-            for restart in range(3):
+            for restart in range(2):
                 cluster.write_services[0].kill()
                 pending = [producer.append_nowait(b"%d" % restart) for _ in range(10)]
                 cluster.write_services[0].start()
                 places = [record.result() for record in pending]
                 known = [place for place in places if place is not None]
                 assert all(place < other for place, other in pairwise(known))
-            assert producer.last_number == 29
+            assert producer.last_number == 19
             with stream.producer("till") as other:
                 with pytest.raises(ProducerFenced):
                     producer.append(b"")
-                other.append(b"3")
+                other.append(b"2")
         with stream.reader(tail=False) as reader:
             payloads = [bytes(record.payload) for record in reader]
-        assert payloads == [b"0"] * 10 + [b"1"] * 10 + [b"2"] * 10 + [b"3"]
+        assert payloads == [b"0"] * 10 + [b"1"] * 10 + [b"2"]
 
 
 def test_producers_of_a_cluster_with_tls() -> None:

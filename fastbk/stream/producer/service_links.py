@@ -50,6 +50,8 @@ FAILED_S = 5.0
 """For so long a service that was not reached is asked after all others."""
 MOVES_MAX = 4
 """How often one attempt follows a service that names another one."""
+LISTED_S = 0.1
+"""For so long a look at the services in metadata serves all producers of a client: thousands may search at once."""
 OPEN_S_MAX = 30.0
 """How long a service may take to take a stream over, before it is asked again."""
 _UNREACHED = (NotEnoughBookies, QuorumTimeout, ProtocolError)
@@ -196,6 +198,8 @@ class ServiceLinks:
         self.next_request_id: Callable[[], int] = client.pool.next_request_id
         self._links: dict[tuple[str, str], ServiceLink] = {}
         self._closed: Error | None = None
+        self._listing: asyncio.Task[list[ServiceRecord]] | None = None
+        self._listed_s = float("-inf")
 
     def _open_connections(self) -> list[Connection]:
         connections = (link.connection for link in self._links.values())
@@ -219,7 +223,31 @@ class ServiceLinks:
             link = self._links[place] = ServiceLink(self, *place)
         return link
 
-    def forget_gone(self, services: Sequence[ServiceRecord]) -> None:
+    async def services(self) -> list[ServiceRecord]:
+        """Return the services that metadata has, by one look for all who ask at once. Raises MetadataUnavailable."""
+        loop, task = asyncio.get_running_loop(), self._listing
+        if task is None or (task.done() and loop.time() - self._listed_s >= LISTED_S):
+            task = self._listing = loop.create_task(self._list(), name="fastbk list services")
+            # Whoever asked may have given up.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ClientClosed("the client was closed")
+        error = task.exception()
+        if error is not None:
+            raise error.copy() if isinstance(error, Error) else error
+        return task.result()
+
+    async def _list(self) -> list[ServiceRecord]:
+        try:
+            listed = await read_services(self.client.records)
+        finally:
+            self._listed_s = asyncio.get_running_loop().time()
+        services = [versioned.service for versioned in listed]
+        self._forget_gone(services)
+        return services
+
+    def _forget_gone(self, services: Sequence[ServiceRecord]) -> None:
         """Let go of services that metadata has no more, and that are not connected."""
         there = {(service.service_id, service.address) for service in services}
         for place, link in list(self._links.items()):
@@ -243,6 +271,8 @@ class ServiceLinks:
         for producer in list(self.producers):
             producer.fail(error)
         self.renewal.end()
+        if self._listing is not None and self._listing.cancel():
+            await asyncio.wait([self._listing])
         await asyncio.gather(*(link.close(timeout_s) for link in self._links.values()))
 
 
@@ -288,9 +318,7 @@ class OwnerSearch:
         StreamNotFound, TooManyProducers, Unauthorized, ClientClosed.
         """
         self._links.check()
-        listed = await read_services(self._links.client.records)
-        services = [versioned.service for versioned in listed]
-        self._links.forget_gone(services)
+        services = await self._links.services()
         trouble: Error | None = None
         for service in self._in_order(services):
             try:

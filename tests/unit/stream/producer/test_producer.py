@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from itertools import chain as chained
 
 import pytest
@@ -11,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fastbk
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import (
     AppendUnknown,
     BufferFull,
@@ -30,7 +32,7 @@ from fastbk.errors import (
 from fastbk.stream.positions import DLSN
 from fastbk.stream.producer import service_links
 from fastbk.stream.producer.producer import Producer
-from fastbk.stream.services import ranked
+from fastbk.stream.services import VersionedService, ranked, read_services
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_service import FakeService, FakeStream, fake_services
 from tests.fixtures.wait import wait_until_async
@@ -99,6 +101,29 @@ async def test_producers_of_one_client_share_a_connection_and_fence_nobody() -> 
             )
         assert stored(stream, one.name) == stored(stream, other.name) == list(range(20))
         assert service.connections == 1
+
+
+async def test_many_producers_that_lose_their_owner_look_for_it_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    async def counted(records: RecordCalls) -> list[VersionedService]:
+        nonlocal looks
+        looks += 1
+        return await read_services(records)
+
+    monkeypatch.setattr(service_links, "read_services", counted)
+    async with fake_services() as (client, (service,), stream, _), AsyncExitStack() as stack:
+        producers = [
+            await stack.enter_async_context(producer_of(client, f"till-{number}"))
+            for number in range(100)
+        ]
+        before = looks
+        service.cut()
+        await asyncio.gather(*(producer.append(b"") for producer in producers))
+        assert len(stream.log) == 100
+        assert looks <= before + 3
 
 
 async def test_the_second_opening_of_a_name_fences_the_first() -> None:
