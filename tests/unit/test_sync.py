@@ -189,6 +189,7 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "settle",
         "until_settled",
         "send_lac",  # for streams' writers, which are asyncio's
+        "has_room",
         "guarded_by",
         "publish_at_once",
         "tool_io",
