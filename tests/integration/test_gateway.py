@@ -433,7 +433,7 @@ async def test_a_service_owns_a_stream_by_its_token_and_the_kind_is_changed_back
         await client.records.change(Change(service_path("s1"), one))
     async with fastbk.connect(uri, tls=tls, credentials=writer) as client:
         stream = client.namespace("counters").stream("sales")
-        assert [one.service.service_id for one in await read_services(client.records)] == ["s1"]
+        assert "s1" in {one.service.service_id for one in await read_services(client.records)}
         with pytest.raises(Unauthorized, match="needs the operation"):
             await client.records.change(Change(service_path("s2"), other))
         await stream.set_kind("writer")
