@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastbk.version import VERSION
 
 if TYPE_CHECKING:
+    from fastbk import coordination as coordination
     from fastbk import sync as sync
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.ledger_reader import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
         DuplicateEntryId,
         Error,
         IdentityChanged,
+        LeaseBusy,
+        LeaseLost,
         LedgerClosed,
         LedgerFenced,
         MetadataConflict,
@@ -51,10 +54,12 @@ if TYPE_CHECKING:
         RecordTooLarge,
         ReplicationConflict,
         StorageError,
+        StreamAdvanced,
         StreamBusy,
         StreamExists,
         StreamNotFound,
         StreamSealed,
+        TokenOutdated,
         TooManyProducers,
         TxidOutOfOrder,
         Unauthorized,
@@ -132,6 +137,8 @@ __all__ = [
     "IdentityChanged",
     "Lag",
     "Latency",
+    "LeaseBusy",
+    "LeaseLost",
     "LedgerClosed",
     "LedgerFenced",
     "LedgerInfo",
@@ -176,6 +183,7 @@ __all__ = [
     "Start",
     "StorageError",
     "Stream",
+    "StreamAdvanced",
     "StreamBusy",
     "StreamExists",
     "StreamInfo",
@@ -189,6 +197,7 @@ __all__ = [
     "StreamWriterOptions",
     "StreamWriterStats",
     "TlsOptions",
+    "TokenOutdated",
     "TooManyProducers",
     "Tracing",
     "TxidOutOfOrder",
@@ -241,7 +250,7 @@ _HOMES = {
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""
 
-_MODULES = ("sync", "testing")
+_MODULES = ("coordination", "sync", "testing")
 """Public modules that `import fastbk` is enough for."""
 
 

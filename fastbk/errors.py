@@ -386,6 +386,36 @@ class NoWriteService(Error):
     default_retryable = True
 
 
+class LeaseBusy(Error):
+    """Another holds the lease, lock or leadership, and did not release it in the time given. Nothing was changed."""
+
+    code = -1040
+    default_retryable = True
+
+
+class LeaseLost(Error):
+    """The lease, lock or leadership is lost: another may have it. Take it again, and go on with the new token."""
+
+    code = -1041
+
+
+class TokenOutdated(Error):
+    """The stream has records of a later holder of the lease: this one's token is outdated. Nothing was appended."""
+
+    code = -1042
+
+
+class StreamAdvanced(Error):
+    """An append on a condition came too late: the stream has records behind `expected`. Nothing was appended.
+
+    `last`: the position of the stream's last record, as text; "": it has none.
+    """
+
+    code = -1043
+    default_retryable = True
+    last: str = ""
+
+
 # What a process does when it finds that it is itself wrong: it says which sentence was broken, and ends.
 # docs/invariants.md numbers the invariants; code that keeps one names it. Bytes from a disk, a network or
 # another process are never checked here: those can be wrong without a bug of ours.

@@ -27,6 +27,12 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client as AsyncClient
 
 if TYPE_CHECKING:
+    from fastbk.coordination.sync import SyncConfig as Config
+    from fastbk.coordination.sync import SyncCounter as Counter
+    from fastbk.coordination.sync import SyncElection as Election
+    from fastbk.coordination.sync import SyncGuardedWriter as GuardedWriter
+    from fastbk.coordination.sync import SyncLease as Lease
+    from fastbk.coordination.sync import SyncLock as Lock
     from fastbk.pipelines.sync_pipeline import SyncPipeline as Pipeline
     from fastbk.pipelines.sync_pipeline import sync_pipeline as pipeline
     from fastbk.stream.cursor.sync_cursor import PendingAck
@@ -41,9 +47,10 @@ if TYPE_CHECKING:
     from fastbk.stream.sync_appends import PendingRecord
 
 __all__ = [
-    "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "PatternCursor",
-    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Pipeline", "Producer", "Stream",
-    "StreamReader", "StreamWriter", "connect", "pipeline",
+    "Client", "Config", "Counter", "Cursor", "Election", "GuardedWriter", "Lease", "LedgerReader",
+    "LedgerWriter", "Lock", "Namespace", "PatternCursor", "PatternReader", "Pending", "PendingAck",
+    "PendingRecord", "Pipeline", "Producer", "Stream", "StreamReader", "StreamWriter", "connect",
+    "pipeline",
 ]  # fmt: skip
 _HOMES = {
     "Namespace": "stream.sync.SyncNamespace", "Stream": "stream.sync.SyncStream",
@@ -57,6 +64,9 @@ _HOMES = {
     "Producer": "stream.producer.sync_producer.SyncProducer",
     "Pipeline": "pipelines.sync_pipeline.SyncPipeline",
     "pipeline": "pipelines.sync_pipeline.sync_pipeline",
+    "Config": "coordination.sync.SyncConfig", "Counter": "coordination.sync.SyncCounter",
+    "Election": "coordination.sync.SyncElection", "Lease": "coordination.sync.SyncLease",
+    "GuardedWriter": "coordination.sync.SyncGuardedWriter", "Lock": "coordination.sync.SyncLock",
 }  # fmt: skip
 
 T = TypeVar("T")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbk.coordination.records import get_names
+from fastbk.coordination.records import get_record as get_record_of_coordination
 from fastbk.errors import ConfigError, Error, MetadataConflict
 from fastbk.meta import format_level, health_records, placement_record, rollback
 from fastbk.meta.api import BadIdentity, Check, all_ledgers
@@ -62,6 +64,8 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     ),
     "cursor": lambda _, raw: get_record(raw),
     "pattern cursor": lambda _, raw: get_pattern(raw),
+    "coordination": lambda _, raw: get_record_of_coordination(raw),
+    "count of coordination": lambda _, raw: get_names(raw),
     "draft": lambda _, raw: ledgers_named(raw),
     rollback.HOLD_PATH: lambda _, raw: rollback.decode_hold(raw),
     format_level.LEVEL_PATH: lambda _, raw: format_level.decode(raw),

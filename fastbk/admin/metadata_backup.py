@@ -51,6 +51,7 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.formats import COORDINATION as COORDINATION_RECORD
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, PATTERN_CURSOR, PRODUCERS, level_of
 from fastbk.meta.api import (
     BadIdentity,
@@ -87,7 +88,7 @@ from fastbk.native.hashes import crc32c
 from fastbk.safe_files import replaced
 from fastbk.stream.chain import StreamKind, get_chain
 from fastbk.stream.namespace.tree import NamespaceRecord, StreamRecord, get
-from fastbk.stream.paths import CURSORS, SERVICES, kind_at
+from fastbk.stream.paths import COORDINATION, CURSORS, SERVICES, kind_at
 from fastbk.stream.policy import level_needed
 from fastbk.units import format_utc_ms
 
@@ -836,6 +837,8 @@ def _level_needed(record: Record) -> int:
     """Return the format level that a cluster with this record has at least."""
     if record.path.startswith(f"{CURSORS}/"):
         return level_of(PATTERN_CURSOR)
+    if record.path.startswith(f"{COORDINATION}/"):
+        return level_of(COORDINATION_RECORD)
     try:
         kind = kind_at(record.path)
         if kind == "namespace":

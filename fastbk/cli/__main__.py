@@ -30,6 +30,7 @@ COMMANDS = {
     "ledger": "create, write, read, tail, list, show, delete ledgers",
     "namespace": "namespaces of streams: create, list, set what their streams inherit, watch, rename, delete",
     "stream": "create, append, read, tail, look at, truncate, rename, seal, delete streams",
+    "coordination": "leases, counters and configurations of a namespace: list, show, release, delete",
     "spark": "jobs over the whole data of a cluster on Spark: archive, audit, restore and others",
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
     "serve": "append to streams for many producers: take over those that are asked for, and hand them over",

@@ -16,7 +16,7 @@ from fastbk.errors import (
     StreamNotFound,
     Unauthorized,
 )
-from fastbk.gateway.record_names import OF_PATTERNS, OF_SERVICES, Kind, RecordName
+from fastbk.gateway.record_names import OF_COORDINATION, OF_PATTERNS, OF_SERVICES, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.placement_record import PLACEMENT_PATH, read_rules
@@ -328,8 +328,10 @@ class Access:
         path = self._path(name.owner)
         if name.kind is Kind.ENTRY:
             return self.sees_name(path, name.name)
-        if name.kind in OF_PATTERNS:
-            return self.allows_namespace(path)  # it tells of all streams of the namespace
+        if name.kind in OF_PATTERNS | OF_COORDINATION:
+            return self.allows_namespace(
+                path
+            )  # it tells of all streams of the namespace, or has its data
         return self.is_on_the_way(path)
 
     def sees_name(self, namespace: str, name: str) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastbk.coordination.store import check_level as check_coordination_level
 from fastbk.errors import (
     ConfigError,
     MetadataConflict,
@@ -608,6 +609,8 @@ class _Check:
             self._check_new_cursor(stream_id)
         for namespace_id in self._judged.patterns:
             self._check_new_pattern_cursor(namespace_id)
+        for namespace_id in self._judged.coordinated:
+            check_coordination_level(self._path_there(namespace_id), check_level(self._store))
         for stream_id in {stream_id for stream_id, _ in self._judged.pages}:
             self._check_new_pages(stream_id)
         for stream_id in self._judged.producers:
@@ -676,16 +679,19 @@ class _Check:
 
     def _check_new_pattern_cursor(self, namespace_id: str) -> None:
         """Refuse a cursor of a namespace that is not there, or has as many as it may have (INV-B1); and INV-U4."""
-        self._access.check_time()
-        try:
-            path = self._path(namespace_id)
-        except StreamNotFound:
-            raise ForbiddenChange(
-                f"there is no namespace {namespace_id} that this could be a cursor of"
-            ) from None
+        path = self._path_there(namespace_id)
         names = self._store.records.children(pattern_cursors_path(namespace_id))
         check_pattern_count(path, len(names))
         check_pattern_level(path, check_level(self._store))
+
+    def _path_there(self, namespace_id: str) -> str:
+        self._access.check_time()
+        try:
+            return self._path(namespace_id)
+        except StreamNotFound:
+            raise ForbiddenChange(
+                f"there is no namespace {namespace_id} that this could be a cursor, lease or counter of"
+            ) from None
 
     def _check_new_pages(self, stream_id: str) -> None:
         """Refuse pages that no change of the chain can name next, and more than a few that none names (INV-B1)."""

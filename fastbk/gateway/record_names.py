@@ -12,12 +12,14 @@ from fastbk.meta.replica_marks import path_of
 from fastbk.stream.cursor.store import path_of as cursor_path
 from fastbk.stream.drafts import parts_of
 from fastbk.stream.paths import (
+    COORDINATION,
     CURSORS,
     SERVICES,
     STORED,
     STREAMS,
     check_name,
     decode,
+    encode,
     entry_path,
     number_of_page,
 )
@@ -39,6 +41,8 @@ class Kind(enum.Enum):
     DRAFT = "draft"
     PRODUCERS_PAGE = "page of producers"
     SERVICE = "write service"
+    COORDINATION = "lease, counter or configuration"
+    COORDINATION_NAMES = "count of leases, counters and configurations of namespace"
     MARK = "mark"
     NAMES_FOLDER = "folder of names"
     PATTERNS_FOLDER = "folder of cursors of patterns"
@@ -53,7 +57,7 @@ class RecordName:
 
     Attributes:
         owner: the id of its namespace or stream; of a mark, its ledger's id; "" of others.
-        name: of an ENTRY, what a namespace or stream is called; of a SERVICE, its id.
+        name: of an ENTRY, what a namespace or stream is called; of COORDINATION, its own; of a SERVICE, its id.
     """
 
     kind: Kind
@@ -77,6 +81,7 @@ class RecordName:
 
 
 OF_PATTERNS = {Kind.PATTERN_CURSOR, Kind.PATTERNS_FOLDER}
+OF_COORDINATION = {Kind.COORDINATION, Kind.COORDINATION_NAMES}
 _OF_NAMESPACES = {
     Kind.NAMESPACE,
     Kind.ENTRY,
@@ -84,6 +89,7 @@ _OF_NAMESPACES = {
     Kind.STORED,
     Kind.NAMES_FOLDER,
     *OF_PATTERNS,
+    *OF_COORDINATION,
 }
 _BELOW_STREAMS = {
     "pages": Kind.PAGE,
@@ -114,6 +120,8 @@ def name_of(path: str) -> RecordName:
         return _of_stream(owner, below)
     if first == CURSORS:
         return _of_patterns(owner, below)
+    if first == COORDINATION:
+        return _of_coordination(owner, below)
     return _OTHER
 
 
@@ -162,6 +170,15 @@ def _of_patterns(owner: str, below: list[str]) -> RecordName:
         return RecordName(Kind.PATTERNS_FOLDER, owner)
     if len(below) == 1 and _may_be_called(Kind.CURSOR, below[0]):
         return RecordName(Kind.PATTERN_CURSOR, owner)
+    return _OTHER
+
+
+def _of_coordination(owner: str, below: list[str]) -> RecordName:
+    if not below:
+        return RecordName(Kind.COORDINATION_NAMES, owner)
+    name = decode(below[0])
+    if len(below) == 1 and _is_name(name) and encode(name) == below[0]:
+        return RecordName(Kind.COORDINATION, owner, name)
     return _OTHER
 
 

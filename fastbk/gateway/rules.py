@@ -6,6 +6,7 @@ INV-W6: the numbers of a chain are those that its change makes: who may write to
 nobody can go on, nor say of a segment what its ledger cannot have.
 INV-W10: who lacks `admin` leaves the placement of a namespace or stream as strict as it was, or as it is inherited.
 INV-W11: only who may `serve` announces a write service, since producers send their tokens and records to it.
+INV-W12: numbers of leases, counters and configurations never fall (INV-K1), and their names are counted.
 INV-W4: a record names a ledger for deletion only if it named the ledger after its id was drawn, and before it existed.
 The janitor deletes what records name, so a record that names another's ledger would delete it.
 
@@ -22,10 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from fastbk.coordination.records import RECORD_BYTES_MAX, TransactionCheck
 from fastbk.errors import (
     InvariantError,
     PolicyInvalid,
@@ -409,6 +411,7 @@ def _ledgers_named(old: Chain, new: Chain, rows: _Rows) -> tuple[int, ...]:
 # --- records --------------------------------------------------------------------------------------
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _RETENTION = ("retention_age_s", "retention_bytes", "hard_age_s", "hard_bytes", "hold_for_cursors")
@@ -438,6 +441,8 @@ BYTES_MAX = {
     Kind.DRAFT: 32_000,
     Kind.PRODUCERS_PAGE: PAGE_BYTES_MAX,
     Kind.SERVICE: 2000,
+    Kind.COORDINATION: RECORD_BYTES_MAX,
+    Kind.COORDINATION_NAMES: 100,
 }
 """Of a record of each kind (INV-B1), above what clients write. Of others VALUE_BYTES_MAX: only `admin` changes them."""
 
@@ -477,6 +482,7 @@ class Judgement:
         born: the parent's id and the name of namespaces that the transaction creates, by id.
         streams: the namespace's id of streams that the transaction creates, by id.
         patterns: ids of namespaces that get a cursor of a pattern more.
+        coordinated: ids of namespaces that get a lease, counter or configuration more.
         cursors: ids of streams that get a cursor more: they have to be there, with fewer than a stream may have.
         pages: ids of streams and numbers of their new pages: the next ones of the chain, of which few are not named.
         producers: ids of streams that become producers': the cluster's format level has to have them (INV-U1).
@@ -492,6 +498,7 @@ class Judgement:
     streams: dict[str, str] = field(default_factory=dict)
     cursors: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
+    coordinated: set[str] = field(default_factory=set)
     pages: list[tuple[str, int]] = field(default_factory=list)
     producers: set[str] = field(default_factory=set)
     producers_pages: list[tuple[str, str]] = field(default_factory=list)
@@ -516,6 +523,7 @@ class _Judge:
         self._named: set[str] = set()
         self._entries: set[str] = set()
         self._new_pages = 0
+        self._coordination = TransactionCheck()
         if sum(record.name.kind is Kind.CHAIN for record in records) > CHAINS_MAX:
             raise ForbiddenChange(f"one request changes {CHAINS_MAX} chains at most: send several")
         for record in records:
@@ -539,6 +547,7 @@ class _Judge:
             raise ForbiddenChange(f"{min(unnamed)} gets a name and no record that has it")
         self._check_parents()
         self._check_counts()
+        self.judged.coordinated |= _check_stored(self._coordination.check, self._is_there)
 
     # --- names --------------------------------------------------------------------------------------------------
 
@@ -602,6 +611,12 @@ class _Judge:
             raise ForbiddenChange(
                 f"there is no namespace {namespace_id} that something could be created in"
             ) from None
+
+    def _is_there(self, namespace_id: str) -> bool:
+        try:
+            return bool(self._lookup.levels(namespace_id))
+        except StreamNotFound:
+            return False
 
     def _check_time(self, created_us: int) -> None:
         if created_us > self._now_us + AHEAD_US_MAX:
@@ -791,6 +806,15 @@ class _Judge:
             _check_decodes(lambda raw: get_service(name, VersionedRecord(raw, 0)), one.after)
         return _needs_only(SERVE | ADMIN, "announce")
 
+    def coordination(self, change: RecordChange) -> ChangeNeeds:
+        """Judge a lease, counter or configuration, or the count of a namespace's (INV-W12)."""
+        is_count = change.name.kind is Kind.COORDINATION_NAMES
+        take = self._coordination.take_names if is_count else self._coordination.take
+        is_gone = _check_stored(take, change.name.owner, change.before, change.after)
+        if is_gone:
+            return _needs_only(DELETE if is_count else ADD | DELETE, "delete")
+        return _needs_only(ADD, "count" if is_count else "hold or change")
+
     def cursor(self, one: RecordChange) -> ChangeNeeds:
         """Judge a cursor: it is its reader's."""
         if one.before is None:
@@ -893,6 +917,8 @@ _RULES = {
     Kind.DRAFT: _Judge.draft,
     Kind.PRODUCERS_PAGE: _Judge.producers_page,
     Kind.SERVICE: _Judge.service,
+    Kind.COORDINATION: _Judge.coordination,
+    Kind.COORDINATION_NAMES: _Judge.coordination,
 }
 
 
@@ -913,8 +939,12 @@ def _policy_needs(before: PolicyPatch, after: PolicyPatch) -> tuple[Need, ...]:
 
 
 def _check_decodes(decode: Callable[[bytes], T], raw: bytes) -> T:
+    return _check_stored(decode, raw)
+
+
+def _check_stored(check: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     try:
-        return decode(raw)
+        return check(*args, **options)
     except StorageError as error:  # it is the client's record
         raise ForbiddenChange(str(error)) from None
 

@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fastbk.client.client import Client
+from fastbk.client.metadata_calls import RecordCalls
 from fastbk.errors import Error, MetadataConflict, StorageError, StreamNotFound
 from fastbk.limits import RateLimit
 from fastbk.meta.records import Change
@@ -47,6 +48,7 @@ from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.drafts import drafts_of, give_up
 from fastbk.stream.namespace.tree import StreamRecord, get
 from fastbk.stream.paths import (
+    coordination_path,
     cursors_path,
     drafts_path,
     number_of_page,
@@ -503,3 +505,22 @@ async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
     for below in (folder(stream_id) for folder in folders):
         rest = await client.records.children(below)
         await delete_records(client, [f"{below}/{name}" for name in rest])
+
+
+# --- records of a namespace that is gone ------------------------------------------------------------
+
+
+async def delete_coordination(records: RecordCalls, namespace_id: str) -> int:
+    """Delete the records of coordination of a namespace that is gone; return how many."""
+    folder = coordination_path(namespace_id)
+    paths = [f"{folder}/{part}" for part in await records.children(folder)]
+    count = 0
+    for path in (*paths, folder):
+        record = await records.read(path)
+        if record is not None:
+            with suppress(
+                MetadataConflict
+            ):  # its holder has just renewed it: the next pass deletes it
+                await records.change(Change(path, None, record.version))
+                count += 1
+    return count

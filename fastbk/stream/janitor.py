@@ -45,6 +45,7 @@ from fastbk.stream.deletion import (
     HeldSizes,
     Sink,
     delete_below,
+    delete_coordination,
     delete_leftovers,
     delete_pending,
     delete_stream,
@@ -62,6 +63,7 @@ from fastbk.stream.namespace.listing import (
     kept_bytes,
 )
 from fastbk.stream.namespace.tree import (
+    ROOT_ID,
     NamespaceRecord,
     StoredRecord,
     StreamRecord,
@@ -70,7 +72,7 @@ from fastbk.stream.namespace.tree import (
     put,
 )
 from fastbk.stream.opening import new_owner, open_stream
-from fastbk.stream.paths import STORED, namespace_path, stored_path
+from fastbk.stream.paths import COORDINATION, STORED, namespace_path, stored_path
 from fastbk.stream.pattern.store import PatternHolds, delete_pattern_cursor, gone_cursors
 from fastbk.stream.policy import DEFAULT_POLICY, StreamPolicy
 from fastbk.stream.positions import CARRIED_US_MAX, DLSN
@@ -254,6 +256,7 @@ class Janitor:
             async for some in all_streams(self._client.records):
                 await self._process_all(some, counts, every, sizes)
             await self._delete_gone_cursors(counts)
+            await self._delete_gone_coordination()
             await sizes.write()
             self.gauges.end()
             self.streams_ahead = self._streams_ahead
@@ -481,6 +484,17 @@ class Janitor:
             await self._deleter.audit.record("nobody used it any more", event)
             if await delete_pattern_cursor(records, namespace_id, one.name, expected=one):
                 counts.cursors_expired += 1
+
+    async def _delete_gone_coordination(self) -> None:
+        """Delete the leases, counters and configuration of namespaces that are gone."""
+        records = self._client.records
+        async for namespace_ids in ids_below(records, COORDINATION):
+            spaces = await records.read_all(
+                [namespace_path(space_id) for space_id in namespace_ids]
+            )
+            for namespace_id, space in zip(namespace_ids, spaces, strict=True):
+                if space is None and namespace_id != ROOT_ID:
+                    await delete_coordination(records, namespace_id)
 
 
 async def _below(store: ChainStore, chain: Chain, points: retention.Points) -> int:

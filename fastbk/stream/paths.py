@@ -22,6 +22,8 @@ STREAMS = "streams"
 STORED = "stored"
 CURSORS = "cursors"
 """Cursors of patterns: a stream's own cursors lie below the stream."""
+COORDINATION = "coordination"
+"""Leases, counters and configuration of namespaces (`fastbk.coordination`)."""
 SERVICES = "services"
 """Write services: few, and each of them and each producer lists them all."""
 NAME_PARTS = 64
@@ -121,6 +123,11 @@ def pattern_cursors_path(namespace_id: str) -> str:
     return _by_id(CURSORS, namespace_id)
 
 
+def coordination_path(namespace_id: str) -> str:
+    """Return what a namespace's records of coordination lie below; the record here counts them."""
+    return _by_id(COORDINATION, namespace_id)
+
+
 def drafts_path(stream_id: str) -> str:
     """Return what the drafts lie below: ledgers that are to be attached to a stream."""
     return f"{stream_path(stream_id)}/drafts"
@@ -142,6 +149,8 @@ _KINDS = {
         (rf"{USAGE}/[^/]+/[^/]+", "usage"),
         (rf"{STORED}/[^/]+/[^/]+", "stored"),
         (rf"{CURSORS}/[^/]+/[^/]+/[^/]+", "pattern cursor"),
+        (rf"{COORDINATION}/[^/]+/[^/]+", "count of coordination"),
+        (rf"{COORDINATION}/[^/]+/[^/]+/[^/]+", "coordination"),
         (rf"{STREAMS}/[^/]+/[^/]+", "stream"),
         (rf"{STREAMS}/[^/]+/[^/]+/chain", "chain"),
         (rf"{STREAMS}/[^/]+/[^/]+/pages/[^/]+", "page"),

@@ -157,6 +157,7 @@ class SyncNamespace:
 
     create = blocking(Namespace.create)
     exists = blocking(Namespace.exists)
+    namespace_id = blocking(Namespace.namespace_id)
     delete = blocking(Namespace.delete)
     policy = blocking(Namespace.policy)
     set_policy = blocking(Namespace.set_policy)

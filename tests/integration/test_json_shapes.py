@@ -139,10 +139,27 @@ def use_streams(run: Recorder, folder: Path) -> None:
     run("stream tail", "shop/orders", "--timeout", "1", codes=(75,))
     run("stream delete", "shop/older", "--dry-run")
     run("stream delete", "shop/older", "--yes")
+    use_coordination(run)
     run("namespace rename", "shop/eu", "us")
     run("namespace watch", "shop", "--timeout", "1", codes=(75,))
     run("namespace delete", "shop/us", "--yes")
     run("janitor", "--once")
+
+
+def use_coordination(run: Recorder) -> None:
+    import fastbk.sync
+
+    with fastbk.sync.connect(run._cli._environment["FASTBK_METADATA"]) as client:
+        shop = client.namespace("shop")
+        fastbk.sync.Counter(shop, "count").add()
+        fastbk.sync.Config(shop, "flags").set(b"on")
+        with fastbk.sync.Lease(shop, "leader"):
+            run("coordination list", "shop")
+        for name in ("count", "flags", "leader"):
+            run("coordination show", "shop", name)
+    for words in (("--dry-run",), ("--yes",)):
+        run("coordination release", "shop", "leader", *words)
+        run("coordination delete", "shop", "count", *words)
 
 
 def use_cluster(run: Recorder, folder: Path) -> None:

@@ -37,7 +37,7 @@ LAYERS = [
     {"web"},
     {"client", "server", "gc"},
     {"stream"},
-    {"producers", "pipelines"},
+    {"producers", "pipelines", "coordination"},
     {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
     {"arrow", "upgrade", "overview"},
     {"spark", "top"},

@@ -65,7 +65,7 @@ def test_names_without_await_are_the_same_where_both_have_them() -> None:
         _ = fastbk.sync.Streams  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["sync.connect", "testing.LocalCluster"])
+@pytest.mark.parametrize("name", ["sync.connect", "testing.LocalCluster", "coordination.Lease"])
 def test_public_modules_need_no_import_of_their_own(name: str) -> None:
     code = f"import fastbk; assert callable(fastbk.{name}); assert '{name}'.split('.')[0] in dir(fastbk)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -61,6 +61,7 @@ from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.stream import Stream
 
 if TYPE_CHECKING:
+    from fastbk.client.client import Client
     from fastbk.client.ledger_writer import LedgerWriter
     from fastbk.placement.config import PlacementConfig
     from fastbk.stream.pattern.cursor import PatternCursor
@@ -92,6 +93,15 @@ class Namespace:
     def path(self) -> str:
         """Names from the root, with slashes between them; empty for the root."""
         return "/".join(self._path)
+
+    @property
+    def client(self) -> Client:
+        """The client that made it."""
+        return self._catalog.client
+
+    async def namespace_id(self) -> str:
+        """Return the id of the namespace that is at the path now. Raises StreamNotFound, MetadataUnavailable."""
+        return (await self._catalog.place(self._path)).here.id
 
     def __repr__(self) -> str:
         return f"<Namespace {label(self._path)}>"
@@ -640,6 +650,7 @@ async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive
 
     Raises StreamNotFound, NamespaceNotEmpty, MetadataOnHold.
     """
+    from fastbk.stream.deletion import delete_coordination
     from fastbk.stream.pattern.store import delete_all_of
 
     await catalog.client.records.check_not_held()
@@ -654,6 +665,7 @@ async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive
         else:
             with suppress(Error):  # a janitor deletes what is left of them
                 await delete_all_of(catalog.records, gone_id)
+                await delete_coordination(catalog.records, gone_id)
             return
     raise NamespaceNotEmpty(f"somebody goes on creating streams in {label(path)}", retryable=True)
 

@@ -52,7 +52,13 @@ from fastbk.security.rights import OPERATIONS
 from fastbk.stream.client import Client
 from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.tree import ROOT_ID
-from fastbk.stream.paths import entry_path, namespace_path, stored_path, stream_path, usage_path
+from fastbk.stream.paths import (
+    entry_path,
+    namespace_path,
+    stored_path,
+    stream_path,
+    usage_path,
+)
 from tests.fixtures.console import console_of
 from tests.fixtures.gateway_store import behind_gateway, principal
 from tests.fixtures.metadata import metadata

@@ -37,6 +37,7 @@ from fastbk.admin.metadata_backup import (
 )
 from fastbk.admin.metadata_backup import Change as ChangeMeanwhile
 from fastbk.admin.metadata_rebuild import read_collection, remade_store
+from fastbk.coordination.records import LeaseRecord, put_record
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.formats import LEVEL_MAX
 from fastbk.meta import open_store
@@ -54,6 +55,7 @@ from fastbk.stream.namespace.tree import NamespaceRecord, put
 from fastbk.stream.paths import (
     SERVICES,
     chain_path,
+    coordination_path,
     namespace_path,
     page_part,
     producers_path,
@@ -133,6 +135,7 @@ OF_PRODUCERS = Change(
     chain_path("cccc"), put_chain(open_for_append(Chain("cccc"), "service", StreamKind.PRODUCERS))
 )
 THEIR_PAGE = Change(f"{producers_path('cccc')}/{page_part(1, 1)}", put_table(()))
+LEASE = Change(f"{coordination_path('dddd')}/leader", put_record(LeaseRecord(1)))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +147,7 @@ THEIR_PAGE = Change(f"{producers_path('cccc')}/{page_part(1, 1)}", put_table(())
         (b'{"level": 2}', 4, PLACED),
         (b'{"level": 2}', 4, OF_PRODUCERS),
         (b'{"level": 2}', 4, THEIR_PAGE),
+        (b'{"level": 2}', 4, LEASE),
     ],
 )
 def test_a_restore_raises_the_level_to_what_the_records_need(

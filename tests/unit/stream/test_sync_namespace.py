@@ -42,7 +42,7 @@ def public(kind: type) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("ours", "theirs", "without"),
     [
-        (SyncNamespace, Namespace, set()),
+        (SyncNamespace, Namespace, {"client"}),
         (SyncStream, Stream, {"context"}),
         (SyncStreamWriter, StreamWriter, {"failure"}),
         (SyncProducer, Producer, {"failure"}),
