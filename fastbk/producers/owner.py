@@ -63,7 +63,7 @@ class Request:
         frame: None: an opening.
         slot: of the first new record in its entry; -1: all was stored before.
         opened: the row of an opening.
-        refusal: what ends its producer; told behind an entry (INV-S26).
+        refusal: why nothing of it is taken; told behind an entry (INV-S26).
     """
 
     name: bytes
@@ -258,13 +258,7 @@ class FrameQueue:
                     if first:
                         body = memoryview(body)[check_body(body, len(frame.numbers), first) :]
                     request.slot = group.add(body, count)
-        except NotNext as error:
-            # It ends nobody, so it needs no entry: whoever is told sends again, here or elsewhere.
-            self.acknowledged(request)
-            if not request.future.done():
-                request.future.set_exception(error)
-            return
-        except (ProducerFenced, ProducerExpired, TooManyProducers) as error:
+        except (NotNext, ProducerFenced, ProducerExpired, TooManyProducers) as error:
             request.refusal = error
         group.waiters.append(request)
 

@@ -12,9 +12,9 @@ INV-S23: each entry has a row for each name that it has records or an opening of
 whole table, and so has one of each `entries_max` and of each `bytes_max`.
 INV-S24: a record is appended only if its number is above its name's last number, of what was sent, too.
 INV-S25: a frame is taken only if it follows a number up to that last one: none overtakes a refused one.
-INV-S26: a frame, an opening, and a refusal that ends a producer are answered when all is durable that was sent or taken
-up to then. So a repeat waits for its original, nothing of an earlier opening follows an answered one, and who is not
-the owner any more refuses nobody for good.
+INV-S26: a frame, an opening, and a refusal of either are answered when all is durable that was sent or taken up to
+then; a refusal behind an entry. So a repeat waits for its original, nothing of an earlier opening follows an answered
+one, and who is not the owner any more refuses nobody, and finds out by the first frame that it would have refused.
 INV-S27: only an opening makes a row, and a row leaves the table only when its name was silent for longer than its age,
 or when a producer with a random name was closed: nobody opens it again, and what comes late of it finds no row.
 
@@ -123,7 +123,7 @@ class OwnerTable:
     def take(self, frame: Frame, now_us: int) -> int:
         """Take what is new of a frame: return the index of the first record that is to be appended.
 
-        Raises NotNext; ProducerExpired or ProducerFenced, which are to be answered after an entry (INV-S26). Then
+        Raises NotNext, ProducerExpired or ProducerFenced, which are to be answered after an entry (INV-S26). Then
         nothing of it is taken.
         """
         row = self.rows.get(frame.name)
@@ -134,6 +134,7 @@ class OwnerTable:
             self._owes_entry = True
             raise ProducerFenced(f"{frame.name!r} was opened again")
         if frame.follows > row.last_number:  # INV-S25
+            self._owes_entry = True
             raise NotNext(f"{frame.name!r}: what was sent up to {frame.follows} is not all there")
         first = 0
         while first < len(frame.numbers) and frame.numbers[first] <= row.last_number:  # INV-S24

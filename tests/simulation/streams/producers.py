@@ -262,9 +262,6 @@ class Service:
         table = self.table
         assert table is not None
         answer = self.judge(table, wire.producer.name, request)
-        if answer[0] == "NotNext":
-            wire.answers.append(answer)
-            return
         self.waiting.append((table.answers_after(), wire, answer))
         self.answer(table)
 

@@ -205,6 +205,19 @@ async def test_an_owner_that_is_fenced_refuses_nobody() -> None:
 
 
 @ending_owners
+async def test_an_owner_that_is_fenced_finds_out_by_a_frame_that_does_not_follow() -> None:
+    """INV-S26: a producer that went on elsewhere, and came back, would be told to send again for ever."""
+    cluster, _ = await cluster_with_stream()
+    former = await owner_of(cluster, "service:former")
+    row = await former.open(b"a")
+    now = await owner_of(cluster, "service:now")
+    assert await now.produce(*frame_of(row, 0, follows=-1)) is not None
+    with pytest.raises(OwnerEnded):
+        await former.produce(*frame_of(row, 1))
+    assert former.failure is not None
+
+
+@ending_owners
 async def test_an_owner_whose_ledger_was_closed_by_somebody_ends() -> None:
     """INV-S37: it does not send again in another segment."""
     cluster, _ = await cluster_with_stream()
