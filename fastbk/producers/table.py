@@ -34,7 +34,10 @@ NO_NUMBER: Final = -1
 NAMES_MAX: Final = 10_000
 WHOLE_ENTRIES_MAX: Final = 1_000
 WHOLE_BYTES_MAX: Final = 8 * 1024 * 1024
-ROW_BYTES_MAX: Final = 25 + NAME_BYTES_MAX
+ROW_BYTES: Final = 25
+"""Of a row, beside its name."""
+ROW_BYTES_MAX: Final = ROW_BYTES + NAME_BYTES_MAX
+CLOSED_MAX: Final = 1_000
 AGE_US: Final = 7 * 24 * 3600 * 1_000_000
 RANDOM_AGE_US: Final = 3600 * 1_000_000
 _RANDOM = RANDOM_PREFIX.encode()
@@ -90,9 +93,13 @@ class OwnerTable:
     _distance: int = field(init=False, default=0)
     """Entries since the newest whole table. The first entry has one."""
     _bytes: int = field(init=False, default=0)
-    """Of these entries."""
+    """Of these entries, with their rows."""
     _wants_whole: bool = field(init=False, default=True)
     _openings: int = field(init=False, default=0)
+    _closed: int = field(init=False, default=0)
+    """Names that left the table since the newest whole one: a takeover would find them in it again."""
+    _forget_from_us: int = field(init=False, default=0)
+    """Before that time no name is old: thousands of refused openings must not each look at all names."""
 
     @property
     def block_bytes_max(self) -> int:
@@ -146,8 +153,9 @@ class OwnerTable:
 
     def entry(self, entry_bytes: int, now_us: int) -> Provenance:
         """Return what the next entry says: it has all records that were taken since the last one (INV-S23)."""
+        rows = tuple(self.rows[name] for name in self._changed)
         self._distance += 1
-        self._bytes += entry_bytes
+        self._bytes += entry_bytes + sum(ROW_BYTES + len(row.name) for row in rows)
         self.entries_sent += 1
         if (
             self._wants_whole
@@ -155,10 +163,8 @@ class OwnerTable:
             or self._bytes > self.options.bytes_max
         ):
             self._forget(now_us)
-            self._distance, self._bytes, self._wants_whole = 0, entry_bytes, False
+            self._distance, self._bytes, self._wants_whole, self._closed = 0, entry_bytes, False, 0
             rows = tuple(self.rows.values())
-        else:
-            rows = tuple(self.rows[name] for name in self._changed)
         self._changed.clear()
         self._owes_entry = False
         return Provenance(rows, self._distance)
@@ -169,6 +175,8 @@ class OwnerTable:
         is_its_own = row is not None and row.incarnation == incarnation
         if is_its_own and name.startswith(_RANDOM) and name not in self._changed:
             del self.rows[name]
+            self._closed += 1
+            self._wants_whole = self._wants_whole or self._closed >= CLOSED_MAX
 
     def begin_segment(self) -> None:
         """Say that the next entry is the first one of a segment."""
@@ -184,18 +192,23 @@ class OwnerTable:
         self._changed[row.name] = None
 
     def _make_room(self, now_us: int) -> None:
-        if len(self.rows) < self.options.names_max:
+        names_max = self.options.names_max
+        if len(self.rows) + self._closed < names_max:
             return
-        self._forget(now_us)
-        if len(self.rows) >= self.options.names_max:
+        if len(self.rows) >= names_max and now_us >= self._forget_from_us:
+            self._forget(now_us)
+        if len(self.rows) >= names_max:
             self._owes_entry = True
             raise TooManyProducers(f"the stream has {len(self.rows)} names that appended of late")
         self._wants_whole = True
 
     def _forget(self, now_us: int) -> None:
         """Leave out names that were silent for longer than their age (INV-S27)."""
+        ages_us = self.options.age_us, self.options.random_age_us
+        self._forget_from_us = now_us + min(ages_us)
         for row in list(self.rows.values()):
-            is_random = row.name.startswith(_RANDOM)
-            age_us = self.options.random_age_us if is_random else self.options.age_us
-            if now_us - row.time_us > age_us and row.name not in self._changed:
+            old_from_us = row.time_us + ages_us[row.name.startswith(_RANDOM)] + 1
+            if now_us >= old_from_us and row.name not in self._changed:
                 del self.rows[row.name]
+            else:
+                self._forget_from_us = min(self._forget_from_us, old_from_us)
