@@ -55,6 +55,7 @@ from fastbk.stream.producer.service_links import (
     OwnerSearch,
     ServiceLinks,
     Session,
+    close_producer,
     links_of,
     refusal,
     text_of,
@@ -70,7 +71,6 @@ from fastbk.stream.writer.stream_writer import (
     rows_of,
 )
 from fastbk.stream.writer.traced_appends import TracedAppends
-from fastbk.wire.messages import CloseProducer, encode_close_producer
 from fastbk.wire.statuses import Status
 
 Place: TypeAlias = DLSN | None
@@ -471,10 +471,7 @@ class ProducerEngine:
             self._searching.cancel()
         session, self._session = self._session, None
         if session is not None:
-            request_id = self._links.next_request_id()
-            request = CloseProducer(producer=session.reply.producer)
-            frame = encode_close_producer(request_id, request)
-            session.connection.send_request(request_id, frame, lambda _: None)
+            close_producer(self._links, session.connection, session.reply.producer)
 
     # --- settling -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from fastbk.client.client import Client
 from fastbk.client.connecting import TokenRenewal, open_connection
-from fastbk.client.connection import Answer, Connection
+from fastbk.client.connection import Answer, Connection, late
 from fastbk.config import split_address
 from fastbk.errors import (
     ClientClosed,
@@ -35,9 +35,11 @@ from fastbk.errors import (
 from fastbk.native import client_codec as codec
 from fastbk.stream.services import ServiceRecord, ranked, read_services
 from fastbk.wire.messages import (
+    CloseProducer,
     OpenProducer,
     OpenProducerReply,
     decode_reply,
+    encode_close_producer,
     encode_open_producer,
     error_text,
 )
@@ -362,9 +364,7 @@ class OwnerSearch:
         for _ in range(MOVES_MAX):
             link = self._links.link(service)
             connection = await link.open()
-            request_id = self._links.next_request_id()
-            frame = encode_open_producer(request_id, request)
-            answer = await connection.request(request_id, frame, timeout_s)
+            answer = await self._asked(connection, request, timeout_s)
             if answer.kind == codec.OPEN_PRODUCER_REPLY and answer.status == Status.OK:
                 reply = decode_reply(answer.frame)[2]
                 if not isinstance(reply, OpenProducerReply):
@@ -379,6 +379,45 @@ class OwnerSearch:
                 break  # it began a moment ago: it will be listed
             service = named[0]
         raise NotReady(f"{self._stream}: its owner is {self.hint}, and is not found there")
+
+    async def _asked(
+        self, connection: Connection, request: OpenProducer, timeout_s: float
+    ) -> Answer:
+        """Return a service's answer. A name that it opens when nobody waits any more is closed again.
+
+        One that goes on is not: it may have gone on meanwhile, and would be forgotten.
+        """
+        future: asyncio.Future[Answer | Error] = asyncio.get_running_loop().create_future()
+
+        def on_outcome(outcome: Answer | Error) -> None:
+            if not future.done():
+                future.set_result(outcome)
+            elif (
+                not request.incarnation
+                and isinstance(outcome, Answer)
+                and outcome.kind == codec.OPEN_PRODUCER_REPLY
+            ):
+                reply = decode_reply(outcome.frame)[2]
+                if isinstance(reply, OpenProducerReply):
+                    close_producer(self._links, connection, reply.producer)
+
+        request_id = self._links.next_request_id()
+        connection.send_request(request_id, encode_open_producer(request_id, request), on_outcome)
+        try:
+            async with asyncio.timeout(timeout_s):
+                outcome = await future
+        except TimeoutError:
+            raise late(timeout_s) from None
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+
+def close_producer(links: ServiceLinks, connection: Connection, number: int) -> None:
+    """Tell a service that a producer on its connection is done."""
+    request_id = links.next_request_id()
+    frame = encode_close_producer(request_id, CloseProducer(producer=number))
+    connection.send_request(request_id, frame, lambda _: None)
 
 
 def text_of(answer: Answer) -> str:

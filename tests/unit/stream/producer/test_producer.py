@@ -142,6 +142,18 @@ async def test_the_second_opening_of_a_name_fences_the_first() -> None:
         assert stored(stream) == [0, 1]
 
 
+async def test_an_opening_that_nobody_waits_for_is_closed_again() -> None:
+    """A service has a bound of producers for each connection: those that time out would fill it."""
+    async with fake_services() as (client, (service,), _, _):
+        service.held = asyncio.Event()
+        opening = asyncio.ensure_future(producer_of(client).open())
+        await wait_until_async(lambda: len(service.asked) == 1, "it is asked")
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        service.held.set()
+        await wait_until_async(lambda: service.closed == 1, "the producer is closed there")
+
+
 async def test_a_name_that_was_forgotten_ends_its_producer() -> None:
     async with fake_services() as (client, _, stream, _):
         producer = producer_of(client)
