@@ -143,6 +143,8 @@ def test_a_producers_lines_are_resumed_whoever_else_appends(cli: Cli) -> None:
     assert (found["producer"], found["last_number"]) == ("other", 2)
     found = cli.json(*words, "import", "--resume", stdin=b"1\n2\n3\n4\n5\n")
     assert (found["records"], found["passed_over"], found["last_number"]) == (2, 3, 5)
+    said = cli.fails(*words, "import", "--resume", stdin=b"6\n7\n", code=2)
+    assert "lines up to 5 of producer import" in said and "another name" in said
     # A first attempt without it has numbered its lines in the same way.
     found = cli.json(*words, "other", "--resume", stdin=b"x\ny\nz\n")
     assert (found["records"], found["passed_over"]) == (1, 2)
