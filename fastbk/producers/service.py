@@ -864,7 +864,7 @@ _STATUSES: tuple[tuple[type[BaseException], Status], ...] = (
     (TooManyProducers, Status.TOO_MANY_PRODUCERS),
     (WrongStreamKind, Status.WRONG_KIND),
     (StreamNotFound, Status.NO_STREAM),
-    (StreamSealed, Status.NO_STREAM),
+    (StreamSealed, Status.SEALED),
     (_Denied, Status.FORBIDDEN),
     (ConfigError, Status.BAD_REQUEST),
 )

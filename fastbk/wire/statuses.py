@@ -32,6 +32,7 @@ class Status(enum.IntEnum):
     TOO_MANY_PRODUCERS = 44
     WRONG_KIND = 45
     NO_STREAM = 46
+    SEALED = 47
 
 
 _FOR_PEOPLE = {

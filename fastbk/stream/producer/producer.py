@@ -30,6 +30,7 @@ from fastbk.errors import (
     ProducerFenced,
     QuorumTimeout,
     StreamNotFound,
+    StreamSealed,
     Unauthorized,
     WriterFailed,
     WrongType,
@@ -80,6 +81,8 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
 _MAY_PASS = (NoWriteService, NotReady, MetadataUnavailable)
 """Why an owner is not found now; all else ends the producer."""
+_NAMED = (ProducerFenced, ProducerExpired, StreamNotFound, StreamSealed)
+"""What ends a producer, and is told as it is."""
 
 
 def checked_name(name: str | None) -> str:
@@ -409,7 +412,7 @@ class ProducerEngine:
 
     def _failure_of(self, error: Error) -> Error:
         """Return what a producer says that this error has ended. The outcome is that of appends that were sent."""
-        named = (WriterFailed, ProducerFenced, ProducerExpired, StreamNotFound, ClientClosed)
+        named = (WriterFailed, ClientClosed, *_NAMED)
         if isinstance(error, named):
             return error.copy()
         failed = WriterFailed(
@@ -435,7 +438,7 @@ class ProducerEngine:
         """Return the error of an append that was sent, of a producer that ended so."""
         cause = failure.__cause__ or failure
         error: Error
-        if isinstance(failure, ProducerFenced | ProducerExpired | StreamNotFound):
+        if isinstance(failure, _NAMED):
             error = failure.copy()
             error.outcome = "unknown"
             return error
@@ -585,7 +588,7 @@ class Producer:
         """Open the name at the stream's owner; `async with` does it. Tries for as long as an append may take.
 
         Raises NoWriteService where none answers in that time; WrongStreamKind, TooManyProducers, StreamNotFound,
-        Unauthorized at once.
+        StreamSealed, Unauthorized at once.
         """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(

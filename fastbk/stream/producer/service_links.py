@@ -28,6 +28,7 @@ from fastbk.errors import (
     QuorumTimeout,
     RecordTooLarge,
     StreamNotFound,
+    StreamSealed,
     TooManyProducers,
     Unauthorized,
     WrongStreamKind,
@@ -317,7 +318,7 @@ class OwnerSearch:
         """Ask the services, in the stream's order, until one takes the producer.
 
         Raises what may be over soon: NoWriteService, NotReady, MetadataUnavailable. And what is not: WrongStreamKind,
-        StreamNotFound, TooManyProducers, Unauthorized, ClientClosed.
+        StreamNotFound, StreamSealed, TooManyProducers, Unauthorized, ClientClosed.
         """
         self._links.check()
         services = await self._links.services()
@@ -445,6 +446,8 @@ def refusal(answer: Answer, stream: str, name: bytes) -> Error:
         return TooManyProducers(text or f"{stream} has as many producers as it may have")
     if status == Status.WRONG_KIND:
         return WrongStreamKind(text or f"{stream} is for one writer, not for producers")
+    if status == Status.SEALED:
+        return StreamSealed(text or f"{stream} has ended: nothing can be appended to it any more")
     if status == Status.NO_STREAM:
         return StreamNotFound(text or f"there is no stream {stream}")
     if status == Status.TOO_LARGE:

@@ -20,6 +20,7 @@ from fastbk.errors import (
     ProducerExpired,
     ProducerFenced,
     StreamNotFound,
+    StreamSealed,
     Unauthorized,
 )
 from fastbk.native.client_codec import PRODUCE_REPLY, put_hello, put_info, put_ping
@@ -382,6 +383,7 @@ def test_who_may_add() -> None:
         (Moved("other:1"), Status.MOVED, "other:1"),
         (NotReady("wait"), Status.NOT_READY, "wait"),
         (StreamNotFound("none"), Status.NO_STREAM, "none"),
+        (StreamSealed("ended"), Status.SEALED, "ended"),
         (RuntimeError("bug"), Status.NOT_READY, "a fault of the service: RuntimeError('bug')"),
     ],
 )

@@ -24,6 +24,7 @@ from fastbk.errors import (
     QuorumTimeout,
     RecordTooLarge,
     StreamNotFound,
+    StreamSealed,
     Unauthorized,
     WriterFailed,
     WrongStreamKind,
@@ -257,6 +258,9 @@ async def test_what_a_service_refuses_for_good_is_said_at_once() -> None:
     async with fake_services() as (client, (service,), _, _):
         service.opening = Status.WRONG_KIND, "shop/orders has a writer: fastbk stream kind"
         with pytest.raises(WrongStreamKind, match="fastbk stream kind"):
+            await producer_of(client).open()
+        service.opening = Status.SEALED, "shop/orders has ended"
+        with pytest.raises(StreamSealed, match="shop/orders has ended"):
             await producer_of(client).open()
         service.opening = Status.NO_STREAM, ""
         with pytest.raises(StreamNotFound):
