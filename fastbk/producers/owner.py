@@ -29,7 +29,7 @@ from fastbk.native.stream_codec import (
 )
 from fastbk.observe.tracing import Span
 from fastbk.producers.table import NO_NUMBER, Frame, NotNext, OwnerTable, TableOptions
-from fastbk.stream.chain import StreamKind, release
+from fastbk.stream.chain import Chain, StreamKind, release
 from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.kind import table_of
@@ -389,19 +389,26 @@ class StreamOwner:
 
         Raises what ended it before; then somebody else has the stream, or recovers it.
         """
-        config = self._context.client.config
-        engine, epoch = self._engine, self.epoch
+        config, engine = self._context.client.config, self._engine
         try:
             async with asyncio.timeout(config.close_timeout):
                 await engine.until_settled()
-                await end_segments(self._context, engine, epoch)
-                await self._context.store.change(lambda chain: release(chain, epoch))
+                await end_segments(self._context, engine, self.epoch)
+                await self._context.store.change(self._without_owner)
         except TimeoutError:
             raise OwnerEnded(
                 f"{self._context.name}: its segment could not be ended in time"
             ) from None
         finally:
             self.abandon()
+
+    def _without_owner(self, chain: Chain) -> Chain:
+        if chain.epoch == self.epoch and chain.open_rows:
+            # Added by a change whose answer was lost: empty, and whoever opens the stream closes it.
+            raise OwnerEnded(
+                f"{self._context.name}: a segment that was begun is left to the next owner"
+            )
+        return release(chain, self.epoch)
 
     def abandon(self) -> None:
         """End at once: what is under way is decided by the next owner."""
