@@ -79,7 +79,7 @@ Place: TypeAlias = DLSN | None
 FRAMES_MAX = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
-_MAY_PASS = (NoWriteService, NotReady, MetadataUnavailable)
+_MAY_PASS = (NoWriteService, MetadataUnavailable)
 """Why an owner is not found now; all else ends the producer."""
 _NAMED = (ProducerFenced, ProducerExpired, StreamNotFound, StreamSealed)
 """What ends a producer, and is told as it is."""

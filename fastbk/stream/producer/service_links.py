@@ -60,10 +60,8 @@ OPEN_S_MAX = 30.0
 _UNREACHED = (NotEnoughBookies, QuorumTimeout, ProtocolError)
 
 
-class NotReady(Error):
-    """The service cannot take the stream's records now: it is to be asked again."""
-
-    default_retryable = True
+class NotReady(NoWriteService):
+    """The service cannot take the stream's records now, and says why: it is to be asked again."""
 
 
 class Served(Protocol):

@@ -254,6 +254,13 @@ async def test_a_producer_waits_for_a_service_that_starts() -> None:
             await service.stop()
 
 
+async def test_a_service_that_is_not_ready_in_time_says_why() -> None:
+    async with fake_services(append_timeout=0.2) as (client, (service,), _, _):
+        service.opening = Status.NOT_READY, "there are 2 bookies, and 3 are needed"
+        with pytest.raises(NoWriteService, match="2 bookies"):
+            await producer_of(client).open()
+
+
 async def test_what_a_service_refuses_for_good_is_said_at_once() -> None:
     async with fake_services() as (client, (service,), _, _):
         service.opening = Status.WRONG_KIND, "shop/orders has a writer: fastbk stream kind"
