@@ -16,7 +16,8 @@ INV-S26: a frame, an opening, and a refusal of either are answered when all is d
 then; a refusal behind an entry. So a repeat waits for its original, nothing of an earlier opening follows an answered
 one, and who is not the owner any more refuses nobody, and finds out by the first frame that it would have refused.
 INV-S27: only an opening makes a row, and a row leaves the table only when its name was silent for longer than its age,
-or when a producer with a random name was closed: nobody opens it again, and what comes late of it finds no row.
+and there are many, or when a producer with a random name was closed: nobody opens it again, and what comes late of it
+finds no row.
 
 Why that is exactly once: README.md here.
 """
@@ -32,6 +33,7 @@ from fastbk.stream.provenance import NAME_BYTES_MAX, RANDOM_PREFIX, Provenance, 
 
 NO_NUMBER: Final = -1
 NAMES_MAX: Final = 10_000
+NAMES_KEPT: Final = 1_000
 WHOLE_ENTRIES_MAX: Final = 1_000
 WHOLE_BYTES_MAX: Final = 8 * 1024 * 1024
 ROW_BYTES: Final = 25
@@ -65,6 +67,8 @@ class TableOptions:
     """Bounds of one stream's table."""
 
     names_max: int = NAMES_MAX
+    names_kept: int = NAMES_KEPT
+    """So few are kept however old they are: a machine whose clock is wrong would forget all."""
     entries_max: int = WHOLE_ENTRIES_MAX
     bytes_max: int = WHOLE_BYTES_MAX
     age_us: int = AGE_US
@@ -162,7 +166,8 @@ class OwnerTable:
             or self._distance >= self.options.entries_max
             or self._bytes > self.options.bytes_max
         ):
-            self._forget(now_us)
+            if len(self.rows) > self.options.names_kept:
+                self._forget(now_us)
             self._distance, self._bytes, self._wants_whole, self._closed = 0, entry_bytes, False, 0
             rows = tuple(self.rows.values())
         self._changed.clear()

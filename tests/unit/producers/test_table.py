@@ -7,6 +7,7 @@ import pytest
 from fastbk.errors import ProducerExpired, TooManyProducers
 from fastbk.producers.table import (
     CLOSED_MAX,
+    NAMES_KEPT,
     NAMES_MAX,
     NO_NUMBER,
     Frame,
@@ -135,8 +136,16 @@ def test_a_random_name_leaves_the_table_when_its_producer_is_closed() -> None:
         table.take(Frame(b"~drawn", drawn.incarnation, NO_NUMBER, (0,)), 0)
 
 
+def test_a_wrong_clock_forgets_nobody_of_a_few() -> None:
+    """INV-S27: who is forgotten begins without a last number, and may store again what is there."""
+    rows = {b"%d" % number: Row(b"%d" % number, 1, 5, 0) for number in range(NAMES_KEPT)}
+    assert OwnerTable(dict(rows), 1).entry(0, 30 * DAY_US).rows == tuple(rows.values())
+    rows[b"one more"] = Row(b"one more", 1, 5, 0)
+    assert OwnerTable(dict(rows), 1).entry(0, 30 * DAY_US).rows == ()
+
+
 def test_a_random_name_is_old_after_an_hour() -> None:
-    table = OwnerTable({}, 1)
+    table = OwnerTable({}, 1, TableOptions(names_kept=0))
     table.open(b"~drawn", 0)
     table.open(b"named", 0)
     table.entry(0, 0)
