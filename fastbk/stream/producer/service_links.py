@@ -363,7 +363,7 @@ class OwnerSearch:
         for _ in range(MOVES_MAX):
             link = self._links.link(service)
             connection = await link.open()
-            answer = await self._asked(connection, request, timeout_s)
+            answer = await self._answer(connection, request, timeout_s)
             if answer.kind == codec.OPEN_PRODUCER_REPLY and answer.status == Status.OK:
                 reply = decode_reply(answer.frame)[2]
                 if not isinstance(reply, OpenProducerReply):
@@ -379,7 +379,7 @@ class OwnerSearch:
             service = named[0]
         raise NotReady(f"{self._stream}: its owner is {self.hint}, and is not found there")
 
-    async def _asked(
+    async def _answer(
         self, connection: Connection, request: OpenProducer, timeout_s: float
     ) -> Answer:
         """Return a service's answer. A name that it opens when nobody waits any more is closed again.
