@@ -30,6 +30,7 @@ from fastbk.errors import (
     ProducerExpired,
     ProducerFenced,
     ProtocolError,
+    QuotaExceeded,
     StreamNotFound,
     StreamSealed,
     TooManyProducers,
@@ -865,6 +866,7 @@ _STATUSES: tuple[tuple[type[BaseException], Status], ...] = (
     (WrongStreamKind, Status.WRONG_KIND),
     (StreamNotFound, Status.NO_STREAM),
     (StreamSealed, Status.SEALED),
+    (QuotaExceeded, Status.OVER_QUOTA),
     (_Denied, Status.FORBIDDEN),
     (ConfigError, Status.BAD_REQUEST),
 )

@@ -33,6 +33,7 @@ class Status(enum.IntEnum):
     WRONG_KIND = 45
     NO_STREAM = 46
     SEALED = 47
+    OVER_QUOTA = 48
 
 
 _FOR_PEOPLE = {

@@ -502,6 +502,9 @@ def test_a_stream_over_its_quota_by_the_commands(cli: Cli) -> None:
     cli("janitor", "--once")
     told = cli.fails("stream", "append", "quota/eu/orders", stdin=lines)
     assert "namespace quota/eu has" in told and "of 1,000" in told and "raise bytes_max" in told
+    words = ("stream", "append", "quota/eu/many", "--create", "--producer", "a")
+    said = cli.fails(*words, stdin=lines)
+    assert "namespace quota/eu has" in said and "raise bytes_max" in said
     assert cli("stream", "read", "quota/eu/orders").count("a line of some bytes\n") == 100
     assert "of 1,000, as the janitor counted last" in cli("namespace", "info", "quota/eu")
     cli("stream", "truncate", "quota/eu/orders", "--before", "latest", "-y")

@@ -29,6 +29,7 @@ from fastbk.errors import (
     ProducerExpired,
     ProducerFenced,
     QuorumTimeout,
+    QuotaExceeded,
     StreamNotFound,
     StreamSealed,
     Unauthorized,
@@ -81,7 +82,7 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
 _MAY_PASS = (NoWriteService, MetadataUnavailable)
 """Why an owner is not found now; all else ends the producer."""
-_NAMED = (ProducerFenced, ProducerExpired, StreamNotFound, StreamSealed)
+_NAMED = (ProducerFenced, ProducerExpired, StreamNotFound, StreamSealed, QuotaExceeded)
 """What ends a producer, and is told as it is."""
 
 
@@ -587,8 +588,8 @@ class Producer:
     async def open(self) -> None:
         """Open the name at the stream's owner; `async with` does it. Tries for as long as an append may take.
 
-        Raises NoWriteService where none answers in that time; WrongStreamKind, TooManyProducers, StreamNotFound,
-        StreamSealed, Unauthorized at once.
+        Raises NoWriteService where none answers in that time; WrongStreamKind, StreamNotFound, StreamSealed,
+        QuotaExceeded (TooManyProducers: of names), Unauthorized at once.
         """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(

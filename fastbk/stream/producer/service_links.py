@@ -26,6 +26,7 @@ from fastbk.errors import (
     ProducerFenced,
     ProtocolError,
     QuorumTimeout,
+    QuotaExceeded,
     RecordTooLarge,
     StreamNotFound,
     StreamSealed,
@@ -316,7 +317,7 @@ class OwnerSearch:
         """Ask the services, in the stream's order, until one takes the producer.
 
         Raises what may be over soon: NoWriteService, NotReady, MetadataUnavailable. And what is not: WrongStreamKind,
-        StreamNotFound, StreamSealed, TooManyProducers, Unauthorized, ClientClosed.
+        StreamNotFound, StreamSealed, QuotaExceeded (TooManyProducers), Unauthorized, ClientClosed.
         """
         self._links.check()
         services = await self._links.services()
@@ -444,6 +445,8 @@ def refusal(answer: Answer, stream: str, name: bytes) -> Error:
         return TooManyProducers(text or f"{stream} has as many producers as it may have")
     if status == Status.WRONG_KIND:
         return WrongStreamKind(text or f"{stream} is for one writer, not for producers")
+    if status == Status.OVER_QUOTA:
+        return QuotaExceeded(text or f"{stream}: its namespace has as many bytes as it may")
     if status == Status.SEALED:
         return StreamSealed(text or f"{stream} has ended: nothing can be appended to it any more")
     if status == Status.NO_STREAM:

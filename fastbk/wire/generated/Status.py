@@ -28,3 +28,4 @@ class Status(object):
     WRONG_KIND = 45
     NO_STREAM = 46
     SEALED = 47
+    OVER_QUOTA = 48

@@ -19,6 +19,7 @@ from fastbk.errors import (
     NotEnoughBookies,
     ProducerExpired,
     ProducerFenced,
+    QuotaExceeded,
     StreamNotFound,
     StreamSealed,
     Unauthorized,
@@ -384,6 +385,7 @@ def test_who_may_add() -> None:
         (NotReady("wait"), Status.NOT_READY, "wait"),
         (StreamNotFound("none"), Status.NO_STREAM, "none"),
         (StreamSealed("ended"), Status.SEALED, "ended"),
+        (QuotaExceeded("full"), Status.OVER_QUOTA, "full"),
         (RuntimeError("bug"), Status.NOT_READY, "a fault of the service: RuntimeError('bug')"),
     ],
 )

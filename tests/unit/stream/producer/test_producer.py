@@ -22,6 +22,7 @@ from fastbk.errors import (
     ProducerExpired,
     ProducerFenced,
     QuorumTimeout,
+    QuotaExceeded,
     RecordTooLarge,
     StreamNotFound,
     StreamSealed,
@@ -254,6 +255,18 @@ async def test_a_producer_waits_for_a_service_that_starts() -> None:
             await service.stop()
 
 
+async def test_a_namespace_that_is_full_ends_a_producer_as_it_ends_a_writer() -> None:
+    async with fake_services() as (client, (service,), _, _):
+        producer = producer_of(client)
+        await producer.open()
+        await producer.append(b"")
+        service.opening = Status.OVER_QUOTA, "namespace shop has 2 MiB of 1 MiB"
+        service.refusals.append((Status.NOT_READY, ""))
+        with pytest.raises(QuotaExceeded, match="2 MiB of 1 MiB") as told:
+            await producer.append(b"")
+        assert told.value.outcome == "unknown"
+
+
 async def test_a_service_that_is_not_ready_in_time_says_why() -> None:
     async with fake_services(append_timeout=0.2) as (client, (service,), _, _):
         service.opening = Status.NOT_READY, "there are 2 bookies, and 3 are needed"
@@ -265,6 +278,9 @@ async def test_what_a_service_refuses_for_good_is_said_at_once() -> None:
     async with fake_services() as (client, (service,), _, _):
         service.opening = Status.WRONG_KIND, "shop/orders has a writer: fastbk stream kind"
         with pytest.raises(WrongStreamKind, match="fastbk stream kind"):
+            await producer_of(client).open()
+        service.opening = Status.OVER_QUOTA, "namespace shop has 2 MiB of 1 MiB"
+        with pytest.raises(QuotaExceeded, match="2 MiB of 1 MiB"):
             await producer_of(client).open()
         service.opening = Status.SEALED, "shop/orders has ended"
         with pytest.raises(StreamSealed, match="shop/orders has ended"):
