@@ -380,7 +380,7 @@ class WrongStreamKind(ConfigError):
 
 
 class NoWriteService(Error):
-    """No write service answers, and producers append through one: start it with `fastbk serve`."""
+    """No write service takes the stream's records: none answers (start it with `fastbk serve`), or it says why not."""
 
     code = -1033
     default_retryable = True

@@ -39,7 +39,8 @@ def add_append_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true",
         help="number the lines (from 1; with --json-lines: txid) and pass over those that the stream has: after a"
         " failure give the same command again, and nothing is missing or twice. With --producer the stream knows how"
-        " many lines of that name it has, whoever else appends; without it, refused where others have appended, too",
+        " many lines of that name it has, whoever else appends, so other lines need another name; without it, refused"
+        " where others have appended, too",
     )  # fmt: skip
     parser.add_argument("--create", action="store_true", help="make the stream if it is not there")
 
@@ -110,7 +111,7 @@ async def _append_as_producer(
         # Line n of a new name has number n without --resume, too, so that the command can be given again with it.
         number = max(producer.last_number, 0)
         if options.resume:
-            appending.before = _Numbered(producer.last_number)
+            appending.before = _Numbered(producer.name, producer.last_number)
 
         def take(line: RecordLine) -> None:
             nonlocal number
@@ -180,17 +181,26 @@ class _Appending:
 class _Numbered:
     """What the stream has of a producer's lines: those up to its last number, whoever else appends."""
 
-    def __init__(self, last_number: int) -> None:
+    def __init__(self, name: str, last_number: int) -> None:
+        self._name = name
         self._last_number = last_number
+        self._highest = -1
 
     def has(self, line: RecordLine, number: int) -> bool:
         """Return whether the line is a record of the stream already."""
         del number
         assert line.txid is not None
+        self._highest = max(self._highest, line.txid)
         return line.txid <= self._last_number
 
     def check(self) -> None:
-        """There is nothing that could contradict it."""
+        """Raise ConfigError for lines that end before those that the stream has: they are others."""
+        if self._highest < self._last_number:
+            raise ConfigError(
+                f"--resume: the stream has lines up to {self._last_number} of producer {self._name}, and the last one"
+                f" here is {self._highest}: these are other lines than before, or fewer. Nothing was appended. Give"
+                " other lines another name (--producer), or append them without --resume"
+            )
 
 
 class _Before:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from fastbk.client.metadata_calls import RecordCalls
-from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
 from fastbk.meta.records import Change
 from fastbk.observe.logs import LimitLog
 from fastbk.stream.paths import service_path
@@ -93,12 +93,17 @@ class Directory:
             await self._pause(max(0.1, BEAT_S - (self._clock_s() - began_s)))
 
     async def step(self) -> None:
-        """Write the next beat, and look. Metadata that does not answer is logged."""
+        """Write the next beat, and look. Metadata that does not answer, or refuses this service, is logged.
+
+        Raises ConfigError where another one took the id.
+        """
         try:
             if not self._is_ended:
                 await self._beat()
             await self._update()
-        except (MetadataUnavailable, MetadataConflict) as error:
+        except ConfigError:
+            raise
+        except Error as error:
             self._failures.note(type(error).__name__, reason=str(error))
 
     async def end(self) -> None:
@@ -111,7 +116,7 @@ class Directory:
             if version is not None and (service is None or self._is_mine(service)):
                 await self._records.change(Change(self._path, None, version))
             await self._update()
-        except (MetadataUnavailable, MetadataConflict) as error:
+        except Error as error:
             self._failures.note(type(error).__name__, reason=str(error))
 
     async def _own(self) -> tuple[ServiceRecord | None, int | None]:

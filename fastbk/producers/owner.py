@@ -29,7 +29,7 @@ from fastbk.native.stream_codec import (
 )
 from fastbk.observe.tracing import Span
 from fastbk.producers.table import NO_NUMBER, Frame, NotNext, OwnerTable, TableOptions
-from fastbk.stream.chain import StreamKind, release
+from fastbk.stream.chain import Chain, StreamKind, release
 from fastbk.stream.chain_store import VersionedChain
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.kind import table_of
@@ -63,7 +63,7 @@ class Request:
         frame: None: an opening.
         slot: of the first new record in its entry; -1: all was stored before.
         opened: the row of an opening.
-        refusal: what ends its producer; told behind an entry (INV-S26).
+        refusal: why nothing of it is taken; told behind an entry (INV-S26).
     """
 
     name: bytes
@@ -258,13 +258,7 @@ class FrameQueue:
                     if first:
                         body = memoryview(body)[check_body(body, len(frame.numbers), first) :]
                     request.slot = group.add(body, count)
-        except NotNext as error:
-            # It ends nobody, so it needs no entry: whoever is told sends again, here or elsewhere.
-            self.acknowledged(request)
-            if not request.future.done():
-                request.future.set_exception(error)
-            return
-        except (ProducerFenced, ProducerExpired, TooManyProducers) as error:
+        except (NotNext, ProducerFenced, ProducerExpired, TooManyProducers) as error:
             request.refusal = error
         group.waiters.append(request)
 
@@ -395,19 +389,26 @@ class StreamOwner:
 
         Raises what ended it before; then somebody else has the stream, or recovers it.
         """
-        config = self._context.client.config
-        engine, epoch = self._engine, self.epoch
+        config, engine = self._context.client.config, self._engine
         try:
             async with asyncio.timeout(config.close_timeout):
                 await engine.until_settled()
-                await end_segments(self._context, engine, epoch)
-                await self._context.store.change(lambda chain: release(chain, epoch))
+                await end_segments(self._context, engine, self.epoch)
+                await self._context.store.change(self._without_owner)
         except TimeoutError:
             raise OwnerEnded(
                 f"{self._context.name}: its segment could not be ended in time"
             ) from None
         finally:
             self.abandon()
+
+    def _without_owner(self, chain: Chain) -> Chain:
+        if chain.epoch == self.epoch and chain.open_rows:
+            # Added by a change whose answer was lost: empty, and whoever opens the stream closes it.
+            raise OwnerEnded(
+                f"{self._context.name}: a segment that was begun is left to the next owner"
+            )
+        return release(chain, self.epoch)
 
     def abandon(self) -> None:
         """End at once: what is under way is decided by the next owner."""

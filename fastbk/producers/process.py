@@ -232,6 +232,7 @@ class ServicePeers:
         self._config = client.config
         self._tls = None if client.config.tls is None else client.config.tls.context()
         self._name = f"{own_id} {client_name()}"[:128]
+        self._silent = logs.LimitLog("serve.peer_not_reached")
 
     async def is_there(self, service: OwnerService, timeout_s: float) -> bool | None:
         """Return whether a service answers at its address; None: nobody knows, as nothing answered in time."""
@@ -242,7 +243,10 @@ class ServicePeers:
         except Unauthorized:
             return True  # whom it serves is another question
         except Error as error:
-            return False if isinstance(error.__cause__, ConnectionRefusedError) else None
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                return False
+            self._silent.note(service.service_id, address=service.address, reason=str(error))
+            return None
         connection.close()
         return True
 

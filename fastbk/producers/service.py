@@ -23,12 +23,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from fastbk import __version__
+from fastbk.client.connection import SLOT_SHIFT
 from fastbk.errors import (
     ConfigError,
     Error,
     ProducerExpired,
     ProducerFenced,
     ProtocolError,
+    QuotaExceeded,
     StreamNotFound,
     StreamSealed,
     TooManyProducers,
@@ -92,6 +94,8 @@ FRAME_BYTES: Final = 1024
 OPENINGS_OF_ALL_MAX: Final = 4096
 STRANGERS_MAX: Final = 512
 """Connections before their hello; for another one the oldest of the address that has the most is closed."""
+SIGN_OF_LIFE: Final = serve_codec.put_status(1 << SLOT_SHIFT, Status.OK)
+"""Answers no request: clients drop it, and count it as something that was said."""
 APPEND_BUCKETS_S: Final = tuple(0.0005 * 2**step for step in range(15))
 
 
@@ -300,6 +304,9 @@ class _Hold(enum.Flag):
     FRAMES = enum.auto()
 
 
+_FOR_ROOM: Final = _Hold.MEMORY | _Hold.FRAMES
+
+
 class ProducerConnection(asyncio.BufferedProtocol):
     """The connection of one client.
 
@@ -326,6 +333,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
         self._frames = 0
         """Those that are not answered."""
         self._is_ending = False
+        self._ended_s = 0.0
         self._numbers = 0
         self._openings: set[asyncio.Task[None]] = set()
         self._answers = array("Q")
@@ -417,7 +425,11 @@ class ProducerConnection(asyncio.BufferedProtocol):
     def check(self, now_s: float, wall_s: float) -> None:
         """End it if its time is over, or its client is not accepted any more."""
         if self._is_ending:
+            if now_s - self._ended_s >= LINGER_S:
+                self.abort()  # it does not read what was left for it
             return
+        if self._holds & _FOR_ROOM:
+            self._reply_bytes(SIGN_OF_LIFE)  # its ping is not read
         if not self.client.is_greeted:
             if now_s - self._began_s >= HELLO_TIMEOUT_S:
                 self._service.limits.note("hello_timeout", address=self.client.address)
@@ -446,7 +458,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         self._flush()
-        self._is_ending = True
+        self._is_ending, self._ended_s = True, self._service.clock_s()
         if self._transport is not None:
             self._transport.close()
 
@@ -497,11 +509,17 @@ class ProducerConnection(asyncio.BufferedProtocol):
         if requests.is_starved:
             memory.starved[self] = None
             self._hold(_Hold.MEMORY)
-        elif memory.is_full and not requests.has_part:
-            memory.waiting[self] = None
-            self._hold(_Hold.MEMORY)
+        else:
+            self._hold_if_full()
         if self._frames >= FRAMES_MAX:
             self._hold(_Hold.FRAMES)
+
+    def _hold_if_full(self) -> None:
+        """Read from it no more while memory is full; who has no producer sends no records, and is heard."""
+        memory = self._service.memory
+        if memory.is_full and self.producers and not self._requests.has_part:
+            memory.waiting[self] = None
+            self._hold(_Hold.MEMORY)
 
     def _may_grow(self, size_bytes: int) -> bool:
         """Return whether the buffer may have so many bytes; it does then."""
@@ -705,6 +723,7 @@ class ProducerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self.producers[producer.number] = producer
             owned.producers += 1
+            self._hold_if_full()
         return producer.number
 
     def _close_producer(self, request_id: int, number: int) -> None:
@@ -846,7 +865,8 @@ _STATUSES: tuple[tuple[type[BaseException], Status], ...] = (
     (TooManyProducers, Status.TOO_MANY_PRODUCERS),
     (WrongStreamKind, Status.WRONG_KIND),
     (StreamNotFound, Status.NO_STREAM),
-    (StreamSealed, Status.NO_STREAM),
+    (StreamSealed, Status.SEALED),
+    (QuotaExceeded, Status.OVER_QUOTA),
     (_Denied, Status.FORBIDDEN),
     (ConfigError, Status.BAD_REQUEST),
 )

@@ -12,11 +12,12 @@ INV-S23: each entry has a row for each name that it has records or an opening of
 whole table, and so has one of each `entries_max` and of each `bytes_max`.
 INV-S24: a record is appended only if its number is above its name's last number, of what was sent, too.
 INV-S25: a frame is taken only if it follows a number up to that last one: none overtakes a refused one.
-INV-S26: a frame, an opening, and a refusal that ends a producer are answered when all is durable that was sent or taken
-up to then. So a repeat waits for its original, nothing of an earlier opening follows an answered one, and who is not
-the owner any more refuses nobody for good.
+INV-S26: a frame, an opening, and a refusal of either are answered when all is durable that was sent or taken up to
+then; a refusal behind an entry. So a repeat waits for its original, nothing of an earlier opening follows an answered
+one, and who is not the owner any more refuses nobody, and finds out by the first frame that it would have refused.
 INV-S27: only an opening makes a row, and a row leaves the table only when its name was silent for longer than its age,
-or when a producer with a random name was closed: nobody opens it again, and what comes late of it finds no row.
+and there are many, or when a producer with a random name was closed: nobody opens it again, and what comes late of it
+finds no row.
 
 Why that is exactly once: README.md here.
 """
@@ -32,9 +33,13 @@ from fastbk.stream.provenance import NAME_BYTES_MAX, RANDOM_PREFIX, Provenance, 
 
 NO_NUMBER: Final = -1
 NAMES_MAX: Final = 10_000
+NAMES_KEPT: Final = 1_000
 WHOLE_ENTRIES_MAX: Final = 1_000
 WHOLE_BYTES_MAX: Final = 8 * 1024 * 1024
-ROW_BYTES_MAX: Final = 25 + NAME_BYTES_MAX
+ROW_BYTES: Final = 25
+"""Of a row, beside its name."""
+ROW_BYTES_MAX: Final = ROW_BYTES + NAME_BYTES_MAX
+CLOSED_MAX: Final = 1_000
 AGE_US: Final = 7 * 24 * 3600 * 1_000_000
 RANDOM_AGE_US: Final = 3600 * 1_000_000
 _RANDOM = RANDOM_PREFIX.encode()
@@ -62,6 +67,8 @@ class TableOptions:
     """Bounds of one stream's table."""
 
     names_max: int = NAMES_MAX
+    names_kept: int = NAMES_KEPT
+    """So few are kept however old they are: a machine whose clock is wrong would forget all."""
     entries_max: int = WHOLE_ENTRIES_MAX
     bytes_max: int = WHOLE_BYTES_MAX
     age_us: int = AGE_US
@@ -90,9 +97,13 @@ class OwnerTable:
     _distance: int = field(init=False, default=0)
     """Entries since the newest whole table. The first entry has one."""
     _bytes: int = field(init=False, default=0)
-    """Of these entries."""
+    """Of these entries, with their rows."""
     _wants_whole: bool = field(init=False, default=True)
     _openings: int = field(init=False, default=0)
+    _closed: int = field(init=False, default=0)
+    """Names that left the table since the newest whole one: a takeover would find them in it again."""
+    _forget_from_us: int = field(init=False, default=0)
+    """Before that time no name is old: thousands of refused openings must not each look at all names."""
 
     @property
     def block_bytes_max(self) -> int:
@@ -123,7 +134,7 @@ class OwnerTable:
     def take(self, frame: Frame, now_us: int) -> int:
         """Take what is new of a frame: return the index of the first record that is to be appended.
 
-        Raises NotNext; ProducerExpired or ProducerFenced, which are to be answered after an entry (INV-S26). Then
+        Raises NotNext, ProducerExpired or ProducerFenced, which are to be answered after an entry (INV-S26). Then
         nothing of it is taken.
         """
         row = self.rows.get(frame.name)
@@ -134,6 +145,7 @@ class OwnerTable:
             self._owes_entry = True
             raise ProducerFenced(f"{frame.name!r} was opened again")
         if frame.follows > row.last_number:  # INV-S25
+            self._owes_entry = True
             raise NotNext(f"{frame.name!r}: what was sent up to {frame.follows} is not all there")
         first = 0
         while first < len(frame.numbers) and frame.numbers[first] <= row.last_number:  # INV-S24
@@ -145,19 +157,19 @@ class OwnerTable:
 
     def entry(self, entry_bytes: int, now_us: int) -> Provenance:
         """Return what the next entry says: it has all records that were taken since the last one (INV-S23)."""
+        rows = tuple(self.rows[name] for name in self._changed)
         self._distance += 1
-        self._bytes += entry_bytes
+        self._bytes += entry_bytes + sum(ROW_BYTES + len(row.name) for row in rows)
         self.entries_sent += 1
         if (
             self._wants_whole
             or self._distance >= self.options.entries_max
             or self._bytes > self.options.bytes_max
         ):
-            self._forget(now_us)
-            self._distance, self._bytes, self._wants_whole = 0, entry_bytes, False
+            if len(self.rows) > self.options.names_kept:
+                self._forget(now_us)
+            self._distance, self._bytes, self._wants_whole, self._closed = 0, entry_bytes, False, 0
             rows = tuple(self.rows.values())
-        else:
-            rows = tuple(self.rows[name] for name in self._changed)
         self._changed.clear()
         self._owes_entry = False
         return Provenance(rows, self._distance)
@@ -168,6 +180,8 @@ class OwnerTable:
         is_its_own = row is not None and row.incarnation == incarnation
         if is_its_own and name.startswith(_RANDOM) and name not in self._changed:
             del self.rows[name]
+            self._closed += 1
+            self._wants_whole = self._wants_whole or self._closed >= CLOSED_MAX
 
     def begin_segment(self) -> None:
         """Say that the next entry is the first one of a segment."""
@@ -183,18 +197,23 @@ class OwnerTable:
         self._changed[row.name] = None
 
     def _make_room(self, now_us: int) -> None:
-        if len(self.rows) < self.options.names_max:
+        names_max = self.options.names_max
+        if len(self.rows) + self._closed < names_max:
             return
-        self._forget(now_us)
-        if len(self.rows) >= self.options.names_max:
+        if len(self.rows) >= names_max and now_us >= self._forget_from_us:
+            self._forget(now_us)
+        if len(self.rows) >= names_max:
             self._owes_entry = True
             raise TooManyProducers(f"the stream has {len(self.rows)} names that appended of late")
         self._wants_whole = True
 
     def _forget(self, now_us: int) -> None:
         """Leave out names that were silent for longer than their age (INV-S27)."""
+        ages_us = self.options.age_us, self.options.random_age_us
+        self._forget_from_us = now_us + min(ages_us)
         for row in list(self.rows.values()):
-            is_random = row.name.startswith(_RANDOM)
-            age_us = self.options.random_age_us if is_random else self.options.age_us
-            if now_us - row.time_us > age_us and row.name not in self._changed:
+            old_from_us = row.time_us + ages_us[row.name.startswith(_RANDOM)] + 1
+            if now_us >= old_from_us and row.name not in self._changed:
                 del self.rows[row.name]
+            else:
+                self._forget_from_us = min(self._forget_from_us, old_from_us)

@@ -21,6 +21,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     NoSuchLedger,
     StorageError,
+    StreamSealed,
 )
 from fastbk.formats import PRODUCERS, level_of
 from fastbk.model.ledger import custom_of_stream
@@ -144,6 +145,10 @@ async def open_stream(
     """
     while True:
         known = await store.read()
+        if known.chain.is_sealed:
+            raise StreamSealed(
+                f"stream {store.name or store.stream_id} has ended: nothing can be appended to it"
+            )
         check_kind(known.chain, kind, store.name)
         if kind is StreamKind.PRODUCERS and known.chain.kind is not kind:
             check_producers_level(store.name, await client.records.format_level())

@@ -32,6 +32,8 @@ class Status(enum.IntEnum):
     TOO_MANY_PRODUCERS = 44
     WRONG_KIND = 45
     NO_STREAM = 46
+    SEALED = 47
+    OVER_QUOTA = 48
 
 
 _FOR_PEOPLE = {

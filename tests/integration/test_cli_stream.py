@@ -143,6 +143,8 @@ def test_a_producers_lines_are_resumed_whoever_else_appends(cli: Cli) -> None:
     assert (found["producer"], found["last_number"]) == ("other", 2)
     found = cli.json(*words, "import", "--resume", stdin=b"1\n2\n3\n4\n5\n")
     assert (found["records"], found["passed_over"], found["last_number"]) == (2, 3, 5)
+    said = cli.fails(*words, "import", "--resume", stdin=b"6\n7\n", code=2)
+    assert "lines up to 5 of producer import" in said and "another name" in said
     # A first attempt without it has numbered its lines in the same way.
     found = cli.json(*words, "other", "--resume", stdin=b"x\ny\nz\n")
     assert (found["records"], found["passed_over"]) == (1, 2)
@@ -500,6 +502,9 @@ def test_a_stream_over_its_quota_by_the_commands(cli: Cli) -> None:
     cli("janitor", "--once")
     told = cli.fails("stream", "append", "quota/eu/orders", stdin=lines)
     assert "namespace quota/eu has" in told and "of 1,000" in told and "raise bytes_max" in told
+    words = ("stream", "append", "quota/eu/many", "--create", "--producer", "a")
+    said = cli.fails(*words, stdin=lines)
+    assert "namespace quota/eu has" in said and "raise bytes_max" in said
     assert cli("stream", "read", "quota/eu/orders").count("a line of some bytes\n") == 100
     assert "of 1,000, as the janitor counted last" in cli("namespace", "info", "quota/eu")
     cli("stream", "truncate", "quota/eu/orders", "--before", "latest", "-y")

@@ -29,7 +29,9 @@ from fastbk.errors import (
     ProducerExpired,
     ProducerFenced,
     QuorumTimeout,
+    QuotaExceeded,
     StreamNotFound,
+    StreamSealed,
     Unauthorized,
     WriterFailed,
     WrongType,
@@ -55,6 +57,7 @@ from fastbk.stream.producer.service_links import (
     OwnerSearch,
     ServiceLinks,
     Session,
+    close_producer,
     links_of,
     refusal,
     text_of,
@@ -70,7 +73,6 @@ from fastbk.stream.writer.stream_writer import (
     rows_of,
 )
 from fastbk.stream.writer.traced_appends import TracedAppends
-from fastbk.wire.messages import CloseProducer, encode_close_producer
 from fastbk.wire.statuses import Status
 
 Place: TypeAlias = DLSN | None
@@ -78,8 +80,10 @@ Place: TypeAlias = DLSN | None
 FRAMES_MAX = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
 """Between two attempts to find the owner."""
-_MAY_PASS = (NoWriteService, NotReady, MetadataUnavailable)
+_MAY_PASS = (NoWriteService, MetadataUnavailable)
 """Why an owner is not found now; all else ends the producer."""
+_NAMED = (ProducerFenced, ProducerExpired, StreamNotFound, StreamSealed, QuotaExceeded)
+"""What ends a producer, and is told as it is."""
 
 
 def checked_name(name: str | None) -> str:
@@ -409,7 +413,7 @@ class ProducerEngine:
 
     def _failure_of(self, error: Error) -> Error:
         """Return what a producer says that this error has ended. The outcome is that of appends that were sent."""
-        named = (WriterFailed, ProducerFenced, ProducerExpired, StreamNotFound, ClientClosed)
+        named = (WriterFailed, ClientClosed, *_NAMED)
         if isinstance(error, named):
             return error.copy()
         failed = WriterFailed(
@@ -435,7 +439,7 @@ class ProducerEngine:
         """Return the error of an append that was sent, of a producer that ended so."""
         cause = failure.__cause__ or failure
         error: Error
-        if isinstance(failure, ProducerFenced | ProducerExpired | StreamNotFound):
+        if isinstance(failure, _NAMED):
             error = failure.copy()
             error.outcome = "unknown"
             return error
@@ -471,10 +475,7 @@ class ProducerEngine:
             self._searching.cancel()
         session, self._session = self._session, None
         if session is not None:
-            request_id = self._links.next_request_id()
-            request = CloseProducer(producer=session.reply.producer)
-            frame = encode_close_producer(request_id, request)
-            session.connection.send_request(request_id, frame, lambda _: None)
+            close_producer(self._links, session.connection, session.reply.producer)
 
     # --- settling -----------------------------------------------------------------------------------------------
 
@@ -587,8 +588,8 @@ class Producer:
     async def open(self) -> None:
         """Open the name at the stream's owner; `async with` does it. Tries for as long as an append may take.
 
-        Raises NoWriteService where none answers in that time; WrongStreamKind, TooManyProducers, StreamNotFound,
-        Unauthorized at once.
+        Raises NoWriteService where none answers in that time; WrongStreamKind, StreamNotFound, StreamSealed,
+        QuotaExceeded (TooManyProducers: of names), Unauthorized at once.
         """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from fastbk.client.client import Client
 from fastbk.client.connecting import TokenRenewal, open_connection
-from fastbk.client.connection import Answer, Connection
+from fastbk.client.connection import Answer, Connection, late
 from fastbk.config import split_address
 from fastbk.errors import (
     ClientClosed,
@@ -26,8 +26,10 @@ from fastbk.errors import (
     ProducerFenced,
     ProtocolError,
     QuorumTimeout,
+    QuotaExceeded,
     RecordTooLarge,
     StreamNotFound,
+    StreamSealed,
     TooManyProducers,
     Unauthorized,
     WrongStreamKind,
@@ -35,9 +37,11 @@ from fastbk.errors import (
 from fastbk.native import client_codec as codec
 from fastbk.stream.services import ServiceRecord, ranked, read_services
 from fastbk.wire.messages import (
+    CloseProducer,
     OpenProducer,
     OpenProducerReply,
     decode_reply,
+    encode_close_producer,
     encode_open_producer,
     error_text,
 )
@@ -57,10 +61,8 @@ OPEN_S_MAX = 30.0
 _UNREACHED = (NotEnoughBookies, QuorumTimeout, ProtocolError)
 
 
-class NotReady(Error):
-    """The service cannot take the stream's records now: it is to be asked again."""
-
-    default_retryable = True
+class NotReady(NoWriteService):
+    """The service cannot take the stream's records now, and says why: it is to be asked again."""
 
 
 class Served(Protocol):
@@ -315,7 +317,7 @@ class OwnerSearch:
         """Ask the services, in the stream's order, until one takes the producer.
 
         Raises what may be over soon: NoWriteService, NotReady, MetadataUnavailable. And what is not: WrongStreamKind,
-        StreamNotFound, TooManyProducers, Unauthorized, ClientClosed.
+        StreamNotFound, StreamSealed, QuotaExceeded (TooManyProducers), Unauthorized, ClientClosed.
         """
         self._links.check()
         services = await self._links.services()
@@ -362,9 +364,7 @@ class OwnerSearch:
         for _ in range(MOVES_MAX):
             link = self._links.link(service)
             connection = await link.open()
-            request_id = self._links.next_request_id()
-            frame = encode_open_producer(request_id, request)
-            answer = await connection.request(request_id, frame, timeout_s)
+            answer = await self._answer(connection, request, timeout_s)
             if answer.kind == codec.OPEN_PRODUCER_REPLY and answer.status == Status.OK:
                 reply = decode_reply(answer.frame)[2]
                 if not isinstance(reply, OpenProducerReply):
@@ -379,6 +379,45 @@ class OwnerSearch:
                 break  # it began a moment ago: it will be listed
             service = named[0]
         raise NotReady(f"{self._stream}: its owner is {self.hint}, and is not found there")
+
+    async def _answer(
+        self, connection: Connection, request: OpenProducer, timeout_s: float
+    ) -> Answer:
+        """Return a service's answer. A name that it opens when nobody waits any more is closed again.
+
+        One that goes on is not: it may have gone on meanwhile, and would be forgotten.
+        """
+        future: asyncio.Future[Answer | Error] = asyncio.get_running_loop().create_future()
+
+        def on_outcome(outcome: Answer | Error) -> None:
+            if not future.done():
+                future.set_result(outcome)
+            elif (
+                not request.incarnation
+                and isinstance(outcome, Answer)
+                and outcome.kind == codec.OPEN_PRODUCER_REPLY
+            ):
+                reply = decode_reply(outcome.frame)[2]
+                if isinstance(reply, OpenProducerReply):
+                    close_producer(self._links, connection, reply.producer)
+
+        request_id = self._links.next_request_id()
+        connection.send_request(request_id, encode_open_producer(request_id, request), on_outcome)
+        try:
+            async with asyncio.timeout(timeout_s):
+                outcome = await future
+        except TimeoutError:
+            raise late(timeout_s) from None
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+
+def close_producer(links: ServiceLinks, connection: Connection, number: int) -> None:
+    """Tell a service that a producer on its connection is done."""
+    request_id = links.next_request_id()
+    frame = encode_close_producer(request_id, CloseProducer(producer=number))
+    connection.send_request(request_id, frame, lambda _: None)
 
 
 def text_of(answer: Answer) -> str:
@@ -406,6 +445,10 @@ def refusal(answer: Answer, stream: str, name: bytes) -> Error:
         return TooManyProducers(text or f"{stream} has as many producers as it may have")
     if status == Status.WRONG_KIND:
         return WrongStreamKind(text or f"{stream} is for one writer, not for producers")
+    if status == Status.OVER_QUOTA:
+        return QuotaExceeded(text or f"{stream}: its namespace has as many bytes as it may")
+    if status == Status.SEALED:
+        return StreamSealed(text or f"{stream} has ended: nothing can be appended to it any more")
     if status == Status.NO_STREAM:
         return StreamNotFound(text or f"there is no stream {stream}")
     if status == Status.TOO_LARGE:

@@ -27,3 +27,5 @@ class Status(object):
     TOO_MANY_PRODUCERS = 44
     WRONG_KIND = 45
     NO_STREAM = 46
+    SEALED = 47
+    OVER_QUOTA = 48

@@ -92,8 +92,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a refusal that ends a producer is answered at once, by an owner that may be none any more",
         (
             f"{SERVICE}.receive",
-            'if answer[0] == "NotNext":',
-            'if answer[0].startswith("Producer"):',
+            "self.waiting.append((table.answers_after(), wire, answer))",
+            "if answer[0].startswith('Producer'): wire.answers.append(answer)\n"
+            "    else: self.waiting.append((table.answers_after(), wire, answer))",
         ),
         seed=2,
     ),

@@ -36,7 +36,7 @@ SERVICES = 3
 RECORDS_MAX = 40
 """That a name is to append in all."""
 AGE_US = 60_000_000
-OPTIONS = TableOptions(names_max=5, entries_max=6, bytes_max=2_000, age_us=AGE_US)
+OPTIONS = TableOptions(names_max=5, names_kept=0, entries_max=6, bytes_max=2_000, age_us=AGE_US)
 
 
 def note(seconds: float, who: str, what: str) -> None:
@@ -262,9 +262,6 @@ class Service:
         table = self.table
         assert table is not None
         answer = self.judge(table, wire.producer.name, request)
-        if answer[0] == "NotNext":
-            wire.answers.append(answer)
-            return
         self.waiting.append((table.answers_after(), wire, answer))
         self.answer(table)
 

@@ -6,7 +6,7 @@ import pytest
 
 import fastbk
 from fastbk.client.client import Client
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, Unauthorized
 from fastbk.meta.records import Change
 from fastbk.producers.directory import FORGET_S, Directory
 from fastbk.stream.paths import service_path
@@ -161,3 +161,21 @@ async def test_a_record_that_stood_still_for_an_hour_goes(client: Client, clock:
     await passed(clock, one, seconds=3 * BEAT_S)
     assert await stored(client, "two") is None
     assert await stored(client, "one") is not None
+
+
+async def test_a_service_that_metadata_refuses_for_a_while_beats_on(
+    client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway does so while the service's token is renewed: its streams need no metadata meanwhile."""
+    one = directory_of(client, clock, "one")
+    await one.begin()
+
+    async def refuse(*changes: Change) -> list[int]:
+        raise Unauthorized("this token has ended")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.records, "change", refuse)
+        await one.step()
+    await one.step()
+    again = await stored(client, "one")
+    assert again is not None and again.beat == one.me.beat

@@ -20,6 +20,8 @@ from fastbk.errors import Error, ProducerExpired, ProducerFenced
 from fastbk.native.stream_codec import HEAD_BYTES, encode
 from fastbk.producers.owner import OwnerEnded, StreamOwner
 from fastbk.producers.table import NO_NUMBER, Frame, NotNext, TableOptions
+from fastbk.stream.chain import add_segment, reserve
+from fastbk.stream.opening import create_ledger
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.provenance import Row, table_of_log
@@ -205,6 +207,19 @@ async def test_an_owner_that_is_fenced_refuses_nobody() -> None:
 
 
 @ending_owners
+async def test_an_owner_that_is_fenced_finds_out_by_a_frame_that_does_not_follow() -> None:
+    """INV-S26: a producer that went on elsewhere, and came back, would be told to send again for ever."""
+    cluster, _ = await cluster_with_stream()
+    former = await owner_of(cluster, "service:former")
+    row = await former.open(b"a")
+    now = await owner_of(cluster, "service:now")
+    assert await now.produce(*frame_of(row, 0, follows=-1)) is not None
+    with pytest.raises(OwnerEnded):
+        await former.produce(*frame_of(row, 1))
+    assert former.failure is not None
+
+
+@ending_owners
 async def test_an_owner_whose_ledger_was_closed_by_somebody_ends() -> None:
     """INV-S37: it does not send again in another segment."""
     cluster, _ = await cluster_with_stream()
@@ -221,6 +236,26 @@ async def test_an_owner_whose_ledger_was_closed_by_somebody_ends() -> None:
         await ended.wait()
     after = await owner_of(cluster, "service:b")
     assert await after.produce(*frame_of(row, 0, follows=-1)) is not None
+
+
+@ending_owners
+async def test_an_owner_that_left_a_segment_open_releases_nothing() -> None:
+    """A change of metadata whose answer was lost had added the next segment: whoever opens the stream closes it."""
+    cluster, _ = await cluster_with_stream()
+    owner = await owner_of(cluster)
+    row = await owner.open(b"a")
+    context, epoch = context_of(cluster.client()), owner.epoch
+    ledger_id, known = await context.store.name_ledger(
+        lambda chain, ledger_id: reserve(chain, epoch, ledger_id), await context.store.read()
+    )
+    await create_ledger(context, await context.policy(), ledger_id)
+    await context.store.change(lambda chain: add_segment(chain, epoch, ledger_id, 0), known)
+    with pytest.raises(OwnerEnded, match="segment"):
+        await owner.release()
+    after = await owner_of(cluster, "service:b")
+    assert await after.produce(*frame_of(row, 0, follows=-1)) is not None
+    await after.release()
+    assert not (await context.store.read()).chain.owner
 
 
 # --- histories ----------------------------------------------------------------------------------------------------

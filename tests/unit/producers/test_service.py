@@ -19,7 +19,9 @@ from fastbk.errors import (
     NotEnoughBookies,
     ProducerExpired,
     ProducerFenced,
+    QuotaExceeded,
     StreamNotFound,
+    StreamSealed,
     Unauthorized,
 )
 from fastbk.native.client_codec import PRODUCE_REPLY, put_hello, put_info, put_ping
@@ -29,6 +31,7 @@ from fastbk.producers.service import (
     ENTRY_BYTES_MAX,
     FRAME_TIMEOUT_S,
     HELLO_TIMEOUT_S,
+    LINGER_S,
     Service,
     ServiceOptions,
     may_add,
@@ -381,6 +384,8 @@ def test_who_may_add() -> None:
         (Moved("other:1"), Status.MOVED, "other:1"),
         (NotReady("wait"), Status.NOT_READY, "wait"),
         (StreamNotFound("none"), Status.NO_STREAM, "none"),
+        (StreamSealed("ended"), Status.SEALED, "ended"),
+        (QuotaExceeded("full"), Status.OVER_QUOTA, "full"),
         (RuntimeError("bug"), Status.NOT_READY, "a fault of the service: RuntimeError('bug')"),
     ],
 )
@@ -504,6 +509,30 @@ async def test_nothing_more_is_read_when_memory_is_full() -> None:
         assert [answer.result().status for answer in answers] == [Status.OK] * 18
         assert (world.service.memory.bytes, world.service.memory.grown_bytes) == (0, 0)
         assert not world.service.memory.waiting
+
+
+async def test_a_client_whose_frames_wait_for_room_hears_that_the_service_lives() -> None:
+    """Its ping is not read: it would take the service for frozen, and send all again on another connection."""
+    async with world_of(memory_bytes_max=MIB) as world, world.producer() as hand:
+        world.owner.is_quick = False
+        opened = await hand.open(PATH, b"till-1")
+        payload = bytes(ENTRY_BYTES_MAX - 1000)
+        answers = [
+            asyncio.ensure_future(hand.produce(opened.producer, [payload], number))
+            for number in range(2)
+        ]
+        await until(lambda: world.service.memory.waiting)
+        received_bytes = hand.connection.traffic.received_bytes
+        world.service.sweep()
+        await until(lambda: hand.connection.traffic.received_bytes > received_bytes)
+        # Who has no producer sends no records: other services ask whether this one is there.
+        async with world.producer() as other:
+            answer = await other.connection.request(999, put_ping(999), 10.0)
+            assert answer.status == Status.OK
+        for number in range(2):
+            await until(lambda number=number: len(world.owner.futures) > number)
+            world.owner.futures[number].set_result(DLSN(1, 1, 0))
+        assert [answer.status for answer in await asyncio.gather(*answers)] == [Status.OK] * 2
 
 
 async def test_large_frames_that_never_end_cost_a_bounded_memory() -> None:
@@ -637,6 +666,30 @@ async def test_a_client_that_reads_no_answers_is_not_read() -> None:
         await asyncio.gather(sending, return_exceptions=True)
         sock.close()
         await until(lambda: not world.service.connections)
+
+
+async def test_a_client_that_is_refused_and_reads_nothing_loses_its_place() -> None:
+    async with world_of() as world:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", world.port))
+        await loop.sock_sendall(sock, MAGIC + put_hello(1, "x"))
+
+        async def send() -> None:
+            while True:
+                await loop.sock_sendall(sock, put_ping(2) * 1000)
+
+        sending = asyncio.ensure_future(send())
+        await until(lambda: any(one.is_paused for one in world.service.connections))
+        world.admission.ended = "its token was revoked"
+        world.service.sweep()
+        world.now_s += LINGER_S
+        world.service.sweep()
+        await until(lambda: not world.service.connections)
+        await asyncio.gather(sending, return_exceptions=True)
+        sock.close()
 
 
 async def test_a_ping_is_answered_while_a_stream_is_taken_over() -> None:

@@ -6,13 +6,16 @@ import pytest
 
 from fastbk.errors import ProducerExpired, TooManyProducers
 from fastbk.producers.table import (
+    CLOSED_MAX,
+    NAMES_KEPT,
+    NAMES_MAX,
     NO_NUMBER,
     Frame,
     NotNext,
     OwnerTable,
     TableOptions,
 )
-from fastbk.stream.provenance import Provenance, Row, read_table
+from fastbk.stream.provenance import Provenance, Row, put_rows, read_table
 
 DAY_US = 24 * 3600 * 1_000_000
 
@@ -32,6 +35,32 @@ def test_a_full_table_refuses_an_opening_until_a_name_is_old() -> None:
     assert provenance.distance == 0
 
 
+def test_openings_that_are_refused_look_at_the_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of them are packed in one turn of the service's loop."""
+    table = OwnerTable({}, 1, TableOptions(names_max=100))
+    for number in range(100):
+        table.open(b"%d" % number, number)
+    table.entry(0, 100)
+    looks: list[int] = []
+    forget = OwnerTable._forget
+
+    def counted(self: OwnerTable, now_us: int) -> None:
+        looks.append(now_us)
+        forget(self, now_us)
+
+    monkeypatch.setattr(OwnerTable, "_forget", counted)
+    for now_us in range(200, 300):
+        with pytest.raises(TooManyProducers):
+            table.open(b"new", now_us)
+    assert len(looks) <= 1
+    hours = range(1, 169)
+    for hour in hours:
+        with pytest.raises(TooManyProducers):
+            table.open(b"new", hour * 3600 * 1_000_000)
+    table.open(b"new", 7 * DAY_US + 1)
+    assert len(looks) <= 1 + len(hours)
+
+
 def test_a_takeover_reads_no_more_than_its_bound() -> None:
     """INV-S23: in entries, and in bytes with those of the entry that has the whole table."""
     table = OwnerTable({}, 1, TableOptions(entries_max=5, bytes_max=1000))
@@ -49,6 +78,37 @@ def test_a_takeover_reads_no_more_than_its_bound() -> None:
         assert rows == {b"a": Row(b"a", row.incarnation, number, 0)}
     assert {provenance.distance for _, provenance in entries[:100]} == set(range(5))
     assert max(provenance.distance for _, provenance in entries[101:]) == 1
+
+
+def test_rows_count_in_what_a_takeover_reads() -> None:
+    """INV-S23: many producers with little records have more bytes of rows than of records."""
+    table, size_bytes = OwnerTable({}, 1, TableOptions(bytes_max=10_000)), 0
+    opened = [table.open(b"till-%d" % number, 0) for number in range(20)]
+    table.entry(0, 0)
+    for number in range(200):
+        for row in opened:
+            table.take(Frame(row.name, row.incarnation, number - 1, (number,)), 0)
+        provenance = table.entry(100, 0)
+        size_bytes = 100 + (
+            0 if provenance.is_whole else size_bytes + len(put_rows(provenance.rows))
+        )
+        assert size_bytes <= 10_000
+
+
+@pytest.mark.parametrize("names", [0, NAMES_MAX - 100])
+def test_names_that_were_closed_do_not_come_back_by_thousands(names: int) -> None:
+    """INV-S27: a takeover finds those again that left since the newest whole table, and has to have room for others."""
+    rows = {b"%d" % number: Row(b"%d" % number, 1, 0, 0) for number in range(names)}
+    table, entries = OwnerTable(rows, 1), []
+    for number in range(3000):
+        drawn = [table.open(b"~%d-%d" % (number, index), 0) for index in range(5)]
+        entries.append(table.entry(0, 0))
+        for row in drawn:
+            table.close(row.name, row.incarnation)
+    back = entries[len(entries) - 1 - entries[-1].distance :]
+    found = read_table(back[-1], lambda before: back[-1 - before])
+    assert len(found) <= min(NAMES_MAX, names + CLOSED_MAX + 5)
+    assert len(table.rows) == names
 
 
 def test_a_frame_that_was_stored_in_part_is_completed() -> None:
@@ -76,8 +136,16 @@ def test_a_random_name_leaves_the_table_when_its_producer_is_closed() -> None:
         table.take(Frame(b"~drawn", drawn.incarnation, NO_NUMBER, (0,)), 0)
 
 
+def test_a_wrong_clock_forgets_nobody_of_a_few() -> None:
+    """INV-S27: who is forgotten begins without a last number, and may store again what is there."""
+    rows = {b"%d" % number: Row(b"%d" % number, 1, 5, 0) for number in range(NAMES_KEPT)}
+    assert OwnerTable(dict(rows), 1).entry(0, 30 * DAY_US).rows == tuple(rows.values())
+    rows[b"one more"] = Row(b"one more", 1, 5, 0)
+    assert OwnerTable(dict(rows), 1).entry(0, 30 * DAY_US).rows == ()
+
+
 def test_a_random_name_is_old_after_an_hour() -> None:
-    table = OwnerTable({}, 1)
+    table = OwnerTable({}, 1, TableOptions(names_kept=0))
     table.open(b"~drawn", 0)
     table.open(b"named", 0)
     table.entry(0, 0)

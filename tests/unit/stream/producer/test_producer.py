@@ -22,8 +22,10 @@ from fastbk.errors import (
     ProducerExpired,
     ProducerFenced,
     QuorumTimeout,
+    QuotaExceeded,
     RecordTooLarge,
     StreamNotFound,
+    StreamSealed,
     Unauthorized,
     WriterFailed,
     WrongStreamKind,
@@ -142,6 +144,18 @@ async def test_the_second_opening_of_a_name_fences_the_first() -> None:
         assert stored(stream) == [0, 1]
 
 
+async def test_an_opening_that_nobody_waits_for_is_closed_again() -> None:
+    """A service has a bound of producers for each connection: those that time out would fill it."""
+    async with fake_services() as (client, (service,), _, _):
+        service.held = asyncio.Event()
+        opening = asyncio.ensure_future(producer_of(client).open())
+        await wait_until_async(lambda: len(service.asked) == 1, "it is asked")
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        service.held.set()
+        await wait_until_async(lambda: service.closed == 1, "the producer is closed there")
+
+
 async def test_a_name_that_was_forgotten_ends_its_producer() -> None:
     async with fake_services() as (client, _, stream, _):
         producer = producer_of(client)
@@ -241,10 +255,35 @@ async def test_a_producer_waits_for_a_service_that_starts() -> None:
             await service.stop()
 
 
+async def test_a_namespace_that_is_full_ends_a_producer_as_it_ends_a_writer() -> None:
+    async with fake_services() as (client, (service,), _, _):
+        producer = producer_of(client)
+        await producer.open()
+        await producer.append(b"")
+        service.opening = Status.OVER_QUOTA, "namespace shop has 2 MiB of 1 MiB"
+        service.refusals.append((Status.NOT_READY, ""))
+        with pytest.raises(QuotaExceeded, match="2 MiB of 1 MiB") as told:
+            await producer.append(b"")
+        assert told.value.outcome == "unknown"
+
+
+async def test_a_service_that_is_not_ready_in_time_says_why() -> None:
+    async with fake_services(append_timeout=0.2) as (client, (service,), _, _):
+        service.opening = Status.NOT_READY, "there are 2 bookies, and 3 are needed"
+        with pytest.raises(NoWriteService, match="2 bookies"):
+            await producer_of(client).open()
+
+
 async def test_what_a_service_refuses_for_good_is_said_at_once() -> None:
     async with fake_services() as (client, (service,), _, _):
         service.opening = Status.WRONG_KIND, "shop/orders has a writer: fastbk stream kind"
         with pytest.raises(WrongStreamKind, match="fastbk stream kind"):
+            await producer_of(client).open()
+        service.opening = Status.OVER_QUOTA, "namespace shop has 2 MiB of 1 MiB"
+        with pytest.raises(QuotaExceeded, match="2 MiB of 1 MiB"):
+            await producer_of(client).open()
+        service.opening = Status.SEALED, "shop/orders has ended"
+        with pytest.raises(StreamSealed, match="shop/orders has ended"):
             await producer_of(client).open()
         service.opening = Status.NO_STREAM, ""
         with pytest.raises(StreamNotFound):
