@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking
+from fastbk.errors import ClientClosed
 from fastbk.objects.objects import ObjectInfo, Objects
 from fastbk.objects.reader import ObjectReader
 from fastbk.objects.writer import ObjectWriter
@@ -16,6 +19,7 @@ from fastbk.stream.sync import SyncNamespace
 
 T = TypeVar("T")
 LISTED_AT_ONCE = 256
+_aborting: set[asyncio.Task[None]] = set()
 
 
 class SyncObjectWriter:
@@ -44,6 +48,17 @@ class SyncObjectWriter:
     write = blocking(ObjectWriter.write)
     close = blocking(ObjectWriter.close)
     abort = blocking(ObjectWriter.abort)
+
+    def abandon(self) -> None:
+        """Begin to abort, and wait for nothing: for garbage, which is collected in any thread."""
+
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(self._inner.abort())
+            _aborting.add(task)
+            task.add_done_callback(_aborting.discard)
+
+        with suppress(ClientClosed):
+            self._loop.soon(begin)
 
     def __enter__(self) -> SyncObjectWriter:
         self.open()

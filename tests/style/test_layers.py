@@ -39,7 +39,7 @@ LAYERS = [
     {"stream"},
     {"producers", "pipelines", "coordination", "objects"},
     {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
-    {"arrow", "upgrade", "overview"},
+    {"arrow", "upgrade", "overview", "objects.filesystem"},
     {"spark", "top"},
     {"cli", "console", "testing", "devcluster", "apache.shell"},
 ]
@@ -73,6 +73,7 @@ HOMES = {
     ],
     "lz4": ["fastbk/stream/records.py"],
     "zstandard": ["fastbk/stream/records.py"],
+    "fsspec": ["fastbk/objects/filesystem.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
     "textual": ["fastbk/top.py"],
