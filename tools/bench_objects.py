@@ -1,8 +1,9 @@
 """`./dev bench objects`: objects in and out, beside a plain file's copy in the same run.
 
 SIZE_MIB=512 of each object or file, RUNS=3 in turn, one client and three bookies on this machine, three copies of each
-byte. SMALL=2000 objects of 1 KiB, a ledger each. A plain file is written once and synced; an object is written three
-times, to the journal of each bookie, and the bookies, the client and the disk are one machine's.
+byte. SMALL=2000 objects of 1 KiB, a ledger each, and ten times as many that share one. A plain file is written once and
+synced; an object is written three times, to the journal of each bookie, and the bookies, the client and the disk are
+one machine's.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ async def run(folder: Path, uri: str, size_mib: int, runs: int, small: int) -> F
             await asyncio.gather(*map(put, range(small)))
 
         figures["small objects in"] = {"a second": round(small / await _seconds(put_all))}
+
+        many = {f"many/{number}": PIECE[:SMALL_BYTES] for number in range(10 * small)}
+        took = await _seconds(lambda: objects.put_many(many))
+        figures["small objects in, sharing a ledger"] = {"a second": round(len(many) / took)}
 
         async def list_all() -> None:
             assert sum([1 async for _ in objects.list("small/")]) == small

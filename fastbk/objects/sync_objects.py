@@ -131,6 +131,7 @@ class SyncObjects:
         return self._loop.call(lambda: act(self._inner()))
 
     put = blocking(Objects.put)
+    put_many = blocking(Objects.put_many)
     get = blocking(Objects.get)
     info = blocking(Objects.info)
     usage = blocking(Objects.usage)

@@ -8,7 +8,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from msgspec.structs import replace
 
 from fastbk.errors import (
     BufferFull,
@@ -31,6 +33,7 @@ from fastbk.stream.object_records import (
     give_up,
     has_object,
     publish,
+    publish_together,
     renew,
 )
 
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from fastbk.client.ledger_writer import LedgerWriter
 
 Data: TypeAlias = bytes | bytearray | memoryview
+SHARED = "(several objects)"
+NAMES_AT_ONCE = 100
+"""Objects that get their names in one change."""
 
 
 class ObjectWriter:
@@ -168,6 +174,14 @@ class ObjectWriter:
         return self.record
 
     async def _publish(self) -> ObjectRecord:
+        upload, _ = self._opened()
+        record = await self._end_object(0)
+        await self._end_ledger()
+        await publish(self._catalog, self._path, upload, record, if_absent=self._if_absent)
+        return record
+
+    async def _end_object(self, first: int) -> ObjectRecord:
+        """Write the manifest behind the chunks of an object, whose first one is this entry."""
         upload, ledger = self._opened()
         if self._rest:
             await self._send(bytes(self._rest))
@@ -185,16 +199,17 @@ class ObjectWriter:
         )
         for page in put_pages(self._crcs):
             await self._append(page)
-        last = manifest.chunk_count + manifest.page_count
+        last = first + manifest.chunk_count + manifest.page_count
         await self._append(put_manifest(manifest, self._crcs))
+        return ObjectRecord(
+            ledger.ledger_id, upload.id, last, self._size_bytes, sha256, now_us, self._metadata
+        )
+
+    async def _end_ledger(self) -> None:
+        _, ledger = self._opened()
         with self._ended_by_janitor():
             await ledger.flush()
             await ledger.close()
-        record = ObjectRecord(
-            ledger.ledger_id, upload.id, last, self._size_bytes, sha256, now_us, self._metadata
-        )
-        await publish(self._catalog, self._path, upload, record, if_absent=self._if_absent)
-        return record
 
     async def abort(self) -> None:
         """Publish nothing, and delete what was written. What cannot be deleted now is left to a janitor."""
@@ -207,7 +222,7 @@ class ObjectWriter:
             with suppress(Error):
                 await give_up(self._catalog.client, self._upload.namespace_id, self._upload.id)
 
-    async def __aenter__(self) -> ObjectWriter:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -221,6 +236,33 @@ class ObjectWriter:
             await self.close()
         else:
             await self.abort()
+
+
+class SharedWriter(ObjectWriter):
+    """Writes objects that share a ledger; `Objects.put_many` makes it. The block's end gives all their names."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, SHARED, {}, if_absent=False)
+        self.objects: dict[str, ObjectRecord] = {}
+        self._entries = 0
+
+    async def add(self, name: str, data: Data) -> None:
+        """Write another object, from a buffer."""
+        self.name, self._size_bytes, self._sha256 = name, 0, hashlib.sha256()
+        self._rest, self._crcs, self._hashing = bytearray(), array("I"), None
+        await self.write(data)
+        record = await self._end_object(self._entries)
+        self._entries = record.manifest + 1
+        self.objects[name] = replace(record, is_shared=True)
+
+    async def _publish(self) -> ObjectRecord:
+        upload, _ = self._opened()
+        await self._end_ledger()
+        items = list(self.objects.items())
+        for first in range(0, len(items), NAMES_AT_ONCE):
+            some = dict(items[first : first + NAMES_AT_ONCE])
+            await publish_together(self._catalog, self._path, upload, some)
+        return items[-1][1]
 
 
 def _retrieve(future: asyncio.Future[int]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -83,11 +83,13 @@ class ObjectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     created_us: TimeUs
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     """The user's."""
+    is_shared: bool = False
+    """Other objects are in the ledger, too: the upload's record stays, and counts them."""
     version: Annotated[int, msgspec.Meta(ge=1, le=VERSION)] = VERSION
 
 
 class UploadRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A ledger of an object that has no name."""
+    """A ledger of an object that has no name; or one that objects share."""
 
     ledger: _Ledger
     name: Name
@@ -97,6 +99,8 @@ class UploadRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """It will not get a name any more, and its ledger may be deleted."""
     is_closed: bool = False
     """Its object had a name: nobody writes to the ledger."""
+    names: Count = 0
+    """Objects with names that share the ledger: as long as there is one, it stays."""
 
 
 class ObjectCounts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -219,8 +223,8 @@ async def check_room(records: RecordCalls, place: Place) -> None:
 async def give_up(client: Client, namespace_id: str, upload_id: str) -> bool:
     """Delete the ledger of an upload that has no name and will have none, then its record; return whether it did.
 
-    May be called again by anybody after a failure. False: it has got its name, or is gone. Raises MetadataUnavailable
-    and what deleting raises.
+    May be called again by anybody after a failure. False: it has a name, or is gone. Raises MetadataUnavailable and
+    what deleting raises.
     """
     path = upload_path(namespace_id, upload_id)
     marked = await _marked(client.records, path)
@@ -239,12 +243,14 @@ async def give_up(client: Client, namespace_id: str, upload_id: str) -> bool:
 
 
 async def _marked(records: RecordCalls, path: str) -> tuple[UploadRecord, int] | None:
-    """Mark an upload, so that it gets no name any more (INV-O3); None: it is gone."""
+    """Mark an upload, so that it gets no name any more (INV-O3); None: it is gone, or has names."""
     for _ in range(TRIES_MAX):
         raw = await records.read(path)
         if raw is None:
             return None
         upload = get(UploadRecord, raw.value, path)
+        if upload.names:
+            return None
         if upload.is_given_up:
             return upload, raw.version
         with suppress(MetadataConflict):  # it was renewed, or got its name
@@ -274,7 +280,7 @@ async def old_uploads(
                 except StorageError as error:
                     bad_record(path, error)
                     continue
-                if upload.is_given_up or upload.renewed_us < renewed_from_us:
+                if not upload.names and (upload.is_given_up or upload.renewed_us < renewed_from_us):
                     yield namespace_id, upload_id, upload
 
 
@@ -387,7 +393,7 @@ async def publish(
             Change(upload_at, None, raw.version),
         ]
         if before is not None:
-            changes.append(_to_delete(namespace_id, upload.name, before))
+            changes.append(await _released(catalog.records, namespace_id, upload.name, before))
         await tries.change(changes)
 
     await catalog.until_decided(attempt)
@@ -395,10 +401,73 @@ async def publish(
         await _delete_soon(catalog.client, upload.namespace_id, replaced.upload)
 
 
-def _to_delete(namespace_id: str, name: str, record: ObjectRecord) -> Change:
-    """Name the ledger of an object that loses its name."""
-    upload = UploadRecord(record.ledger, name, clock_us(), is_given_up=True, is_closed=True)
-    return Change(upload_path(namespace_id, record.upload), put(upload))
+async def _released(
+    records: RecordCalls, namespace_id: str, name: str, record: ObjectRecord
+) -> Change:
+    """Return the change that names the ledger of an object that loses its name, for deletion if it is the last one."""
+    path = upload_path(namespace_id, record.upload)
+    if not record.is_shared:
+        upload = UploadRecord(record.ledger, name, clock_us(), is_given_up=True, is_closed=True)
+        return Change(path, put(upload))
+    raw = await records.read(path)
+    if raw is None:
+        raise StorageError(f"object {name}: record {path} of the ledger that it shares is gone")
+    shared = get(UploadRecord, raw.value, path)
+    left = max(0, shared.names - 1)
+    return Change(path, put(replace(shared, names=left, is_given_up=left == 0)), raw.version)
+
+
+async def publish_together(
+    catalog: Catalog, path: tuple[str, ...], upload: Upload, objects: Mapping[str, ObjectRecord]
+) -> None:
+    """Give names to objects that share a ledger, all or none; the upload's record counts them from then on (INV-O2).
+
+    Raises ObjectExists, DraftGone, StreamNotFound, QuotaExceeded, as `publish`.
+    """
+    tries = Tries(catalog)
+
+    async def attempt() -> None:
+        place = await catalog.place(path)
+        namespace_id = place.here.id
+        if namespace_id != upload.namespace_id:
+            raise StreamNotFound(f"there is no namespace {label(path)} any more: it was deleted")
+        names = {name: object_path(namespace_id, name) for name in objects}
+        counts_at = object_counts_path(namespace_id)
+        counts, raw, *taken = await catalog.records.read_all(
+            [counts_at, upload.path, *names.values()]
+        )
+        known = {
+            name: _decoded(ObjectRecord, one_raw, where)
+            for (name, where), one_raw in zip(names.items(), taken, strict=True)
+        }
+        if any(known[name] == record for name, record in objects.items()):
+            return  # by an attempt whose answer was lost
+        shared = _decoded(UploadRecord, raw, upload.path)
+        if raw is None or shared is None or shared.is_given_up:
+            raise DraftGone(
+                "the upload was ended by a janitor, or deleted: begin it again",
+                outcome="unknown" if tries.may_have_done_it and raw is None else None,
+            )
+        exists = [name for name, record in known.items() if record is not None]
+        if exists:
+            raise ObjectExists(f"there is an object {exists[0]} in {label(path)} already")
+        after = replace(shared, names=shared.names + len(objects), is_closed=True)
+        here = _Name(
+            place,
+            ObjectCounts() if counts is None else _counts(counts, counts_at),
+            None if counts is None else counts.version,
+            None,
+            None,
+        )
+        await tries.change(
+            [
+                *here.counted(len(objects), sum(one.size_bytes for one in objects.values())),
+                Change(upload.path, put(after), raw.version),
+                *(Change(names[name], put(record)) for name, record in objects.items()),
+            ]
+        )
+
+    await catalog.until_decided(attempt)
 
 
 async def _delete_soon(client: Client, namespace_id: str, upload_id: str) -> None:
@@ -451,7 +520,7 @@ async def unname_object(catalog: Catalog, path: tuple[str, ...], name: str) -> N
             [
                 *known.counted(-1, -before.size_bytes),
                 Change(object_path(namespace_id, name), None, known.version),
-                _to_delete(namespace_id, name, before),
+                await _released(catalog.records, namespace_id, name, before),
             ]
         )
         return former

@@ -7,6 +7,7 @@ import hashlib
 import io
 import random
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -89,6 +90,7 @@ async def check_whole(cluster: Cluster, wanted: dict[str, bytes]) -> None:
     named = {info.ledger_id for info in found.values()}
     assert named <= cluster.ledgers.keys()
     async for _, _, upload in old_uploads(as_client(cluster.client("checker")), kept_s=-1.0):
+        assert upload.ledger not in named, "a ledger of an object is to be deleted"
         named.add(upload.ledger)
     assert cluster.ledgers.keys() <= named
 
@@ -265,6 +267,91 @@ def test_a_kill_at_any_step_of_a_deletion(is_after: bool) -> None:
     asyncio.run(run())
 
 
+MANY = {f"small/{number:03d}": b"%d" % number * number for number in range(150)}
+
+
+def test_objects_that_share_a_ledger() -> None:
+    async def run() -> None:
+        cluster = await cluster_with_namespace()
+        objects = objects_of(cluster.client())
+        await objects.put_many(MANY)
+        await objects.put_many({})
+        assert len(cluster.ledgers) == 1
+        await check_whole(cluster, MANY)
+        await end_uploads(cluster)
+        await check_whole(cluster, MANY)
+        with pytest.raises(ObjectExists):
+            await objects.put_many({"new": b"", "small/007": b""})
+        assert len(await names(objects)) == len(MANY) and len(cluster.ledgers) == 1
+        await objects.put("small/007", b"replaced", if_absent=False)
+        for name in list(MANY)[:-1]:
+            await objects.delete(name)
+        last = list(MANY)[-1]
+        assert await objects.get(last) == MANY[last] and len(cluster.ledgers) == 1
+        await objects.delete(last)
+        assert not cluster.ledgers and not uploads(cluster)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_kill_at_any_step_of_many_uploads(is_after: bool) -> None:
+    """INV-O1 to INV-O3: of each hundred all or none, and no ledger that an object is in is deleted."""
+    few = dict(list(MANY.items())[:101])
+
+    async def run() -> None:
+        counts = set[int]()
+        for number in range(4 * ALL):
+            cluster = await cluster_with_namespace()
+
+            async def upload(client: FakeClient) -> None:
+                await objects_of(client).put_many(few)
+
+            killed = await run_and_kill(cluster, upload, number, is_after=is_after)
+            await check_whole(cluster, few)
+            await end_uploads(cluster)
+            await check_whole(cluster, few)
+            there = await names(objects_of(cluster.client()))
+            counts.add(len(there))
+            assert len(cluster.ledgers) == len(uploads(cluster)) == bool(there)
+            if not killed:
+                assert counts == {0, 100, 101}
+                return
+        raise AssertionError("the uploads never ended")
+
+    asyncio.run(run())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_a_shared_ledger_goes_with_its_last_object(seed: int) -> None:
+    """INV-O2, with lost answers of metadata, several who delete, and a janitor."""
+
+    async def run() -> None:
+        cluster = await cluster_with_namespace()
+        few = dict(list(MANY.items())[:5])
+        await objects_of(cluster.client()).put_many(few)
+        cluster.plan = RandomPlan(random.Random(seed), away=0.05, lost=0.2)
+
+        async def delete(name: str) -> None:
+            with suppress(Error):
+                await objects_of(cluster.client()).delete(name)
+
+        async def sweep() -> None:
+            for _ in range(3):
+                with suppress(Error):
+                    await end_uploads(cluster)
+
+        await asyncio.gather(*map(delete, list(few)[random.Random(seed).randrange(2) :]), sweep())
+        cluster.plan = Plan()
+        await check_whole(cluster, few)
+        await end_uploads(cluster)
+        await check_whole(cluster, few)
+        assert len(cluster.ledgers) == bool(await names(objects_of(cluster.client())))
+
+    asyncio.run(run())
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_of_several_writers_of_a_name_one_wins(seed: int, if_absent: bool) -> None:
@@ -412,26 +499,57 @@ def test_a_namespace_with_objects_stays_unless_all_of_it_goes() -> None:
     asyncio.run(run())
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 1 << 32))
-def test_no_object_gets_a_name_in_a_namespace_that_is_gone(seed: int) -> None:
-    """INV-O5: whoever is told that it is stored has it, or the namespace was not deleted."""
+class DeleteAt(Plan):
+    """Has the namespace deleted right behind the n-th call of a client."""
+
+    def __init__(self, client: FakeClient, number: int, space: Namespace) -> None:
+        self._client, self._left, self._space = client, number, space
+        self.refused: Error | None = None
+        self.is_over = False
+
+    async def after(self, client: FakeClient, what: str) -> None:
+        if client is self._client:
+            self._left -= 1
+            if self._left == -1:
+                try:
+                    await self._space.delete()
+                except Error as error:
+                    self.refused = error
+                self.is_over = True
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_no_object_gets_a_name_in_a_namespace_that_is_gone(is_first: bool) -> None:
+    """INV-O5: whoever is told that it is stored has it, and its namespace was not deleted."""
 
     async def run() -> None:
-        cluster = await cluster_with_namespace()
-        cluster.plan = RandomPlan(random.Random(seed))
-        objects, space = objects_of(cluster.client("a")), namespace_of(cluster.client("b"))
-        stored, gone = await asyncio.gather(
-            objects.put("x", b"data"), space.delete(), return_exceptions=True
-        )
-        cluster.plan = Plan()
-        if isinstance(stored, BaseException):
-            assert isinstance(stored, StreamNotFound) and gone is None
-            await end_uploads(cluster)
-            assert not cluster.ledgers
-        else:
-            assert isinstance(gone, NamespaceNotEmpty)
-            await check_whole(cluster, {"x": b"data"})
+        ends = set[bool]()
+        for number in range(ALL):
+            cluster = await cluster_with_namespace()
+            if not is_first:
+                await objects_of(cluster.client()).put("y", b"")
+                await objects_of(cluster.client()).delete("y")
+            client = cluster.client("uploader")
+            plan = DeleteAt(client, number, namespace_of(cluster.client("other")))
+            cluster.plan = plan
+            try:
+                await objects_of(client).put("x", b"data")
+                is_stored = True
+            except StreamNotFound:
+                is_stored = False
+            cluster.plan = Plan()
+            if not plan.is_over:
+                assert ends == {False, True} and number > 8
+                return
+            ends.add(is_stored)
+            assert isinstance(plan.refused, NamespaceNotEmpty) == is_stored
+            if is_stored:
+                await check_whole(cluster, {"x": b"data"})
+            else:
+                await end_uploads(cluster)
+                assert not cluster.ledgers and not uploads(cluster)
+                assert not [path for path in cluster.records.values if path.startswith("objects/")]
+        raise AssertionError("the upload never ended")
 
     asyncio.run(run())
 
