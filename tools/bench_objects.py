@@ -55,7 +55,7 @@ async def _seconds(act: Callable[[], Awaitable[object]]) -> float:
 async def run(folder: Path, uri: str, size_mib: int, runs: int, small: int) -> Figures:
     """Return MB/s of each way, of its best run, and how many small objects went a second."""
     took_s: dict[str, list[float]] = {}
-    one, other = folder / "plain", folder / "copy"
+    plain, copy = folder / "plain", folder / "copy"
     async with fastbk.connect(uri) as client:
         namespace = client.namespace("bench")
         await namespace.create()
@@ -67,8 +67,10 @@ async def run(folder: Path, uri: str, size_mib: int, runs: int, small: int) -> F
                     pass
 
         ways: dict[str, Callable[[], Awaitable[object]]] = {
-            "plain file, written and synced": lambda: asyncio.to_thread(_write_file, one, size_mib),
-            "plain file, copied and synced": lambda: asyncio.to_thread(_copy_file, one, other),
+            "plain file, written and synced": lambda: asyncio.to_thread(
+                _write_file, plain, size_mib
+            ),
+            "plain file, copied and synced": lambda: asyncio.to_thread(_copy_file, plain, copy),
             "object in": lambda: objects.put("big", _pieces(size_mib), if_absent=False),
             "object out, checked": read_all,
         }

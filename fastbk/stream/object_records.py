@@ -461,7 +461,7 @@ async def publish_together(
         )
         await tries.change(
             [
-                *here.counted(len(objects), sum(one.size_bytes for one in objects.values())),
+                *here.counted(len(objects), sum(record.size_bytes for record in objects.values())),
                 Change(upload.path, put(after), raw.version),
                 *(Change(names[name], put(record)) for name, record in objects.items()),
             ]
