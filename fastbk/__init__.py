@@ -10,6 +10,7 @@ from fastbk.version import VERSION
 
 if TYPE_CHECKING:
     from fastbk import coordination as coordination
+    from fastbk import objects as objects
     from fastbk import sync as sync
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.ledger_reader import (
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
         NoSuchLedger,
         NotEnoughBookies,
         NoWriteService,
+        ObjectDamaged,
+        ObjectExists,
+        ObjectNotFound,
         PolicyInvalid,
         PositionTruncated,
         ProducerExpired,
@@ -156,6 +160,9 @@ __all__ = [
     "NoSuchLedger",
     "NoWriteService",
     "NotEnoughBookies",
+    "ObjectDamaged",
+    "ObjectExists",
+    "ObjectNotFound",
     "Output",
     "PatternCursor",
     "PatternCursorInfo",
@@ -250,7 +257,7 @@ _HOMES = {
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""
 
-_MODULES = ("coordination", "sync", "testing")
+_MODULES = ("coordination", "objects", "sync", "testing")
 """Public modules that `import fastbk` is enough for."""
 
 

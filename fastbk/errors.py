@@ -416,6 +416,24 @@ class StreamAdvanced(Error):
     last: str = ""
 
 
+class ObjectExists(Error, FileExistsError):
+    """There is an object of this name already. Nothing of the new one is kept."""
+
+    code = -1044
+
+
+class ObjectNotFound(Error, FileNotFoundError):
+    """There is no object of this name, or it was deleted or replaced meanwhile."""
+
+    code = -1045
+
+
+class ObjectDamaged(Error):
+    """A chunk of an object is missing, or is not what was written; the message names chunk, ledger and entry."""
+
+    code = -1046
+
+
 # What a process does when it finds that it is itself wrong: it says which sentence was broken, and ends.
 # docs/invariants.md numbers the invariants; code that keeps one names it. Bytes from a disk, a network or
 # another process are never checked here: those can be wrong without a bug of ours.

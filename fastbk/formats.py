@@ -25,7 +25,7 @@ LEVELS = {
     2: "the same formats; every process reads the cluster's level and leaves a cluster whose level it lacks",
     3: "cursors of patterns of streams, which every janitor has to honour",
     4: "journal files that stay as entry logs; policies of namespaces and streams that place their segments;"
-    " streams of producers, and sinks of pipelines; leases, counters and configuration",
+    " streams of producers, and sinks of pipelines; leases, counters and configuration; objects",
 }
 """What each level adds to the one below."""
 
@@ -74,6 +74,7 @@ PATTERN_CURSOR = "pattern's cursor"
 PLACEMENT_POLICY = "placement in policies"
 PRODUCERS = "table of producers"
 COORDINATION = "record of coordination"
+OBJECT = "object"
 _JOURNAL, _LEDGERS, _BOTH = "journal directory", "ledger directory", "both directories"
 FORMATS = (
     Format("journal file", {1: 2, 4: 3}, 1, "base/journal_header.h:FBK_JOURNAL_VERSION", _JOURNAL),
@@ -97,6 +98,7 @@ FORMATS = (
     _same(PLACEMENT_POLICY, 1, "stream.policy:VERSION", "metadata", since=4),
     _same(PRODUCERS, 1, "stream.kind:VERSION", "metadata", since=4),
     _same(COORDINATION, 1, "coordination.records:VERSION", "metadata", since=4),
+    _same(OBJECT, 1, "stream.object_records:VERSION", "metadata, ledgers", since=4),
     _same("stream position", 1, "stream.positions:VERSION", "applications"),
     _same("metadata backup", 1, "admin.metadata_backup:FORMAT", "a file of the operator's"),
     _same("collection of a bookie", 1, "admin.metadata_rebuild:FORMAT", "a file of the operator's"),

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from fastbk.coordination.sync import SyncGuardedWriter as GuardedWriter
     from fastbk.coordination.sync import SyncLease as Lease
     from fastbk.coordination.sync import SyncLock as Lock
+    from fastbk.objects.sync_objects import SyncObjectReader as ObjectReader
+    from fastbk.objects.sync_objects import SyncObjects as Objects
+    from fastbk.objects.sync_objects import SyncObjectWriter as ObjectWriter
     from fastbk.pipelines.sync_pipeline import SyncPipeline as Pipeline
     from fastbk.pipelines.sync_pipeline import sync_pipeline as pipeline
     from fastbk.stream.cursor.sync_cursor import PendingAck
@@ -48,12 +51,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client", "Config", "Counter", "Cursor", "Election", "GuardedWriter", "Lease", "LedgerReader",
-    "LedgerWriter", "Lock", "Namespace", "PatternCursor", "PatternReader", "Pending", "PendingAck",
-    "PendingRecord", "Pipeline", "Producer", "Stream", "StreamReader", "StreamWriter", "connect",
-    "pipeline",
+    "LedgerWriter", "Lock", "Namespace", "ObjectReader", "ObjectWriter", "Objects", "PatternCursor",
+    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Pipeline", "Producer", "Stream",
+    "StreamReader", "StreamWriter", "connect", "pipeline",
 ]  # fmt: skip
 _HOMES = {
     "Namespace": "stream.sync.SyncNamespace", "Stream": "stream.sync.SyncStream",
+    "Objects": "objects.sync_objects.SyncObjects",
+    "ObjectReader": "objects.sync_objects.SyncObjectReader",
+    "ObjectWriter": "objects.sync_objects.SyncObjectWriter",
     "Cursor": "stream.cursor.sync_cursor.SyncCursor",
     "PendingAck": "stream.cursor.sync_cursor.PendingAck",
     "PatternCursor": "stream.cursor.sync_cursor.SyncPatternCursor",

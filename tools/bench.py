@@ -44,7 +44,7 @@ from tools.part import BUILD, setting, write
 OTHERS = (
     "slow", "stalls", "openloop", "restart", "ledgers", "gc", "streams", "segments", "manystreams", "arrow", "spark",
     "spark-memory", "costs", "growth", "healing", "tls", "quotas", "tracing", "gateway", "observation", "tails",
-    "pulsar", "files", "producers", "pipeline",
+    "pulsar", "files", "producers", "pipeline", "objects",
 )  # fmt: skip
 """`./dev bench NAME` runs `main` of tools.bench_NAME, and writes the figures that it returns."""
 PAIR_S = 1.0

@@ -39,6 +39,8 @@ from fastbk.stream.namespace.tree import (
     UsageRecord,
     get,
 )
+from fastbk.stream.object_records import ObjectCounts, ObjectRecord, UploadRecord
+from fastbk.stream.object_records import get as get_object
 from fastbk.stream.paths import kind_at
 from fastbk.stream.pattern.store import get_pattern
 from fastbk.stream.services import get_service
@@ -67,6 +69,9 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "coordination": lambda _, raw: get_record_of_coordination(raw),
     "count of coordination": lambda _, raw: get_names(raw),
     "draft": lambda _, raw: ledgers_named(raw),
+    "counts of objects": lambda path, raw: get_object(ObjectCounts, raw, path),
+    "object": lambda path, raw: get_object(ObjectRecord, raw, path),
+    "upload": lambda path, raw: get_object(UploadRecord, raw, path),
     rollback.HOLD_PATH: lambda _, raw: rollback.decode_hold(raw),
     format_level.LEVEL_PATH: lambda _, raw: format_level.decode(raw),
     rollback.MARK_PATH: lambda _, raw: rollback.decode_mark(raw),

@@ -52,7 +52,7 @@ import msgspec
 import fastbk
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.formats import COORDINATION as COORDINATION_RECORD
-from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, PATTERN_CURSOR, PRODUCERS, level_of
+from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, OBJECT, PATTERN_CURSOR, PRODUCERS, level_of
 from fastbk.meta.api import (
     BadIdentity,
     BookieIdentity,
@@ -88,7 +88,7 @@ from fastbk.native.hashes import crc32c
 from fastbk.safe_files import replaced
 from fastbk.stream.chain import StreamKind, get_chain
 from fastbk.stream.namespace.tree import NamespaceRecord, StreamRecord, get
-from fastbk.stream.paths import COORDINATION, CURSORS, SERVICES, kind_at
+from fastbk.stream.paths import COORDINATION, CURSORS, OBJECTS, SERVICES, UPLOADS, kind_at
 from fastbk.stream.policy import level_needed
 from fastbk.units import format_utc_ms
 
@@ -839,6 +839,8 @@ def _level_needed(record: Record) -> int:
         return level_of(PATTERN_CURSOR)
     if record.path.startswith(f"{COORDINATION}/"):
         return level_of(COORDINATION_RECORD)
+    if record.path.startswith((f"{OBJECTS}/", f"{UPLOADS}/")):
+        return level_of(OBJECT)
     try:
         kind = kind_at(record.path)
         if kind == "namespace":

@@ -31,6 +31,7 @@ COMMANDS = {
     "namespace": "namespaces of streams: create, list, set what their streams inherit, watch, rename, delete",
     "stream": "create, append, read, tail, look at, truncate, rename, seal, delete streams",
     "coordination": "leases, counters and configurations of a namespace: list, show, release, delete",
+    "object": "store, read, list, verify and delete write-once objects with names",
     "spark": "jobs over the whole data of a cluster on Spark: archive, audit, restore and others",
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
     "serve": "append to streams for many producers: take over those that are asked for, and hand them over",

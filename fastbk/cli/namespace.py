@@ -138,11 +138,15 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
+    from fastbk.objects import Objects
+
     namespace = client.namespace(options.namespace)
     streams = await namespace.stream_count()
+    objects, _ = await Objects(namespace).usage()
     action = f"delete namespace {options.namespace}"
-    if options.recursive and streams:
+    if options.recursive and (streams or objects):
         action += f" with the {format_count(streams, 'stream')} below it"
+        action += f" and the {format_count(objects, 'object')} in it" if objects else ""
     if (code := exit_without_consent(options, action, {"streams": streams})) is not None:
         return code
     await namespace.delete(recursive=options.recursive)

@@ -320,6 +320,7 @@ TEXTS = {
     "ledgers_deleted": "ledgers that were deleted, orphans too",
     "orphans_deleted": "ledgers that were deleted and were no segment: reserved or made, and never needed",
     "reclaimed_bytes": "bytes of entries of deleted segments; bookies give them back when their gc looks",
+    "uploads_ended": "ledgers of objects that were deleted, or whose upload was interrupted",
     "cursors_expired": "cursors that were deleted as nobody used them",
     "streams_deleted": "streams whose deletion was finished",
     "errors": "streams that could not be worked on in a pass",

@@ -663,29 +663,30 @@ class RecordCalls:
     async def retire_ledger_id(
         self,
         ledger_id: LedgerId,
-        stream_id: str,
+        owner_id: str,
         custom: Mapping[str, bytes | None] = _OF_NO_CURSOR,
         *,
         is_segment: bool = False,
+        owner_key: str = STREAM_KEY,
     ) -> None:
         """Delete a ledger of a stream; where it was not created yet, see to it that it never will be.
 
         One that is not the stream's stays (INV-W4): a record that names it for deletion does not make it so.
         `custom`: what else its custom metadata has to have; None: no such key. `is_segment`: its chain had it as a
-        segment; then it need not say whose it is.
+        segment; then it need not say whose it is. `owner_key`: of what else than a stream it is.
         """
-        owner = stream_id.encode()
+        owner = owner_id.encode()
 
         def is_own(metadata: LedgerMetadata) -> bool:
             found = metadata.custom
-            is_known = found.get(STREAM_KEY, owner if is_segment else None) == owner
+            is_known = found.get(owner_key, owner if is_segment else None) == owner
             return is_known and all(found.get(key) == value for key, value in custom.items())
 
         is_gone = await self._store.call(lambda store: _retire(store, ledger_id, is_own))
         if not is_gone:
             why = "it is not the stream's, or cannot be read, so it was left"
             _log.warning(
-                "stream.foreign_ledger_left", stream=stream_id, ledger_id=ledger_id, reason=why
+                "stream.foreign_ledger_left", stream=owner_id, ledger_id=ledger_id, reason=why
             )
 
     async def watch(self, path: str, callback: Callable[[], None]) -> Watch:

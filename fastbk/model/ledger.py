@@ -27,9 +27,11 @@ STREAM_KEY = "fastbk.stream"
 SEGMENT_KEY = "fastbk.segment"
 """The number that a stream's writer made it for."""
 NAME_KEY = "fastbk.name"
-"""The stream's name when its writer made it: for one whose record is lost."""
+"""The name of the stream or object when its writer made it: for one whose record is lost."""
 CURSOR_KEY = "fastbk.cursor"
 """The cursor whose states it holds."""
+OBJECT_KEY = "fastbk.object"
+"""The upload that made it, of an object whose name is below `NAME_KEY`."""
 
 
 def custom_of_stream(stream_id: str, namespace: str) -> dict[str, bytes]:

@@ -27,6 +27,7 @@ from fastbk.errors import (
     MetadataOnHold,
     MetadataUnavailable,
     NoSuchLedger,
+    StorageError,
     StreamNotFound,
 )
 from fastbk.limits import RateLimit
@@ -56,6 +57,7 @@ from fastbk.stream.deletion import (
 from fastbk.stream.drafts import KEPT_S, drafts_of, give_up
 from fastbk.stream.namespace.catalog import records_at
 from fastbk.stream.namespace.listing import (
+    Namespaces,
     StreamSnapshot,
     all_streams,
     chains_at_once,
@@ -71,6 +73,8 @@ from fastbk.stream.namespace.tree import (
     get_or,
     put,
 )
+from fastbk.stream.object_records import all_object_counts, old_uploads
+from fastbk.stream.object_records import give_up as give_up_upload
 from fastbk.stream.opening import new_owner, open_stream
 from fastbk.stream.paths import COORDINATION, STORED, namespace_path, stored_path
 from fastbk.stream.pattern.store import PatternHolds, delete_pattern_cursor, gone_cursors
@@ -140,6 +144,8 @@ class Counts:
     reclaimed_bytes: int = 0
     """Bytes of the entries of deleted segments; bookies give the space back when their gc runs."""
     cursors_expired: int = 0
+    uploads_ended: int = 0
+    """Ledgers of objects that never got their name, or have lost it."""
     streams_deleted: int = 0
     errors: int = 0
     """Streams that could not be worked on."""
@@ -257,6 +263,8 @@ class Janitor:
                 await self._process_all(some, counts, every, sizes)
             await self._delete_gone_cursors(counts)
             await self._delete_gone_coordination()
+            await self._end_old_uploads(counts)
+            await sizes.add_objects()
             await sizes.write()
             self.gauges.end()
             self.streams_ahead = self._streams_ahead
@@ -496,6 +504,24 @@ class Janitor:
                 if space is None and namespace_id != ROOT_ID:
                     await delete_coordination(records, namespace_id)
 
+    async def _end_old_uploads(self, counts: Counts) -> None:
+        """Delete the ledgers of objects that were deleted, and of uploads whose client did not come back."""
+        async for namespace_id, upload_id, upload in old_uploads(self._client):
+            event: dict[str, object] = {
+                "namespace": namespace_id,
+                "object": upload.name,
+                "ledger": upload.ledger,
+            }
+            why = "its object was deleted" if upload.is_given_up else "its upload was interrupted"
+            await self._deleter.audit.record(why, event)
+            try:
+                counts.uploads_ended += await give_up_upload(self._client, namespace_id, upload_id)
+            except (MetadataUnavailable, MetadataOnHold):
+                raise
+            except Error as error:
+                counts.errors += 1
+                _log.warning("janitor.upload_failed", upload=upload_id, reason=str(error))
+
 
 async def _below(store: ChainStore, chain: Chain, points: retention.Points) -> int:
     """Return the number below which segments may go, the newest closed one and open ones left."""
@@ -550,6 +576,17 @@ class ByteCounts:
             )
         for namespace_id in found.counted_in:
             self._counts[namespace_id] += size_bytes
+
+    async def add_objects(self) -> None:
+        """Count the objects of all namespaces. Raises MetadataUnavailable."""
+        spaces = Namespaces(self._records)
+        async for namespace_id, counts in all_object_counts(self._records):
+            try:
+                counted = (await spaces.of(namespace_id)).counted
+            except StorageError:
+                continue  # whether it is below a quota nobody can tell
+            for one in counted:
+                self._counts[one] += counts.size_bytes
 
     async def write(self) -> None:
         """Write all counts, those of namespaces too that have no stream any more; all streams must have been met."""

@@ -26,6 +26,13 @@ COORDINATION = "coordination"
 """Leases, counters and configuration of namespaces (`fastbk.coordination`)."""
 SERVICES = "services"
 """Write services: few, and each of them and each producer lists them all."""
+OBJECTS = "objects"
+UPLOADS = "uploads"
+"""Ledgers of objects that have no name yet, or none any more."""
+OBJECT_PARTS = 256
+"""Parents of the names of a namespace's objects: a namespace may have more objects than streams."""
+OBJECTS_MAX = 800_000
+"""Maximum objects in one namespace: with the longest names a part then has some 800 KB."""
 NAME_PARTS = 64
 """Parents of a namespace's names: few, for a small namespace is listed by as many requests at most."""
 NAMES_MAX = 200_000
@@ -133,6 +140,35 @@ def drafts_path(stream_id: str) -> str:
     return f"{stream_path(stream_id)}/drafts"
 
 
+# --- objects --------------------------------------------------------------------------------------
+
+
+def object_counts_path(namespace_id: str) -> str:
+    """Return where the counts of a namespace's objects are; the parts of their names lie directly below."""
+    return _by_id(OBJECTS, namespace_id)
+
+
+def object_part_path(namespace_id: str, part: str) -> str:
+    """Return what a part of the names of a namespace's objects lies below."""
+    return f"{object_counts_path(namespace_id)}/{part}"
+
+
+def object_path(namespace_id: str, name: str) -> str:
+    """Return where an object's record is."""
+    last = encode(name)
+    return f"{object_part_path(namespace_id, f'{zlib.crc32(last.encode()) % OBJECT_PARTS:03d}')}/{last}"
+
+
+def uploads_path(namespace_id: str) -> str:
+    """Return what the uploads of a namespace's objects lie below."""
+    return _by_id(UPLOADS, namespace_id)
+
+
+def upload_path(namespace_id: str, upload_id: str) -> str:
+    """Return where an upload's record is."""
+    return f"{uploads_path(namespace_id)}/{upload_id}"
+
+
 # --- write services -------------------------------------------------------------------------------
 
 
@@ -157,6 +193,9 @@ _KINDS = {
         (rf"{STREAMS}/[^/]+/[^/]+/producers/[^/]+", "page of producers"),
         (rf"{STREAMS}/[^/]+/[^/]+/cursors/[^/]+", "cursor"),
         (rf"{STREAMS}/[^/]+/[^/]+/drafts/[^/]+", "draft"),
+        (rf"{OBJECTS}/[^/]+/[^/]+", "counts of objects"),
+        (rf"{OBJECTS}/[^/]+/[^/]+/[^/]+/[^/]+", "object"),
+        (rf"{UPLOADS}/[^/]+/[^/]+/[^/]+", "upload"),
         (rf"{SERVICES}/[^/]+", "write service"),
     )
 }
@@ -191,6 +230,27 @@ def check_name(name: str) -> str:
     if len(encode(name)) > NAME_BYTES_MAX:
         raise ConfigError(
             f"{_shown(name)}: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata"
+        )
+    return name
+
+
+def check_object_name(name: str) -> str:
+    """Return `name` if an object may have it, such as checkpoints/17. Raises ConfigError with the rule that it breaks.
+
+    Slashes are part of the name: there are no folders.
+    """
+    if not isinstance(name, str):
+        raise WrongType(f"{name!r} is no name of an object: a name is text")
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise ConfigError(
+            f"{_shown(name)}: between the slashes of an object's name there is a part, not . or .., and it neither"
+            " begins nor ends with a slash"
+        )
+    if any(unicodedata.category(one) in _FORBIDDEN for one in name):
+        raise ConfigError(f"{_shown(name)}: a name has no control characters and no line ends")
+    if len(encode(name)) > NAME_BYTES_MAX:
+        raise ConfigError(
+            f"{_shown(name)}: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata; a slash counts 3"
         )
     return name
 

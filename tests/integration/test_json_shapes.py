@@ -82,6 +82,17 @@ def use_ledgers(run: Recorder, folder: Path) -> None:
     run("ledger delete", ledger_id, "--yes")
 
 
+def use_objects(run: Recorder, folder: Path) -> None:
+    (folder / "object").write_bytes(b"data")
+    run("object put", "shop", "a/1", str(folder / "object"), "--set", "step=1")
+    run("object info", "shop", "a/1")
+    run("object list", "shop")
+    run("object verify", "shop", "a/1")
+    run("object get", "shop", "a/1", str(folder / "got"))
+    run("object delete", "shop", "a/1", "--dry-run")
+    run("object delete", "shop", "a/1", "--yes")
+
+
 def use_streams(run: Recorder, folder: Path) -> None:
     import fastbk.sync
 
@@ -90,6 +101,7 @@ def use_streams(run: Recorder, folder: Path) -> None:
     run("namespace set", "shop", "--set", "compression=lz4")
     run("namespace list", "--recursive")
     run("namespace info", "shop")
+    use_objects(run, folder)
     run("stream create", "shop/orders", "shop/old")
     run("stream append", "shop/orders", stdin=b"a\nb\n\xff\n")
     run("stream append", "shop/produced", "--create", "--producer", "import", stdin=b"a\n")

@@ -144,7 +144,7 @@ def check(options: argparse.Namespace) -> int:
                 pause=lambda size_bytes: limit.spend(size_bytes) if limit else None,
             ).run()
     line.end()
-    _say_checked(options, checked)
+    _report_checked(options, checked)
     if is_strange:
         note(
             "identities or cookies are not as they should be: before anything else, see what"
@@ -186,7 +186,7 @@ def _note_small_files(checked: Checked, pair: Pair) -> None:
         checked.add("note", pair.directory, found)
 
 
-def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
+def _report_checked(options: argparse.Namespace, checked: Checked) -> None:
     from fastbk.storage.check import worst
 
     seconds = max(1e-9, time.monotonic() - checked.began_s)
@@ -261,7 +261,7 @@ def rebuild(options: argparse.Namespace) -> int:
         print_json([asdict(report) for report in reports])
     else:
         for report in reports:
-            _say_rebuilt(report, dry_run=options.dry_run)
+            _report_rebuilt(report, dry_run=options.dry_run)
     return 0
 
 
@@ -275,7 +275,7 @@ def _need_own(config: Path, pairs: list[Pair]) -> None:
             )
 
 
-def _say_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
+def _report_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
     for doubt in report.doubts:
         print(f"in doubt: {doubt}")
     if dry_run:

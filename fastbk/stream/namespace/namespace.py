@@ -63,6 +63,7 @@ from fastbk.stream.stream import Stream
 if TYPE_CHECKING:
     from fastbk.client.client import Client
     from fastbk.client.ledger_writer import LedgerWriter
+    from fastbk.model.ids import LedgerId
     from fastbk.placement.config import PlacementConfig
     from fastbk.stream.pattern.cursor import PatternCursor
     from fastbk.stream.pattern.reader import PatternReader, PatternStart
@@ -364,6 +365,7 @@ class Namespace:
         placement: PlacementConfig | None = None,
         allow_missing_bookies: bool | None = None,
         publish: Literal["immediate", "piggyback"] = "piggyback",
+        ledger_id: LedgerId | None = None,
     ) -> LedgerWriter:
         """Create a ledger of this namespace, and return its writer; see `Client.create_ledger`.
 
@@ -390,6 +392,7 @@ class Namespace:
             if allow_missing_bookies is None
             else allow_missing_bookies,
             publish=publish,
+            ledger_id=ledger_id,
         )
 
     # --- many streams as one ------------------------------------------------------------------------------------
@@ -672,7 +675,10 @@ async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive
 
 async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
     """Delete what is in a namespace now; what has got another name meanwhile is left to the next pass."""
+    from fastbk.stream.object_records import delete_objects
+
     place = await catalog.place(path)
+    await delete_objects(catalog, path)
     async for entries in entries_of(catalog, place.here.id):
         for name, entry in entries:
             if entry.kind == "namespace":
@@ -687,6 +693,8 @@ async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
 
 async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> str:
     """Delete a namespace; return its id."""
+    from fastbk.stream.object_records import counts_of, names_deleted
+
     seen: str | None = None
 
     async def attempt() -> str:
@@ -703,8 +711,14 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> str:
             raise MetadataConflict(f"another namespace is {label(path)} just now")
         if await catalog.records.children(namespace_path(place.here.id)):
             raise NamespaceNotEmpty(f"{label(path)} has streams or namespaces in it")
+        counts, version = await counts_of(catalog.records, place.here.id)
+        if counts.objects:
+            raise NamespaceNotEmpty(f"{label(path)} has {counts.objects:,} objects in it")
         seen = place.here.id
-        await catalog.records.change(*namespace_deleted(place))
+        # Who gives an object a name meanwhile changes the counts, or makes them with the usage (INV-O5).
+        await catalog.records.change(
+            *names_deleted(place.here.id, version), *namespace_deleted(place)
+        )
         return seen
 
     return await catalog.until_decided(attempt)

@@ -288,9 +288,9 @@ async def test_streams_are_not_read_one_by_one() -> None:
     )
     for _ in range(9):
         await one.pass_once()
-    # Each pass lists four folders, of streams, of counts of bytes, of cursors of patterns and of coordination; each
-    # stream's cursors have their turn once.
-    assert plan.calls["metadata.children"] == 440, "each has its turn"
+    # Each pass lists six folders: of streams, of counts of bytes, of cursors of patterns, of coordination, of objects,
+    # of uploads. Each stream's cursors have their turn once.
+    assert plan.calls["metadata.children"] == 460, "each has its turn"
 
 
 async def test_without_metadata_a_pass_ends_and_the_next_one_goes_on() -> None:
