@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -252,8 +253,24 @@ def is_free(port: int) -> bool:
     return port != 0
 
 
+PORT_MIN = 10_000
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on; where one takes it first, the next start has another."""
+    """Return a port of the loopback that nobody listens on; where one takes it first, the next start has another.
+
+    It lies below those that the kernel gives to whoever connects: one of these may be taken before a slow server, such
+    as one in Java, has come to bind it.
+    """
+    try:
+        below = int(_PORT_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        below = 0
+    for _ in range(100 if below > 2 * PORT_MIN else 0):
+        port = secrets.choice(range(PORT_MIN, below))
+        if is_free(port):
+            return port
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

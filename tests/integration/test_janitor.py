@@ -92,7 +92,7 @@ def test_a_pass_does_all_that_is_due(single: LocalCluster, tmp_path: Path) -> No
     )
     assert done == {
         "passes": 1, "streams": 4, "rolled": 1, "left_closed": 0, "segments_deleted": 5, "ledgers_deleted": 8,
-        "orphans_deleted": 0, "cursors_expired": 0, "streams_deleted": 1, "errors": 0,
+        "orphans_deleted": 0, "cursors_expired": 0, "uploads_ended": 0, "streams_deleted": 1, "errors": 0,
     }  # fmt: skip
     asyncio.run(look())
     lines = json_lines(audit)

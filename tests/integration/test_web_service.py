@@ -17,6 +17,7 @@ import pytest
 
 import fastbk.sync
 from fastbk.testing import LocalCluster
+from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import free_ports
 from tests.rigs.producers import Worker, service_command
 
@@ -73,8 +74,10 @@ def orders(port: int, first: int, count: int, statuses: Counter[int | str]) -> N
 
 
 def restart(worker: Worker) -> None:
-    """Stop a service as planned, and begin it again."""
+    """Stop a service as planned, once it has begun, and begin it again."""
     assert worker.process is not None
+    log, ready = worker.output.with_suffix(".err"), f'"pid":{worker.process.pid}'
+    wait_until(lambda: ready in log.read_text(), "the service to say that it has begun", PATIENCE_S)
     worker.process.terminate()
     assert worker.process.wait(PATIENCE_S) == 0
     worker.start()
