@@ -574,8 +574,11 @@ class Rolling:
     async def roll(self) -> None:
         """Return when the next records go to another segment, or the writer has ended.
 
-        QuotaExceeded: there is no room for another segment; the writer continues in this one.
+        QuotaExceeded: there is no room for another segment; the writer continues in this one. An empty segment never
+        rolls: what stands behind it in the chain would go with it.
         """
+        if self.segment is None or self.segment.is_empty:
+            return
         future: asyncio.Future[None] = self._loop.create_future()
         self._requests.append(future)
         self.is_due = True

@@ -141,6 +141,21 @@ async def test_openings_without_records_are_kept_over_owners() -> None:
         assert [record.dlsn async for record in reader] == [DLSN(4, entry, 0) for entry in range(3)]
 
 
+@ending_owners
+async def test_an_empty_segment_is_not_rolled() -> None:
+    """What stands behind it in the chain goes with it: an acknowledged record would."""
+    cluster, _ = await cluster_with_stream()
+    owner = await owner_of(cluster)
+    row = await owner.open(b"a")
+    for _ in range(2):
+        await owner._engine.rolling.roll()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert await owner.produce(*frame_of(row, 0, follows=-1)) is not None
+    await owner_of(cluster, "service:b")
+    assert len(await records_of(cluster)) == 1
+
+
 class HeldAppends(Plan):
     """Appends wait while `go` is not set."""
 
