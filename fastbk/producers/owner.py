@@ -23,6 +23,7 @@ from fastbk.native.stream_codec import (
     HEAD_BYTES,
     KIND_PROVENANCE,
     KIND_RECORDS,
+    PROVENANCE_BYTES_MIN,
     Head,
     check_body,
     put_head,
@@ -119,8 +120,9 @@ class FrameGroup:
 
     @property
     def size_bytes(self) -> int:
-        """The most that the entry takes."""
-        return HEAD_BYTES + self.data_bytes + self._queue.table.block_bytes_max
+        """The most that the entry takes: where that has room, the entry is sent, since it is encoded only once."""
+        block_bytes = PROVENANCE_BYTES_MIN + self._queue.table.block_bytes_max
+        return HEAD_BYTES + block_bytes + self.data_bytes
 
     def add(self, body: Bytes, count: int) -> int:
         """Put a frame's new records behind the others; return the slot of the first."""

@@ -18,14 +18,15 @@ import pytest
 
 from fastbk.errors import Error, ProducerExpired, ProducerFenced
 from fastbk.native.stream_codec import HEAD_BYTES, encode
-from fastbk.producers.owner import OwnerEnded, StreamOwner
-from fastbk.producers.table import NO_NUMBER, Frame, NotNext, TableOptions
+from fastbk.producers.owner import FrameQueue, OwnerEnded, Request, StreamOwner
+from fastbk.producers.table import NO_NUMBER, Frame, NotNext, OwnerTable, TableOptions
 from fastbk.stream.chain import add_segment, reserve
 from fastbk.stream.opening import create_ledger
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.provenance import Row, table_of_log
 from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.writer.queue import EntryPlace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
 from tests.fixtures.streams import cluster_with_stream, context_of, records_of
 
@@ -154,6 +155,21 @@ async def test_an_empty_segment_is_not_rolled() -> None:
     assert await owner.produce(*frame_of(row, 0, follows=-1)) is not None
     await owner_of(cluster, "service:b")
     assert len(await records_of(cluster)) == 1
+
+
+async def test_no_entry_takes_more_than_its_bound() -> None:
+    """Room is looked for by the bound: an entry that is encoded and not sent would be in the table twice."""
+    row = Row(b"n" * 64, 1 << 32 | 1, 5, 0)
+    for rows in ({}, {row.name: row}):
+        for wants_records in (False, True):
+            queue = FrameQueue(OwnerTable(dict(rows), 1), -1)
+            frame, body = frame_of(row, 6) if wants_records else frame_of(row, 9)
+            future = asyncio.get_running_loop().create_future()
+            queue.put(Request(row.name, frame, body, future))
+            group = queue.take(only_full=False)
+            assert group is not None
+            bound = group.size_bytes
+            assert len(group.encode(EntryPlace(1, 0, 0, 0, 1))) <= bound
 
 
 class HeldAppends(Plan):
