@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -39,21 +38,20 @@ def web_service(metadata_uri: str, folder: Path) -> Iterator[int]:
     with (folder / "uvicorn.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        end_s = time.monotonic() + PATIENCE_S
-        while True:
-            with closing(
-                http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-            ) as first:
-                try:
-                    post(first, b"first")
-                    break
-                except ConnectionError:
-                    assert time.monotonic() < end_s and process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: answers(port) or process.poll(), "the workers to answer", PATIENCE_S)
         yield port
     finally:
         process.terminate()
         process.wait(PATIENCE_S)
+
+
+def answers(port: int) -> bool:
+    """Return whether a first order is taken."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as first:
+        try:
+            return post(first, b"first") == 201
+        except ConnectionError:
+            return False
 
 
 def post(connection: http.client.HTTPConnection, body: bytes) -> int:
